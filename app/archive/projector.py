@@ -2,14 +2,15 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import structlog
 
 from app.admission.backlog import Key
-from app.archive.database.store import Store, Written
+from app.archive.database.rows import Written
+from app.archive.database.store import Store
 from app.catalog.projection import state_of
 from app.deliberation.errors import ArchiveUnavailable, Gone, JournalUnavailable, UnexpectedFact
 from app.deliberation.facts import decode
@@ -21,11 +22,16 @@ from app.log.streams import WORKER_ACK_WAIT_S
 from app.log.work_queue import QueueItem, WorkQueue
 
 BATCH_MAX = 256
-HELD_MAX = 4 * BATCH_MAX
+HELD_MAX = 8 * BATCH_MAX
+# Of so many deliberations it is known how far they were copied.
+COPIED_MAX = 20_000
 RETRY_S = 1.0
 # Calls that were cut by the end record their outcomes within this time.
 LATE_S = 10.0
 EXPIRE_EVERY_S = 60.0
+
+# The clocks of two processes differ by less than this.
+_SKEW = timedelta(minutes=1)
 
 log = structlog.get_logger(__name__)
 
@@ -33,20 +39,29 @@ log = structlog.get_logger(__name__)
 class Projector:
     """Takes items in batches of at most BATCH_MAX. While a batch is written, the next one collects.
 
+    An item that an earlier write covers is only acknowledged.
+
     `counts` counts deliberations by what was done: `written`, `deleted`, `expired`, and `skipped` for facts that are
-    damaged or have left the log. `failure` says what the projector waits for, empty while it works.
+    damaged or have left the log. `failure` says what the projector waits for, empty while it works. `retentions_s`
+    are those of tenants for which `retention_s` does not hold.
     """
 
-    def __init__(self, journal: JetStreamJournal, store: Store, *, retention_s: int) -> None:
+    def __init__(
+        self, journal: JetStreamJournal, store: Store, retention_s: int, retentions_s: Mapping[str, int] | None = None
+    ) -> None:
         self.counts: Counter[str] = Counter()
         self.failure = ""
         self._journal = journal
         self._store = store
         self._retention = timedelta(seconds=retention_s)
+        self._retentions = {tenant: timedelta(seconds=each) for tenant, each in (retentions_s or {}).items()}
         self._queue = WorkQueue(journal, HELD_MAX, self._take, consumer=ARCHIVE_CONSUMER)
         self._waiting: dict[int, QueueItem] = {}
         self._writing: dict[int, QueueItem] = {}
         self._arrived = asyncio.Event()
+        # The last sequence of deliberations to which nothing more is expected, oldest write first.
+        self._copied: dict[Key, int] = {}
+        self._epoch = ""
 
     async def run(self) -> None:
         """Copy until cancelled, then give the items in progress back to the queue."""
@@ -75,12 +90,12 @@ class Projector:
         while True:
             await self._arrived.wait()
             chosen = list(self._waiting)[:BATCH_MAX]
-            self._writing = {sequence: self._waiting.pop(sequence) for sequence in chosen}
+            self._writing |= {sequence: self._waiting.pop(sequence) for sequence in chosen}
             if not self._waiting:
                 self._arrived.clear()
-            unfinished = await self._write([item.record for item in self._writing.values()])
-            items, self._writing = self._writing, {}
-            for item in items.values():
+            unfinished = await self._write([self._writing[sequence].record for sequence in chosen])
+            for sequence in chosen:
+                item = self._writing.pop(sequence)
                 late = item.record.tokens[-1] == "end" and item.record.tokens[2] in unfinished
                 if late and item.deliveries == 1:
                     await self._queue.requeue(item, LATE_S)
@@ -95,11 +110,10 @@ class Projector:
         while True:
             try:
                 epoch = (await self._journal.state()).epoch
-                by_key = dict[Key, list[Record]]()
-                for record in records:
-                    _, tenant, deliberation_id, *_ = record.tokens
-                    by_key.setdefault((tenant, deliberation_id), []).append(record)
-                projected = await asyncio.gather(*(self._project(key, found) for key, found in by_key.items()))
+                due = self._due(epoch, records)
+                # A full batch means that later facts are in the log already: each deliberation is read once.
+                whole = len(records) == BATCH_MAX
+                projected = await asyncio.gather(*(self._project(key, found, whole) for key, found in due.items()))
                 written = [each for each in projected if each is not None]
                 await self._store.write(epoch, written)
             except (JournalUnavailable, ArchiveUnavailable) as exc:
@@ -112,14 +126,42 @@ class Projector:
                 self.counts["written"] += sum(each.state is not None for each in written)
                 self.counts["deleted"] += sum(each.state is None for each in written)
                 self.counts["skipped"] += len(projected) - len(written)
-                return {each.deliberation_id for each in written if each.state is not None and _unfinished(each.state)}
+                return self._note(written)
 
-    async def _project(self, key: Key, records: Sequence[Record]) -> Written | None:
-        """The deliberation as of its newest fact; None when its facts are damaged or have left the log."""
+    def _due(self, epoch: str, records: Sequence[Record]) -> dict[Key, list[Record]]:
+        """The records of this log that no write covers yet, by deliberation."""
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._copied.clear()
+        due = dict[Key, list[Record]]()
+        for record in records:
+            key = record.tokens[1], record.tokens[2]
+            if record.sequence > self._copied.get(key, 0):
+                due.setdefault(key, []).append(record)
+        return due
+
+    def _note(self, written: Sequence[Written]) -> set[str]:
+        """Remember what is complete; the ids of those that ended before all of their calls had an outcome."""
+        unfinished = set[str]()
+        for each in written:
+            if each.state is not None and each.state.ended:
+                if _unfinished(each.state):
+                    unfinished.add(each.deliberation_id)
+                else:
+                    self._copied[each.tenant, each.deliberation_id] = each.state.last_sequence
+        while len(self._copied) > COPIED_MAX:
+            del self._copied[next(iter(self._copied))]
+        return unfinished
+
+    async def _project(self, key: Key, records: Sequence[Record], whole: bool) -> Written | None:
+        """The deliberation as of its newest fact; None when its facts are damaged or have left the log.
+
+        An acceptance alone is all that there is of it, unless the `whole` is asked for.
+        """
         tombstone = next((record for record in records if record.tokens[-1] == "deleted"), None)
         if tombstone is not None:
             return Written(*key, at=decode(tombstone.data).ts)
-        if any(record.tokens[-1] != "accepted" for record in records):
+        if whole or any(record.tokens[-1] != "accepted" for record in records):
             records = await self._journal.facts(*key)
         try:
             state = state_of(records)
@@ -142,11 +184,17 @@ class Projector:
                 await self._queue.working(item)
 
     async def _expire(self) -> None:
-        """Remove what is past its retention, some rows at a time."""
+        """Remove what is past its retention, some rows at a time; then overwrite what was removed or deleted."""
+        erased_at, expired = datetime.now(UTC) - self._retention, 0
         while True:
             with suppress(ArchiveUnavailable):
-                while removed := await self._store.expire(datetime.now(UTC) - self._retention):
+                now = datetime.now(UTC)
+                before = {tenant: now - each for tenant, each in self._retentions.items()}
+                while removed := await self._store.expire(now - self._retention, before):
                     self.counts["expired"] += removed
+                    expired += removed
+                await self._store.erase_removed(erased_at - _SKEW, expired=expired > 0)
+                erased_at, expired = now, 0
             await asyncio.sleep(EXPIRE_EVERY_S)
 
 

@@ -15,8 +15,8 @@ from app.archive.settings import ArchiveSettings
 from app.deliberation.errors import ArchiveUnavailable
 from app.log.journal import JetStreamJournal
 from app.log.seal import LogSeal
-from app.log.stream_settings import ARCHIVE_CONSUMER, STREAM
-from app.observability.process import health_server, stop_signal
+from app.log.stream_settings import ARCHIVE_CONSUMER
+from app.observability.process import work_until_stopped
 from app.observability.replica_status import PROJECTORS_SUBJECT
 
 log = structlog.get_logger(__name__)
@@ -24,12 +24,11 @@ log = structlog.get_logger(__name__)
 
 async def figures(journal: JetStreamJournal, projector: Projector) -> dict[str, Any]:
     """The projector's figures, and the queue that all projectors share."""
-    found = await journal.request(f"$JS.API.CONSUMER.INFO.{STREAM}.{ARCHIVE_CONSUMER}")
     return {
         "replica": f"archive-{os.getpid()}",
         "counts": dict(projector.counts),
         "failure": projector.failure,
-        "pending": found.get("num_pending", 0) + found.get("num_ack_pending", 0),
+        "pending": (await journal.queue(ARCHIVE_CONSUMER)).left,
     }
 
 
@@ -44,32 +43,29 @@ async def projector_of(settings: ArchiveSettings) -> AsyncGenerator[tuple[JetStr
     try:
         await journal.open()
         await _until_usable(database)
-        yield journal, Projector(journal, Store(database), retention_s=settings.archive_retention_s)
+        retention = settings.archive_retention_s, settings.archive_retentions_s
+        yield journal, Projector(journal, Store(database), *retention)
     finally:
         await database.close()
         await journal.close()
 
 
 async def _until_usable(database: Database) -> None:
-    told = ""
+    waits_for = ""
     while True:
         try:
             return await database.check()
         except ArchiveUnavailable as exc:
-            if str(exc) != told:
-                told = str(exc)
-                log.error("archive_unavailable", error=told)
+            if str(exc) != waits_for:
+                waits_for = str(exc)
+                # At a first start the tables are made a moment later.
+                log.warning("archive_waits", error=waits_for)
             await asyncio.sleep(RETRY_S)
 
 
 async def serve(settings: ArchiveSettings) -> None:
     """Copy until SIGTERM or SIGINT. Raises what `projector_of` raises."""
-    stopping = stop_signal()
-    async with health_server(settings.archive_host, settings.archive_port) as port, asyncio.TaskGroup() as group:
-        log.info("archive_listening", host=settings.archive_host, port=port)
-        copying = group.create_task(_copy(settings))
-        await stopping.wait()
-        copying.cancel()
+    await work_until_stopped(settings.archive_host, settings.archive_port, "archive_listening", _copy(settings))
 
 
 async def _copy(settings: ArchiveSettings) -> None:

@@ -5,18 +5,15 @@ from typing import Literal
 
 from pydantic import SecretStr
 
-from app.log.stream_settings import RETENTION_S_MAX, RETENTION_S_MIN
 from app.settings import (
-    ARCHIVE_RETENTION_DESCRIPTION,
-    ARCHIVE_RETENTION_S,
     DATABASE_URL_DESCRIPTION,
     LOG_KEY_DESCRIPTION,
-    ProcessSettings,
+    ArchiveRetention,
     setting,
 )
 
 
-class ArchiveSettings(ProcessSettings):
+class ArchiveSettings(ArchiveRetention):
     """Each setting has a description, a unit, limits and an environment variable."""
 
     nats_url: str = setting(
@@ -24,9 +21,6 @@ class ArchiveSettings(ProcessSettings):
     )
     log_key_file: Path | None = setting(None, LOG_KEY_DESCRIPTION)
     database_url: SecretStr = setting(..., DATABASE_URL_DESCRIPTION)
-    archive_retention_s: int = setting(
-        ARCHIVE_RETENTION_S, ARCHIVE_RETENTION_DESCRIPTION, ge=RETENTION_S_MIN, le=10 * RETENTION_S_MAX
-    )
     archive_host: str = setting("127.0.0.1", "Address of /healthz.", min_length=1)
     archive_port: int = setting(8082, "Port of /healthz; 0 takes a free one.", ge=0, le=65_535)
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", "Least severity of logged events.")

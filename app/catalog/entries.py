@@ -1,18 +1,21 @@
 """Entries of the catalog, as of now or of any sequence of the log, and the filter of a list."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 from app.api.schemas import Status
-from app.deliberation.calls import Usage
-from app.deliberation.facts import TerminalStatus
+from app.deliberation.facts import TERMINAL_STATUS, Accepted, CancelRequested, End, Event, StageOpened, TerminalStatus
+from app.deliberation.specification import Priority
+
+TASK_CHARS_MAX = 200
 
 
 @dataclass(slots=True)
 class Entry:
-    """The catalog's entry of one deliberation.
+    """What lists show of one deliberation.
 
     `sequence` is that of its acceptance, 0 while unknown; the other sequences are those of its status changes.
     """
@@ -28,11 +31,35 @@ class Entry:
     started_at: datetime | None = None
     ended: TerminalStatus | None = None
     ended_at: datetime | None = None
-    roles: dict[str, int] = field(default_factory=dict[str, int])
+    roles: Mapping[str, int] = field(default_factory=dict[str, int])
     strategy: str = ""
+    priority: Priority = "interactive"
     task: str = ""
-    metadata: dict[str, str] = field(default_factory=dict[str, str])
-    usage: Usage = field(default_factory=Usage)
+    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def take(self, fact: Event, sequence: int) -> None:
+        """Apply a fact, in any order of facts. Those that no list depends on change nothing."""
+        match fact:
+            case Accepted():
+                specification = fact.specification
+                self.sequence, self.created_at = sequence, fact.ts
+                self.roles = Counter(agent.role for agent in specification.agents)
+                self.strategy, self.task = specification.strategy, specification.task[:TASK_CHARS_MAX]
+                self.priority = specification.priority
+                self.metadata = specification.metadata
+            case StageOpened():
+                self.started_at, self.started_sequence = fact.ts, sequence
+            case CancelRequested():
+                self.cancelled_sequence = sequence
+            case _ if isinstance(fact, End) and self.ended is None:
+                self.ended, self.ended_at, self.ended_sequence = TERMINAL_STATUS[fact.type], fact.ts, sequence
+            case _:
+                return
+
+    @property
+    def last_sequence(self) -> int:
+        """The sequence of the newest fact that was applied."""
+        return max(self.sequence, self.started_sequence, self.cancelled_sequence, self.ended_sequence)
 
     @property
     def status(self) -> Status:
@@ -58,7 +85,7 @@ class Entry:
         if self.cancelled_sequence > sequence:
             changes |= {"cancelled_sequence": 0}
         if self.ended_sequence > sequence:
-            changes |= {"ended_sequence": 0, "ended": None, "ended_at": None, "usage": Usage()}
+            changes |= {"ended_sequence": 0, "ended": None, "ended_at": None}
         return replace(self, **changes) if changes else self
 
 
@@ -66,7 +93,7 @@ class Entry:
 class ListFilter:
     """The filter of a list; None and empty do not filter. `role` is any member's."""
 
-    status: Status | None = None
+    statuses: frozenset[Status] = frozenset()
     role: str | None = None
     strategy: str | None = None
     created_after: datetime | None = None
@@ -78,7 +105,7 @@ class ListFilter:
         created_at = entry.created_at
         return (
             created_at is not None
-            and (self.status is None or entry.status == self.status)
+            and (not self.statuses or entry.status in self.statuses)
             and (self.role is None or self.role in entry.roles)
             and (self.strategy is None or entry.strategy == self.strategy)
             and (self.created_after is None or created_at > self.created_after)

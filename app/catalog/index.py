@@ -1,39 +1,43 @@
-"""An in-memory projection of a few facts of each deliberation, for lists, statistics and admission.
+"""What the archive may lack, in memory: deliberations that run, and those that changed a moment ago.
 
-After a lost connection it replays from the last sequence up to which all facts were applied. Unfinished deliberations
-are read first: admission opens once they are loaded, while lists need the whole log.
+Admission counts what runs. A list is a page of the archive, merged with this. After a lost connection it is read from
+the last sequence up to which all facts were applied.
 """
 
 import asyncio
-import base64
-from bisect import bisect_left, bisect_right, insort
-from collections import Counter, deque
-from collections.abc import Collection, Iterable, Sequence
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
+from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
-from itertools import islice
-from math import ceil
+from itertools import chain
 from typing import Self
 
 import structlog
 from pydantic import ValidationError
 
 from app.admission.backlog import Backlog, Key
-from app.api.schemas import Durations, Stats, Status, Tokens
-from app.catalog.entries import Entry, ListFilter
+from app.catalog.entries import Entry
 from app.deliberation.errors import JournalUnavailable
-from app.deliberation.facts import TERMINAL_STATUS, Accepted, CancelRequested, Deleted, End, StageOpened, decode
+from app.deliberation.facts import Deleted, decode, prefix
 from app.deliberation.ports import Clock, Journal, Record, StreamState
 from app.log.projection import Projection
+from app.log.stream_settings import ARCHIVE_CONSUMER, CONSUMER
 
 # Tombstones first, so that a replay never shows deleted deliberations. Acceptances last: an ended deliberation would
 # count as unfinished until its end is read.
-PATTERNS = tuple(f"deliberations.*.*.{tail}" for tail in ("deleted", "end", "stage.1.opened", "cancel", "accepted"))
-TASK_CHARS_MAX = 200
-CHECK_S = 20.0
+TAILS = ("deleted", "end", "stage.1.opened", "cancel", "accepted")
+PATTERNS = tuple(f"deliberations.*.*.{tail}" for tail in TAILS)
+SIZE_MAX = 20_000
+PAST_MAX = 4_096
+CHECK_S = 5.0
+# A start reads so much of the log at least: recent ends tell how fast work is done.
+RECENT_SEQUENCES = 10_000
 # The replay yields to other tasks after so many facts, about every 10 ms.
 YIELDS_EVERY = 128
+LOADED_AT_ONCE = 128
 
 NOT_READ = "The log has not been read yet; it may not be reachable."
 
@@ -44,134 +48,144 @@ def _sequence(entry: Entry) -> int:
     return entry.sequence
 
 
-def _page(entries: Iterable[Entry], limit: int) -> tuple[list[Entry], bool]:
-    """The first `limit` entries, and whether more follow."""
-    found = list(islice(entries, limit + 1))
-    return found[:limit], len(found) > limit
+@dataclass(frozen=True, slots=True)
+class Recent:
+    """What the archive may lack of a tenant: what runs, and whatever has a fact above `archived_to`.
 
-
-def percentile(ordered: list[float], share: float) -> float | None:
-    """The nearest-rank percentile of ascending values; None when there are none."""
-    return ordered[max(0, ceil(share * len(ordered)) - 1)] if ordered else None
-
-
-def fair_surplus(held: Sequence[Sequence[Entry]], surplus: int) -> list[Entry]:
-    """At least `surplus` entries to remove: the oldest of the largest tenants, down to one common size.
-
-    `held` are the removable entries of each tenant, oldest first. Small tenants lose no entries to large ones.
+    `entries` are in the order of acceptance. `ids` are theirs, and those of deleted deliberations. It is not `whole`
+    while something was forgotten that the archive lacks.
     """
-    counts = sorted((len(own) for own in held), reverse=True)
-    level, above = 0, 0
-    for place, count in enumerate(counts, start=1):
-        above += count
-        level = max(0, (above - surplus) // place)
-        if place == len(counts) or level >= counts[place]:
-            break
-    return [entry for own in held for entry in own[: max(0, len(own) - level)]]
+
+    whole: bool
+    archived_to: int
+    entries: Sequence[Entry]
+    ids: Collection[str]
 
 
 class Catalog:
-    """The projection, kept up to date by `follow`. `epoch` is the incarnation of the log that it was read from.
+    """It is kept up to date by `follow`. `epoch` is the incarnation of the log that it was read from.
 
-    `backlog_known` is true once all unfinished deliberations have been read, `caught_up` once all have.
-    `retention_s` and `size_max` bound it: beyond them the oldest ended deliberations are removed, those of the largest
-    tenants first. `tombstones` are the deletions for `app.lifecycle.sweep` to check.
+    `caught_up` is true once everything that runs has been read. What has ended is forgotten when the archive has it, or
+    at once without an archive (`archived`). Beyond `size_max` the oldest is forgotten before that; then lists have to
+    wait for the archive.
     """
 
-    def __init__(self, clock: Clock, backlog: Backlog, *, retention_s: int, size_max: int) -> None:
+    def __init__(
+        self, clock: Clock, backlog: Backlog, *, retention_s: int, archived: bool = False, size_max: int = SIZE_MAX
+    ) -> None:
         self.backlog = backlog
         self.epoch = ""
         self.ended_counts: Counter[str] = Counter()
-        self.tombstones: deque[Key] = deque(maxlen=size_max)
         self._clock = clock
         self._retention = timedelta(seconds=retention_s)
+        self._archived = archived
         self._size_max = size_max
         # A timed-out waiter stays, since others may share it; the deliberation's end or the drain removes it.
         self._waiters: dict[Key, asyncio.Event] = {}
         self._dismissed = False
         self._completion = asyncio.Lock()
+        self._following: Projection | None = None
         self._clear()
 
     def _clear(self) -> None:
-        self.backlog_known = False
         self.caught_up = False
         self._entries: dict[Key, Entry] = {}
         # By tenant in the order of acceptance, so that the cost of a list does not depend on other tenants.
         self._accepted: dict[str, list[Entry]] = {}
-        self._size = 0
         self._active: dict[Key, Entry] = {}
-        self._deleted: dict[Key, datetime] = {}
-        self.tombstones.clear()
+        self._deleted: dict[Key, int] = {}
+        self._past: dict[Key, Entry] = {}
         self.backlog.clear()
+        # All facts up to here were applied; and those up to the second, while no live fact was lost.
         self._applied_to = 0
-        self._received_to = 0
-        # By pattern, the last sequence read; replaced, never cleared, because a reader of the old log may hold it.
-        self._read_to = dict.fromkeys(PATTERNS, 0)
+        self._heard_to = 0
+        # The archive has all facts up to here. What was forgotten before that had facts up to `_lost_to`.
+        self._archived_to = 0
+        self._lost_to = 0
 
     def require_caught_up(self) -> Self:
-        """The catalog itself; raises JournalUnavailable until it has read all of the log."""
+        """The catalog itself; raises JournalUnavailable until it has read what runs."""
         if not self.caught_up:
             raise JournalUnavailable(NOT_READ)
         return self
 
     async def follow(self, journal: Journal) -> None:
-        """Subscribe to the log and replay it, until cancelled; waits for an unavailable log."""
-        await Projection(journal, PATTERNS, self.apply, self._catch_up, partial(self._until_resync, journal)).run()
+        """Subscribe to the log and read it, until cancelled; waits for an unavailable log."""
+        await Projection(journal, PATTERNS, self._hear, self._catch_up, partial(self._until_resync, journal)).run()
 
     async def _catch_up(self, journal: Journal) -> None:
         state = await journal.state()
-        if state.epoch != self.epoch or state.last_sequence < max(self._applied_to, *self._read_to.values()):
+        if state.epoch != self.epoch or state.last_sequence < self._applied_to:
             # Another log, or one that lost its tail, invalidates everything.
             self._clear()
             self.epoch = state.epoch
-        if not self.backlog_known:
-            await self._read(journal, await journal.ack_floor(), dict.fromkeys(PATTERNS, 0))
-            self.backlog.settle()
-            self.backlog_known = True
-        await self._read_missing(journal, state)
-        if self._size > self._size_max:
-            self._forget_surplus()
+        await self._read(journal, self._applied_to if self.caught_up else await self._beginning(journal, state))
+        self._applied_to = max(self._applied_to, state.last_sequence)
+        await self._forget_archived(journal, state.last_sequence)
+        await self._load_missing(journal)
         self.backlog.settle()
         if not self.caught_up:
-            log.info("catalog_caught_up", deliberations=self._size, epoch=self.epoch)
+            log.info("catalog_caught_up", deliberations=len(self._entries), epoch=self.epoch)
         self.caught_up = True
 
-    async def _read_missing(self, journal: Journal, state: StreamState) -> None:
-        """Apply the stored facts up to these bounds that may not have been received.
+    async def _beginning(self, journal: Journal, state: StreamState) -> int:
+        """The sequence after which everything has to be read at a start."""
+        work = await journal.queue(CONSUMER)
+        after = min(work.acknowledged_to, max(0, state.last_sequence - RECENT_SEQUENCES))
+        if not self._archived:
+            return after
+        archive = await journal.queue(ARCHIVE_CONSUMER)
+        if archive.left > self._size_max:
+            self._lost_to = state.last_sequence
+            return after
+        return min(after, archive.acknowledged_to)
 
-        An interrupted read resumes where it stopped; otherwise a long log could never be read to its end.
-        """
-        await self._read(journal, self._applied_to, self._read_to)
-        self._applied_to = max(self._applied_to, state.last_sequence)
-
-    async def _read(self, journal: Journal, after: int, read_to: dict[str, int]) -> None:
-        """Apply the stored facts above `after` and above `read_to` of their pattern, which it advances."""
+    async def _read(self, journal: Journal, after: int) -> None:
+        """Apply the stored facts above `after`."""
         applied = 0
         for pattern in PATTERNS:
-            async for record in journal.read(pattern, max(after, read_to[pattern])):
+            async for record in journal.read(pattern, after):
                 self.apply(record)
-                read_to[pattern] = record.sequence
                 applied += 1
                 if applied % YIELDS_EVERY == 0:
                     await asyncio.sleep(0)
 
     async def complete(self, journal: Journal, state: StreamState) -> None:
         """Apply everything up to these bounds of the log; raises JournalUnavailable."""
-        if state.epoch != self.epoch:
+        if state.epoch != self.require_caught_up().epoch:
             raise JournalUnavailable("The log was replaced and has not been read yet.")
         async with self._completion:
-            if self._applied_to < state.last_sequence:
-                await self._read_missing(journal, state)
+            heard = self._following is not None and not self._following.stale.is_set()
+            known_to = max(self._applied_to, self._heard_to if heard else 0)
+            if known_to < state.last_sequence:
+                found = await asyncio.gather(*(_all(journal.read(pattern, known_to)) for pattern in PATTERNS))
+                for record in chain.from_iterable(found):
+                    self.apply(record)
+                self._applied_to = max(self._applied_to, state.last_sequence)
+            await self._load_missing(journal)
 
     async def _until_resync(self, journal: Journal, projection: Projection) -> None:
         """Wait until a replay is needed. After a whole period without a loss, the received facts are complete."""
-        received_before = self._applied_to
-        while not await projection.stale_within(CHECK_S):
-            self._applied_to, received_before = max(self._applied_to, received_before), self._received_to
-            self._forget_old()
-            with suppress(JournalUnavailable):
-                if (await journal.state()).epoch != self.epoch:
-                    return
+        heard_to = self._applied_to
+        self._following = projection
+        try:
+            while not await projection.stale_within(CHECK_S):
+                # What changed within the last period stays, because a page may be as of a moment ago.
+                settled, heard_to = heard_to, max(self._applied_to, self._heard_to)
+                self._applied_to = max(self._applied_to, settled)
+                self._forget_old()
+                with suppress(JournalUnavailable):
+                    await self._forget_archived(journal, settled)
+                    await self._load_missing(journal)
+                    if (await journal.state()).epoch != self.epoch:
+                        return
+        finally:
+            self._following = None
+
+    def _hear(self, record: Record) -> None:
+        """Apply a live fact; they come in order."""
+        self._heard_to = max(self._heard_to, record.sequence)
+        self.apply(record)
 
     def observe(self, record: Record) -> None:
         """Apply any event of the log; ignores events that are applied already or that lists do not depend on."""
@@ -183,62 +197,53 @@ class Catalog:
 
     def apply(self, record: Record) -> None:
         """Apply one fact, in any order and any number of times; logs and skips a fact that does not decode."""
-        self._received_to = max(self._received_to, record.sequence)
         _, tenant, deliberation_id, *tail = record.tokens
         key = (tenant, deliberation_id)
         entry = self._entries.get(key)
-        if key in self._deleted or (entry is not None and entry.sequence and tail == ["accepted"]):
+        if (
+            key in self._deleted
+            or (entry is None and record.sequence <= self._archived_to)
+            or (entry is not None and entry.sequence and tail == ["accepted"])
+        ):
             return
         try:
             fact = decode(record.data)
         except ValidationError:
             log.warning("fact_undecodable", subject=record.subject, sequence=record.sequence)
             return
+        if isinstance(fact, Deleted):
+            self._remove_deleted(key, record.sequence)
+            return
         if entry is None:
             entry = self._entries[key] = Entry(tenant, deliberation_id, first_fact_at=fact.ts)
-        over = entry.sequence > 0 and entry.ended is not None
-        match fact:
-            case Accepted():
-                self._accept(entry, fact, record.sequence)
-            case StageOpened():
-                entry.started_at, entry.started_sequence = fact.ts, record.sequence
-            case CancelRequested():
-                entry.cancelled_sequence = record.sequence
-            case Deleted():
-                self._remove_deleted(key, fact.ts)
-                return
-            case _ if isinstance(fact, End) and entry.ended is None:
-                entry.ended_sequence = record.sequence
-                self._end(entry, fact)
-            case _:
-                return
-        if entry.sequence and not over:
+        known, ended = entry.sequence > 0, entry.ended is not None
+        entry.take(fact, record.sequence)
+        if not known and entry.sequence:
+            insort(self._accepted.setdefault(tenant, []), entry, key=_sequence)
+        if not ended and entry.ended is not None:
+            self._announce_end(key, entry.ended)
+        if entry.sequence and not (known and ended):
             self._count(key, entry)
+        self._forget_surplus()
+
+    def _announce_end(self, key: Key, status: str) -> None:
+        self.ended_counts[status] += 1
+        waiter = self._waiters.pop(key, None)
+        if waiter is not None:
+            waiter.set()
 
     def _count(self, key: Key, entry: Entry) -> None:
         """Update the backlog, even if the end was received before the acceptance."""
         accepted_at = entry.created_at or entry.first_fact_at
-        self.backlog.hold(key, entry.roles, accepted_at, begun_at=entry.started_at)
+        self.backlog.hold(key, entry.roles, accepted_at, begun_at=entry.started_at, priority=entry.priority)
         if entry.ended is None:
             self._active[key] = entry
         else:
             self._active.pop(key, None)
             self.backlog.drop(key, done_at=entry.ended_at if entry.ended == "completed" else None)
 
-    def _accept(self, entry: Entry, fact: Accepted, sequence: int) -> None:
-        specification = fact.specification
-        entry.sequence, entry.created_at = sequence, fact.ts
-        entry.roles = dict(Counter(agent.role for agent in specification.agents))
-        entry.strategy, entry.task = specification.strategy, specification.task[:TASK_CHARS_MAX]
-        entry.metadata = specification.metadata
-        insort(self._accepted.setdefault(entry.tenant, []), entry, key=_sequence)
-        self._size += 1
-        # Only ended deliberations can be removed, and a replay from the beginning knows none yet.
-        if self._size > self._size_max and self._size > len(self._active) + 1:
-            self._forget_surplus()
-
     async def ended(self, tenant: str, deliberation_id: str, timeout_s: float) -> bool:
-        """Whether the deliberation ends within `timeout_s`; returns at once if it has ended.
+        """Whether the deliberation ends within `timeout_s`; returns at once if its end is in memory.
 
         Waiting costs no request to the log. False at once when the waiters are dismissed.
         """
@@ -264,81 +269,97 @@ class Catalog:
             waiter.set()
         self._waiters.clear()
 
-    def _end(self, entry: Entry, fact: End) -> None:
-        entry.ended, entry.ended_at = TERMINAL_STATUS[fact.type], fact.ts
-        entry.usage = fact.usage
-        self.ended_counts[entry.ended] += 1
-        waiter = self._waiters.pop((entry.tenant, entry.id), None)
-        if waiter is not None:
-            waiter.set()
-
-    def _remove_deleted(self, key: Key, at: datetime) -> None:
+    def _remove_deleted(self, key: Key, sequence: int) -> None:
         """Remove a deleted deliberation and ignore its later facts."""
         entry = self._entries.pop(key, None)
+        self._past.pop(key, None)
         self._active.pop(key, None)
         self.backlog.drop(key)
         if entry is not None and entry.sequence:
             own = self._accepted[entry.tenant]
             del own[bisect_left(own, entry.sequence, key=_sequence)]
-            self._size -= 1
-        self._deleted[key] = at
-        self.tombstones.append(key)
-        while len(self._deleted) > self._size_max:
-            del self._deleted[next(iter(self._deleted))]
+        self._deleted[key] = sequence
+        self._forget_surplus()
 
-    def _drop(self, gone: list[Entry]) -> None:
-        for entry in gone:
-            self._entries.pop((entry.tenant, entry.id), None)
-            self._active.pop((entry.tenant, entry.id), None)
-            self.backlog.drop((entry.tenant, entry.id))
-        sequences = {entry.sequence for entry in gone if entry.sequence}
-        for tenant in {entry.tenant for entry in gone if entry.sequence}:
-            kept = [entry for entry in self._accepted[tenant] if entry.sequence not in sequences]
+    async def _forget_archived(self, journal: Journal, known_to: int) -> None:
+        """Forget what the archive has, of what has ended. All facts up to `known_to` were applied."""
+        archived_to = known_to
+        if self._archived:
+            archive = await journal.queue(ARCHIVE_CONSUMER)
+            archived_to = min(known_to, archive.acknowledged_to)
+            if not archive.left:
+                self._lost_to = 0
+        self._archived_to = max(self._archived_to, archived_to)
+        self._drop(
+            key
+            for key, entry in self._entries.items()
+            if key not in self._active and entry.last_sequence <= self._archived_to
+        )
+        self._deleted = {key: sequence for key, sequence in self._deleted.items() if sequence > self._archived_to}
+
+    def _forget_old(self) -> None:
+        """Forget what has left the log."""
+        oldest = self._clock.now() - self._retention
+        self._drop(key for key, entry in self._entries.items() if (entry.created_at or entry.first_fact_at) < oldest)
+
+    def _forget_surplus(self) -> None:
+        """Beyond the bound, forget the oldest ends and deletions, a tenth more so that not every fact does this."""
+        if len(self._entries) - len(self._active) + len(self._deleted) <= self._size_max:
+            return
+        ends = [(entry.last_sequence, key) for key, entry in self._entries.items() if key not in self._active]
+        gone = sorted([*ends, *((sequence, key) for key, sequence in self._deleted.items())])
+        del gone[max(1, self._size_max // 10) :]
+        self._lost_to = max(self._lost_to, gone[-1][0])
+        self._drop(key for _, key in gone)
+        for _, key in gone:
+            self._deleted.pop(key, None)
+
+    def _drop(self, gone: Iterable[Key]) -> None:
+        dropped = {key: self._entries[key] for key in gone if key in self._entries}
+        for key in dropped:
+            del self._entries[key]
+            self._active.pop(key, None)
+            self.backlog.drop(key)
+        for tenant in {entry.tenant for entry in dropped.values() if entry.sequence}:
+            kept = [entry for entry in self._accepted[tenant] if (tenant, entry.id) not in dropped]
             if kept:
                 self._accepted[tenant] = kept
             else:
                 del self._accepted[tenant]
-        self._size -= len(sequences)
 
-    def _forget_old(self) -> None:
-        oldest = self._clock.now() - self._retention
-        self._drop([entry for entry in self._entries.values() if (entry.created_at or entry.first_fact_at) < oldest])
-        self._deleted = {key: at for key, at in self._deleted.items() if at >= oldest}
+    async def _load_missing(self, journal: Journal) -> None:
+        """Load what was heard of without its acceptance: it was forgotten, or accepted before a start's first fact."""
+        missing = [key for key, entry in self._entries.items() if not entry.sequence]
+        for record in await _facts(journal, missing):
+            self.apply(record)
+        self._drop(key for key in missing if key in self._entries and not self._entries[key].sequence)
 
-    def _forget_surplus(self) -> None:
-        # A tenth more than needed, so that a full catalog does not remove entries at every acceptance.
-        surplus = self._size - self._size_max + max(1, self._size_max // 10)
-        ended = [[entry for entry in own if entry.ended is not None] for own in self._accepted.values()]
-        self._drop(fair_surplus(ended, surplus))
+    async def recall(self, journal: Journal, tenant: str, ids: Collection[str]) -> None:
+        """Have `find` know these deliberations, PAST_MAX at most, as far as the log has them."""
+        unknown = [(tenant, id) for id in ids if self.find(tenant, id) is None]
+        for record in await _facts(journal, unknown):
+            fact, key = decode(record.data), (tenant, record.tokens[2])
+            self._past.setdefault(key, Entry(*key, first_fact_at=fact.ts)).take(fact, record.sequence)
+        while len(self._past) > PAST_MAX:
+            del self._past[next(iter(self._past))]
 
-    def page(
-        self, tenant: str, selection: ListFilter, *, limit: int, before: int | None = None
-    ) -> tuple[list[Entry], bool]:
-        """At most `limit` entries accepted before sequence `before`, newest first, and whether more follow."""
-        own = self._accepted.get(tenant, [])
-        end = len(own) if before is None else bisect_left(own, before, key=_sequence)
-        return _page((own[place] for place in range(end - 1, -1, -1) if selection.shows(own[place])), limit)
+    def recent(self, tenant: str) -> Recent:
+        """What is in memory of a tenant now; raises JournalUnavailable until what runs was read."""
+        self.require_caught_up()
+        entries = tuple(self._accepted.get(tenant, ()))
+        deleted = {id for of, id in self._deleted if of == tenant}
+        whole = self._lost_to <= self._archived_to
+        return Recent(whole, self._archived_to, entries, {each.id for each in entries} | deleted)
 
-    def page_at(
-        self, tenant: str, statuses: Collection[Status], sequence: int, *, limit: int
-    ) -> tuple[list[Entry], bool]:
-        """As `page`, when the log ended at `sequence`; without `statuses` of any status."""
-        own = self._accepted.get(tenant, [])
-        then = (own[place].at(sequence) for place in range(bisect_right(own, sequence, key=_sequence) - 1, -1, -1))
-        return _page((each for each in then if each and (not statuses or each.status in statuses)), limit)
-
-    def cursor(self, sequence: int) -> str:
-        """The cursor of a list that continues below this sequence."""
-        return base64.urlsafe_b64encode(f"1:{self.epoch}:{sequence}".encode()).decode().rstrip("=")
+    def running(self, tenant: str | None) -> list[Entry]:
+        """What has not ended, of a tenant or of all; raises JournalUnavailable until it was read."""
+        self.require_caught_up()
+        return [entry for (of, _), entry in self._active.items() if tenant in (None, of)]
 
     def find(self, tenant: str, deliberation_id: str) -> Entry | None:
-        """The entry of a deliberation, if any."""
-        return self._entries.get((tenant, deliberation_id))
-
-    def knows(self, tenant: str, deliberation_id: str) -> bool:
-        """Whether this catalog has the deliberation's acceptance."""
-        entry = self._entries.get((tenant, deliberation_id))
-        return entry is not None and entry.sequence > 0
+        """The entry of a deliberation that is in memory, if any."""
+        key = (tenant, deliberation_id)
+        return self._entries.get(key) or self._past.get(key)
 
     def active_by_status(self) -> dict[str, int]:
         """Accepted and unfinished deliberations of all tenants."""
@@ -346,29 +367,15 @@ class Catalog:
         counts.update(entry.status for entry in self._active.values())
         return dict(counts)
 
-    def stats(self, tenant: str) -> Stats:
-        """Counts, durations and tokens of a tenant's deliberations in the catalog."""
-        own = self._accepted.get(tenant, [])
-        counts = Counter(entry.status for entry in own)
-        seconds = sorted(
-            (entry.ended_at - entry.created_at).total_seconds()
-            for entry in own
-            if entry.ended == "completed" and entry.ended_at is not None and entry.created_at is not None
-        )
-        ended = {status: counts[status] for status in ("completed", "failed", "cancelled", "timeout")}
-        return Stats(
-            total=len(own),
-            active=len(own) - sum(ended.values()),
-            **ended,
-            seconds=Durations(
-                mean=sum(seconds) / len(seconds) if seconds else None,
-                p50=percentile(seconds, 0.5),
-                p95=percentile(seconds, 0.95),
-                p99=percentile(seconds, 0.99),
-            ),
-            tokens=Tokens(
-                prompt_tokens=sum(entry.usage.prompt_tokens for entry in own),
-                completion_tokens=sum(entry.usage.completion_tokens for entry in own),
-                cached_tokens=sum(entry.usage.cached_tokens for entry in own),
-            ),
-        )
+
+async def _all(records: AsyncIterator[Record]) -> list[Record]:
+    return [record async for record in records]
+
+
+async def _facts(journal: Journal, keys: Sequence[Key]) -> list[Record]:
+    """The facts of these deliberations that lists depend on."""
+    found = list[Record]()
+    for begin in range(0, len(keys), LOADED_AT_ONCE):
+        some = keys[begin : begin + LOADED_AT_ONCE]
+        found += await journal.last([f"{prefix(*key)}.{tail}" for key in some for tail in TAILS])
+    return found

@@ -167,6 +167,12 @@ def _council(state: State) -> _Council:
     return council
 
 
+def answers(state: State) -> Iterator[str]:
+    """Every version of every agent's answer."""
+    for work in _council(state).works.values():
+        yield from (version.content for version in work.versions)
+
+
 def _criteria(council: _Council, state: State) -> dict[str, tuple[CriterionMean, ...]]:
     """Means by candidate."""
     counts = Counter(candidate for cast in council.ballots for candidate in cast.scores)
@@ -264,6 +270,8 @@ def resource(state: State, *, epoch: str, retention_s: int) -> Deliberation:
         rounds=specification.rounds,
         task=specification.task,
         constraints=specification.constraints,
+        evidence=specification.evidence,
+        context=specification.context,
         quorum=specification.quorum,
         budget=specification.budget,
         seed=specification.seed,
@@ -296,7 +304,7 @@ def summary(entry: Entry) -> DeliberationSummary:
         agents=tuple(AgentCount(role=role, count=count) for role, count in entry.roles.items()),
         strategy=entry.strategy,
         task=entry.task,
-        metadata=entry.metadata,
+        metadata=dict(entry.metadata),
         created_at=entry.created_at,
         started_at=entry.started_at,
         ended_at=entry.ended_at,

@@ -1,20 +1,26 @@
 """The archive's database: SQLite in one file, or PostgreSQL. Every error of the driver becomes ArchiveUnavailable."""
 
+import asyncio
+import re
+import sqlite3
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Self
 
-from sqlalchemy import Table, event, make_url, text
+import aiosqlite
+from sqlalchemy import Connection, Table, event, inspect, make_url, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from app.archive.database.tables import REVISION
+from app.archive.database.tables import REVISION, metadata
 from app.deliberation.errors import ArchiveUnavailable, InvalidRequest
 
 DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg"}
 BUSY_S = 5.0
 CONNECTIONS_MAX = 8
+_VERSIONS = "alembic_version"
+START = "Start the database, or correct DATABASE_URL."
 MIGRATE = "Run `deliberate archive migrate` with the same DATABASE_URL."
 
 
@@ -31,13 +37,38 @@ def engine_of(url: str) -> AsyncEngine:
         raise InvalidRequest(f"DATABASE_URL begins with {given.drivername!r}; use sqlite:///path or postgresql://…")
     given = given.set(drivername=driver)
     if driver == DRIVERS["sqlite"]:
-        engine = create_async_engine(given, connect_args={"timeout": BUSY_S})
+        arguments = {"timeout": BUSY_S, "factory": _Connection, "async_creator_fn": _open_sqlite}
+        engine = create_async_engine(given, connect_args=arguments)
         event.listen(engine.sync_engine, "connect", _prepare_sqlite)
         return engine
-    limits: dict[str, Any] = {"timeout": BUSY_S, "command_timeout": 60}
+    # A plan for any values would look at every row where a filter's value is rare.
+    planning = {"plan_cache_mode": "force_custom_plan"}
+    options: dict[str, Any] = {"timeout": BUSY_S, "command_timeout": 60, "server_settings": planning}
     return create_async_engine(
-        given, pool_size=CONNECTIONS_MAX, max_overflow=0, pool_pre_ping=True, connect_args=limits
+        given, pool_size=CONNECTIONS_MAX, max_overflow=0, pool_pre_ping=True, connect_args=options
     )
+
+
+class _Connection(sqlite3.Connection):
+    """Ends its transaction when it is closed; the statement of a cancelled task would keep it open, with its lock."""
+
+    def close(self) -> None:
+        if self.in_transaction:
+            with suppress(sqlite3.Error):
+                self.rollback()
+        super().close()
+
+
+async def _open_sqlite(*path: str, **options: Any) -> aiosqlite.Connection:  # noqa: ANN401 -- sqlite3's
+    """A connection. After a failure its thread has ended: it reports to the event loop, which may close then."""
+    connection = aiosqlite.connect(*path, **options)
+    thread = connection._thread  # pyright: ignore[reportPrivateUsage] -- there is no other way to wait for it
+    thread.daemon = True
+    try:
+        return await connection
+    except sqlite3.Error:
+        await asyncio.to_thread(thread.join)
+        raise
 
 
 def _prepare_sqlite(connection: Any, _: object) -> None:  # noqa: ANN401 -- the driver's own type
@@ -45,15 +76,18 @@ def _prepare_sqlite(connection: Any, _: object) -> None:  # noqa: ANN401 -- the 
     # Readers and one writer do not wait for each other; a power cut may lose the last commits, which the log repeats.
     cursor.execute("PRAGMA journal_mode = WAL")
     cursor.execute("PRAGMA synchronous = NORMAL")
+    # Removed content is overwritten with zeros.
+    cursor.execute("PRAGMA secure_delete = ON")
     cursor.close()
 
 
 class Database:
-    """Connections to the archive. `open` and `close` belong to its owner."""
+    """Connections to the archive. `open` and `close` belong to its owner. `dialect` is `sqlite` or `postgresql`."""
 
     def __init__(self, url: str) -> None:
         self._engine = engine_of(url)
         self.server = self._engine.url.render_as_string(hide_password=True)
+        self.dialect = self._engine.dialect.name
 
     @classmethod
     async def connect(cls, url: str) -> Self:
@@ -73,22 +107,44 @@ class Database:
             async with self._engine.begin() as connection:
                 yield connection
         except (SQLAlchemyError, OSError, TimeoutError) as exc:
-            raise ArchiveUnavailable(f"The archive {self.server} does not answer: {cause(exc)}") from exc
+            raise ArchiveUnavailable(f"The archive {self.server} does not answer: {cause(exc)}. {START}") from exc
+
+    async def empty_write_ahead_log(self) -> None:
+        """Let SQLite's write-ahead log hold nothing that was removed. PostgreSQL does it by VACUUM.
+
+        A reader that stays for longer than BUSY_S puts it off until the next time. Raises ArchiveUnavailable.
+        """
+        if self.dialect == "sqlite":
+            async with self.begin() as connection:
+                await connection.execute(text("PRAGMA wal_checkpoint(TRUNCATE)"))
 
     def insert(self, table: Table) -> Any:  # noqa: ANN401 -- both dialects' inserts have the same methods and no common type
         """An insert that can say what happens to a row in conflict."""
-        return (sqlite if self._engine.dialect.name == "sqlite" else postgresql).insert(table)
+        return (sqlite if self.dialect == "sqlite" else postgresql).insert(table)
 
     async def check(self) -> None:
         """Raise ArchiveUnavailable unless the tables are those of `REVISION`."""
         async with self.begin() as connection:
-            try:
-                found = (await connection.execute(text("SELECT version_num FROM alembic_version"))).scalar()
-            except DBAPIError:
-                found = None
-        if found != REVISION:
-            has = "has no tables" if found is None else f"has the tables of version {found}"
-            raise ArchiveUnavailable(f"The archive {self.server} {has}; this program needs {REVISION}. {MIGRATE}")
+            fault = await connection.run_sync(schema_fault)
+        if fault is not None:
+            raise ArchiveUnavailable(f"The archive {self.server} {fault}")
+
+
+def schema_fault(connection: Connection) -> str | None:
+    """How a database's tables differ from those of `REVISION`, and the remedy; None when they are the same."""
+    present = set(inspect(connection).get_table_names())
+    missing = sorted(metadata.tables.keys() - present)
+    if _VERSIONS not in present:
+        if not present:
+            return f"has no tables; this program needs {REVISION}. {MIGRATE}"
+        return "holds tables of another program. Name another database by DATABASE_URL."
+    found = str(connection.execute(text(f"SELECT version_num FROM {_VERSIONS}")).scalar())
+    if found == REVISION:
+        return f"lacks the table {missing[0]}. Restore a backup, or name another database." if missing else None
+    has = f"has the tables of version {found}; this program needs {REVISION}."
+    if re.fullmatch(r"[0-9]{4}", found) is None:
+        return "holds tables of another program. Name another database by DATABASE_URL."
+    return f"{has} {MIGRATE}" if found < REVISION else f"{has} A newer program made them: update this one."
 
 
 def cause(exc: BaseException) -> str:

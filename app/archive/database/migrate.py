@@ -7,26 +7,32 @@ from alembic.config import Config
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.archive.database.connection import cause, engine_of
+from app.archive.database.connection import MIGRATE, cause, engine_of, schema_fault
 from app.archive.database.tables import REVISION
 from app.deliberation.errors import ArchiveUnavailable
 
 _SCRIPTS = Path(__file__).with_name("migrations")
 
 
-def _upgrade(connection: Connection) -> None:
+def _upgrade(connection: Connection, revision: str) -> None:
+    if connection.dialect.name == "sqlite":
+        # Its driver would commit every change of a table by itself.
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+    fault = schema_fault(connection)
+    if fault is not None and MIGRATE not in fault:
+        raise ArchiveUnavailable(f"The archive {fault}")
     config = Config()
     config.set_main_option("script_location", str(_SCRIPTS))
     config.attributes["connection"] = connection
-    command.upgrade(config, REVISION)
+    command.upgrade(config, revision)
 
 
-async def migrate(url: str) -> None:
-    """Create or upgrade the tables; raises InvalidRequest for the URL, and ArchiveUnavailable."""
+async def migrate(url: str, revision: str = REVISION) -> None:
+    """Create or upgrade the tables in one transaction; raises InvalidRequest for the URL, and ArchiveUnavailable."""
     engine = engine_of(url)
     try:
         async with engine.begin() as connection:
-            await connection.run_sync(_upgrade)
+            await connection.run_sync(_upgrade, revision)
     except (SQLAlchemyError, OSError, TimeoutError) as exc:
         server = engine.url.render_as_string(hide_password=True)
         raise ArchiveUnavailable(f"The archive {server} cannot be migrated: {cause(exc)}") from exc

@@ -3,33 +3,35 @@
 A write never replaces a newer one, so that several projectors may write the same deliberation in any order.
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
+from typing import Any
 
-from sqlalchemy import delete, select, tuple_
+from sqlalchemy import and_, delete, exists, func, select, tuple_
+from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.archive.database import transcript
+from app.admission.backlog import Key
+from app.api.schemas import Stats
+from app.archive.database import measures, texts, transcript
 from app.archive.database.connection import Database
-from app.archive.database.tables import VERSION_MAX, deliberations, logs, position
+from app.archive.database.pages import PageBounds, entry_of, selection
+from app.archive.database.rows import DELETED, Written, instant, labels_of, microseconds, row_of
+from app.archive.database.search_query import Search
+from app.archive.database.statistics import StatsFilter, statistics
+from app.archive.database.tables import deliberations, labels, logs
+from app.archive.database.words import document
+from app.catalog.entries import Entry, ListFilter
 from app.deliberation.errors import Gone
-from app.deliberation.fold import State
 from app.deliberation.ports import Record
 
-DELETED = "deleted"
 EXPIRED_AT_ONCE = 1_000
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A deliberation as of its newest fact. `state` is None for a tombstone, written at `at`."""
-
-    tenant: str
-    deliberation_id: str
-    at: datetime
-    state: State | None = None
-    records: Sequence[Record] = ()
+# Pages of the index of words that are written in one transaction.
+MERGED_AT_ONCE = 500
+# Rows that are in memory at once while all are read.
+READ_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,33 +42,39 @@ class Archived:
     records: Sequence[Record]
 
 
-def microseconds(at: datetime) -> int:
-    """Microseconds since 1970."""
-    since = at - _EPOCH
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+@dataclass(frozen=True, slots=True)
+class ArchivedRow:
+    """What is kept of a deliberation that was accepted, or deleted, at `at`; `archived` is None before its end."""
+
+    tenant: str
+    deliberation_id: str
+    at: datetime
+    deleted: bool
+    archived: Archived | None
 
 
-def _row(written: Written, log: int) -> dict[str, object]:
-    state = written.state
-    row: dict[str, object] = {
-        "tenant": written.tenant,
-        "id": written.deliberation_id,
-        "version": VERSION_MAX,
-        "created_us": microseconds(written.at),
-        "status": DELETED,
-        "log": 0,
-        "facts": None,
+@dataclass(frozen=True, slots=True)
+class RowFilter:
+    """Which rows to read: of one tenant, accepted or deleted from `since` on and before `until`."""
+
+    tenant: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+def _rows(batch: Sequence[Written], log: int) -> list[dict[str, object]]:
+    """The rows in an order in which no two writers wait for each other."""
+    return sorted((row_of(each, log) for each in batch), key=lambda row: (row["tenant"], row["id"]))
+
+
+def _words(dialect: str, batch: Sequence[Written]) -> dict[Key, str | None]:
+    """The words of each deliberation as the database reads them; None for a tombstone."""
+    return {
+        (each.tenant, each.deliberation_id): None
+        if each.state is None
+        else texts.written(dialect, document(each.tenant, each.state))
+        for each in batch
     }
-    if state is not None:
-        facts = transcript.pack(written.records) if state.ended else None
-        row |= {
-            "version": position(log, state.last_sequence),
-            "created_us": microseconds(state.accepted.ts),
-            "status": state.status,
-            "log": log,
-            "facts": facts,
-        }
-    return row
 
 
 class Store:
@@ -83,25 +91,91 @@ class Store:
     async def log_number(self, epoch: str) -> int:
         """The number of a log, given to it at its first use."""
         if epoch not in self._log_numbers:
-            chosen = select(logs.c.number).where(logs.c.epoch == epoch)
             async with self._database.begin() as connection:
                 await connection.execute(self._database.insert(logs).values(epoch=epoch).on_conflict_do_nothing())
-                self._log_numbers[epoch] = (await connection.execute(chosen)).scalar_one()
+            await self._read_logs()
         return self._log_numbers[epoch]
+
+    async def known_log(self, epoch: str) -> int | None:
+        """The number of a log; None when the archive has never met it."""
+        if epoch not in self._log_numbers:
+            await self._read_logs()
+        return self._log_numbers.get(epoch)
+
+    async def epoch(self, number: int) -> str:
+        """The epoch of the log with this number."""
+        if number not in self._log_numbers.values():
+            await self._read_logs()
+        return next(epoch for epoch, known in self._log_numbers.items() if known == number)
+
+    async def _read_logs(self) -> None:
+        async with self._database.begin() as connection:
+            rows = await connection.execute(select(logs.c.epoch, logs.c.number))
+            self._log_numbers = {row.epoch: row.number for row in rows}
 
     async def write(self, epoch: str, batch: Sequence[Written]) -> None:
         """Write deliberations of a log in one transaction, each of them once. A tombstone belongs to no log."""
         log = await self.log_number(epoch) if any(each.state is not None for each in batch) else 0
-        rows = sorted((_row(each, log) for each in batch), key=lambda row: (row["tenant"], row["id"]))
-        if not rows:
+        if not batch:
             return
-        statement = self._database.insert(deliberations)
-        newer = statement.excluded.version > deliberations.c.version
-        given = {name: statement.excluded[name] for name in rows[0] if name not in ("tenant", "id")}
+        # In a thread, because the event loop would not answer for as long as a batch of long answers takes.
+        rows = await asyncio.to_thread(_rows, batch, log)
+        words = await asyncio.to_thread(_words, self._database.dialect, batch)
         async with self._database.begin() as connection:
-            await connection.execute(
-                statement.on_conflict_do_update(index_elements=["tenant", "id"], set_=given, where=newer), rows
-            )
+            changed = await connection.execute(self._upsert(), rows)
+            places = {(each.tenant, each.id): each.accepted for each in changed}
+            await self._write_labels(connection, places, batch)
+            await self._write_texts(connection, places, words)
+            await self._write_measures(connection, places, batch)
+
+    def _upsert(self) -> Any:  # noqa: ANN401 -- see `Database.insert`
+        """Writes rows over older ones, and returns which it wrote."""
+        row, statement = deliberations.c, self._database.insert(deliberations)
+        given = {column.name: statement.excluded[column.name] for column in row if not column.primary_key}
+        # A tombstone keeps its place, by which it is removed from other tables.
+        given["accepted"] = func.coalesce(row.accepted, statement.excluded.accepted)
+        newer = statement.excluded.version > row.version
+        return statement.on_conflict_do_update(index_elements=["tenant", "id"], set_=given, where=newer).returning(
+            row.tenant, row.id, row.accepted
+        )
+
+    async def _write_labels(
+        self, connection: AsyncConnection, places: Mapping[Key, int | None], batch: Sequence[Written]
+    ) -> None:
+        """Replace the labels of what was written; what runs has none."""
+        gone, found = list[int](), list[dict[str, int]]()
+        for each in batch:
+            place = places.get((each.tenant, each.deliberation_id))
+            if place is None or (each.state is not None and not each.state.ended):
+                continue
+            gone.append(place)
+            if each.state is not None:
+                found += [{"label": one, "accepted": place} for one in sorted(labels_of(each.tenant, each.state))]
+        if gone:
+            await connection.execute(delete(labels).where(labels.c.accepted.in_(gone)))
+        if found:
+            await connection.execute(self._database.insert(labels).on_conflict_do_nothing(), found)
+
+    async def _write_texts(
+        self, connection: AsyncConnection, places: Mapping[Key, int | None], words: Mapping[Key, str | None]
+    ) -> None:
+        """Write the words of what was written, and remove those of what was deleted, which has none."""
+        placed = [(place, words[key]) for key, place in places.items() if place is not None]
+        put = [{"rowid": place, "words": text} for place, text in placed if text is not None]
+        gone = [place for place, text in placed if text is None]
+        if put:
+            await connection.execute(texts.put_statement(self._database.dialect), put)
+        if gone:
+            await connection.execute(texts.removal(gone))
+
+    async def _write_measures(
+        self, connection: AsyncConnection, places: Mapping[Key, int | None], batch: Sequence[Written]
+    ) -> None:
+        """Count what was written and has ended, in place of what was counted before."""
+        states = {(each.tenant, each.deliberation_id): each.state for each in batch if each.state is not None}
+        ended = ((key, states[key]) for key in places if key in states and states[key].ended)
+        rows = [row for (tenant, _), state in ended for row in measures.measures_of(tenant, state)]
+        await measures.replace(connection, self._database, list(places), rows)
 
     async def read(self, tenant: str, deliberation_id: str) -> Archived | None:
         """An ended deliberation, None when there is none; raises Gone for a deleted one."""
@@ -121,17 +195,105 @@ class Store:
             return None
         return Archived(found.epoch, transcript.unpack(tenant, deliberation_id, found.facts))
 
+    async def page(
+        self, tenant: str, asked: ListFilter, *, limit: int, before: int, bounds: PageBounds, but: Collection[str] = ()
+    ) -> list[tuple[int, Entry]]:
+        """The ended deliberations of `pages.selection` with their places, but for some ids.
+
+        They are at least `limit`, if there are so many.
+        """
+        found = list[tuple[int, Entry]]()
+        async with self._database.begin() as connection:
+            while len(found) < limit:
+                statement = selection(tenant, asked, limit=limit, before=before, bounds=bounds)
+                rows = (await connection.execute(statement)).all()
+                entries = [(row.accepted, entry_of(tenant, row)) for row in rows]
+                found += [each for each in entries if each[1].id not in but and asked.shows(each[1])]
+                if len(rows) < limit:
+                    break
+                before = rows[-1].accepted
+        return found
+
+    async def stats(self, asked: StatsFilter, active: Counter[str]) -> Stats:
+        """The statistics of what has ended, and of `active` deliberations by group."""
+        async with self._database.begin() as connection:
+            return await statistics(connection, asked, active)
+
+    async def logs(self) -> list[str]:
+        """The epochs of all logs, in the order in which the archive met them."""
+        async with self._database.begin() as connection:
+            return list((await connection.execute(select(logs.c.epoch).order_by(logs.c.number))).scalars())
+
+    async def rows(self, chosen: RowFilter) -> AsyncGenerator[ArchivedRow]:
+        """The rows as they are at one moment, by tenant and id, with at most READ_AT_ONCE of them in memory."""
+        row, epoch = deliberations.c, logs.c.epoch
+        statement = (
+            select(row.tenant, row.id, row.created_us, row.status, row.facts, epoch)
+            .select_from(deliberations.outerjoin(logs, row.log == logs.c.number))
+            .order_by(row.tenant, row.id)
+            .execution_options(yield_per=READ_AT_ONCE)
+        )
+        if chosen.tenant is not None:
+            statement = statement.where(row.tenant == chosen.tenant)
+        if chosen.since is not None:
+            statement = statement.where(row.created_us >= microseconds(chosen.since))
+        if chosen.until is not None:
+            statement = statement.where(row.created_us < microseconds(chosen.until))
+        async with self._database.begin() as connection:
+            async for tenant, id, created_us, status, facts, log in await connection.stream(statement):
+                archived = None if facts is None else Archived(log, transcript.unpack(tenant, id, facts))
+                yield ArchivedRow(tenant, id, instant(created_us), status == DELETED, archived)
+
     async def delete(self, tenant: str, deliberation_id: str, at: datetime) -> None:
         """Replace whatever is there of a deliberation by a tombstone."""
         await self.write("", [Written(tenant, deliberation_id, at)])
 
-    async def expire(self, before: datetime) -> int:
-        """Remove rows that were accepted, or deleted, before that time, EXPIRED_AT_ONCE at most; their number."""
-        key = tuple_(deliberations.c.tenant, deliberations.c.id)
-        old = (
-            select(deliberations.c.tenant, deliberations.c.id)
-            .where(deliberations.c.created_us < microseconds(before))
-            .limit(EXPIRED_AT_ONCE)
-        )
+    async def erase_removed(self, since: datetime, *, expired: bool) -> None:
+        """Overwrite what was deleted since then, or has just expired, in SQLite's files."""
+        deleted = exists().where(deliberations.c.status == DELETED, deliberations.c.created_us >= microseconds(since))
         async with self._database.begin() as connection:
-            return (await connection.execute(delete(deliberations).where(key.in_(old)))).rowcount
+            due = self._database.dialect == "sqlite" and (expired or await connection.scalar(select(deleted)))
+        # In steps, so that no write waits for all of it.
+        pages = -MERGED_AT_ONCE
+        while due:
+            async with self._database.begin() as connection:
+                before = (await connection.execute(select(func.total_changes()))).scalar_one()
+                await connection.execute(texts.MERGE, {"pages": pages})
+                after = (await connection.execute(select(func.total_changes()))).scalar_one()
+                due = after - before >= 2
+            pages = MERGED_AT_ONCE
+        await self._database.empty_write_ahead_log()
+
+    async def expire(self, before: datetime, tenants: Mapping[str, datetime] | None = None) -> int:
+        """Remove rows that were accepted, or deleted, before that time, EXPIRED_AT_ONCE at most; their number.
+
+        `tenants` have times of their own.
+        """
+        row, tenants = deliberations.c, tenants or {}
+        groups = [and_(row.tenant == tenant, row.created_us < microseconds(each)) for tenant, each in tenants.items()]
+        groups.append(and_(row.created_us < microseconds(before), row.tenant.not_in(tenants)))
+        gone = list[Any]()
+        async with self._database.begin() as connection:
+            for group in groups:
+                old = select(row.tenant, row.id).where(group).limit(EXPIRED_AT_ONCE - len(gone))
+                removal = (
+                    delete(deliberations)
+                    .where(tuple_(row.tenant, row.id).in_(old))
+                    .returning(row.tenant, row.id, row.accepted)
+                )
+                gone += (await connection.execute(removal)).all()
+            places = [each.accepted for each in gone if each.accepted is not None]
+            await connection.execute(delete(labels).where(labels.c.accepted.in_(places)))
+            await connection.execute(texts.removal(places))
+            await measures.replace(connection, self._database, [(each.tenant, each.id) for each in gone], [])
+        return len(gone)
+
+    async def search(
+        self, tenant: str, search: Search, asked: ListFilter, *, limit: int, before: int | None = None
+    ) -> list[tuple[int, Entry]]:
+        """At most `limit` entries of `texts.selection` with their places."""
+        statement = texts.selection(self._database.dialect, tenant, search, asked, limit=limit, before=before)
+        async with self._database.begin() as connection:
+            rows = (await connection.execute(statement)).all()
+        entries = [(row.accepted, entry_of(tenant, row)) for row in rows]
+        return [each for each in entries if asked.shows(each[1])]

@@ -1,22 +1,32 @@
 """The archive's tables. `migrations/` creates them; a test holds the two equal.
 
-One row holds all of a deliberation, so that one guarded write decides what is kept of it.
+One row holds all of a deliberation, so that one guarded write decides what is kept of it. What else is derived from it
+(`labels`, `texts`, `measures`) is written in the same transaction.
 """
+
+from collections.abc import Iterator
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
+    Float,
     Index,
     Integer,
     LargeBinary,
     MetaData,
+    PrimaryKeyConstraint,
     String,
     Table,
+    Text,
 )
+from sqlalchemy.dialects.postgresql import TSVECTOR
 
-REVISION = "0001"
+REVISION = "0005"
 """The migration that this code needs."""
 SEQUENCE_BITS = 44
+NAME_CHARS_MAX = 200
 VERSION_MAX = (1 << 63) - 1
 """The version of a tombstone: no fact is newer."""
 
@@ -37,14 +47,106 @@ deliberations = Table(
     Column("id", String(64), primary_key=True),
     # The last fact's position, see `position`; a write replaces older versions only.
     Column("version", BigInteger, nullable=False),
+    # The position of its first acceptance, which orders lists and never changes. None for what was only deleted.
+    Column("accepted", BigInteger),
     Column("created_us", BigInteger, nullable=False),
+    *(Column(name, BigInteger) for name in ("started_us", "ended_us")),
     Column("status", String(16), nullable=False),
     # The log's number; 0 for a tombstone.
     Column("log", Integer, nullable=False),
-    # The facts of an ended deliberation, see `transcript`.
-    Column("facts", LargeBinary, nullable=True),
+    # From here on, None for a tombstone.
+    Column("strategy", String(64)),
+    # JSON: the beginning of the task, the number of agents by role, and the metadata.
+    Column("summary", Text),
+    # JSON: the models that answered, in order.
+    Column("models", Text),
+    *(Column(name, BigInteger) for name in ("prompt_tokens", "cached_tokens", "completion_tokens")),
+    Column("calls", Integer),
+    # The verdict's agreement, and the role and model of the agent that won.
+    Column("agreement", Float),
+    Column("winner_role", String(64)),
+    Column("winner_model", Text),
+    # None before the end.
+    Column("degraded", Boolean),
+    # The facts of an ended deliberation, see `transcript`. Last, because SQLite reads a row up to the column it needs.
+    Column("facts", LargeBinary),
     Index("deliberations_by_age", "created_us"),
+    Index("deliberations_by_tenant_and_age", "tenant", "created_us"),
+    Index("deliberations_by_acceptance", "tenant", "accepted"),
+    Index("deliberations_by_status", "tenant", "status", "accepted"),
 )
+
+labels = Table(
+    "labels",
+    metadata,
+    # See `rows.label`.
+    Column("label", BigInteger, primary_key=True, autoincrement=False),
+    # The deliberation's `accepted`.
+    Column("accepted", BigInteger, primary_key=True, autoincrement=False),
+    Index("labels_by_acceptance", "accepted"),
+    sqlite_with_rowid=False,
+)
+"""What lists find ended deliberations by."""
+
+texts = Table(
+    "texts",
+    metadata,
+    # The deliberation's `accepted`. A full-text table of SQLite has a key of this name only.
+    Column("rowid", BigInteger, primary_key=True, autoincrement=False),
+    Column("words", TSVECTOR().with_variant(Text(), "sqlite"), nullable=False),
+    # A list of pending entries would make some searches slow.
+    Index("texts_by_word", "words", postgresql_using="gin", postgresql_with={"fastupdate": "off"}),
+)
+"""The words of deliberations, see `words`: in SQLite a full-text table, in PostgreSQL a vector with an index."""
+
+AMOUNTS = (
+    *("number", "took_us", "decided", "won", "agreeing", "agreement_ppm", "degraded"),
+    *("prompt_tokens", "cached_tokens", "completion_tokens"),
+)
+"""What statistics sum, see `measures.measures_of`."""
+ROLLUP_KEY = ("kind", "width_us", "tenant", "begin_us", "name", "status", "duration")
+"""The key of `rollups`, in the order of its index."""
+
+
+def _group() -> Iterator[Column[Any]]:
+    """What statistics group by, but for the time."""
+    yield Column("tenant", String(64), nullable=False)
+    yield Column("kind", String(8), nullable=False)
+    yield Column("name", String(NAME_CHARS_MAX), nullable=False)
+    yield Column("status", String(16), nullable=False)
+    # See `measures.duration_class`.
+    yield Column("duration", Integer, nullable=False)
+
+
+def _amounts() -> Iterator[Column[Any]]:
+    return (Column(name, BigInteger, nullable=False) for name in AMOUNTS)
+
+
+measures = Table(
+    "measures",
+    metadata,
+    *_group(),
+    Column("id", String(64), nullable=False),
+    Column("created_us", BigInteger, nullable=False),
+    *_amounts(),
+    PrimaryKeyConstraint("kind", "created_us", "tenant", "id", "name"),
+    Index("measures_by_deliberation", "tenant", "id"),
+    sqlite_with_rowid=False,
+)
+"""What an ended deliberation adds to statistics: a row for its strategy, for each of its roles and for each model."""
+
+rollups = Table(
+    "rollups",
+    metadata,
+    *_group(),
+    # The hour or the day in UTC in which the deliberations were accepted.
+    Column("width_us", BigInteger, nullable=False),
+    Column("begin_us", BigInteger, nullable=False),
+    *_amounts(),
+    PrimaryKeyConstraint(*ROLLUP_KEY),
+    sqlite_with_rowid=False,
+)
+"""The sums of `measures` by hour and by day, so that statistics read few rows."""
 
 
 def position(log: int, sequence: int) -> int:

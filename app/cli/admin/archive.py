@@ -1,11 +1,16 @@
 """`deliberate archive migrate`: brings the archive's tables to the version that this program needs."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from app.cli.exits import EXIT_HELP, CommandError, Exit, run
+from app.cli.stack.layout import DATABASE_URL_FILE
+from app.cli.target import find_data_dir
 from app.deliberation.errors import ArchiveUnavailable, InvalidRequest
+
+DATABASE_REMEDY = "start the database, or correct the URL"
 
 archive_cli = typer.Typer(no_args_is_help=True, help="Prepare the archive's database.", epilog=EXIT_HELP)
 
@@ -15,9 +20,35 @@ DatabaseOption = Annotated[
         "--database-url",
         envvar="DATABASE_URL",
         metavar="URL",
+        show_default="that of the stack in .deliberate",
         help="Database of the archive: `sqlite:///path` of a file, or `postgresql://user:password@host/name`.",
     ),
 ]
+ArchiveDirectoryOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir",
+        metavar="DIR",
+        file_okay=False,
+        help="Use the archive of the stack in this directory, which need not run.",
+    ),
+]
+
+
+def archive_url(database_url: str | None, data_dir: Path | None) -> str:
+    """The database that is named, else that of the stack in a data directory; raises CommandError without one."""
+    if database_url is not None:
+        return database_url
+    remedy = "name the database by --database-url or DATABASE_URL"
+    directory = find_data_dir(data_dir, remedy)
+    named, own = directory / DATABASE_URL_FILE, directory.resolve() / "archive.db"
+    if named.is_file():
+        return named.read_text(encoding="utf-8").strip()
+    if not own.is_file():
+        raise CommandError(
+            Exit.USAGE, "missing_setting", f"there is no archive {own}", remedy=f"{remedy}, or the stack by --data-dir"
+        )
+    return f"sqlite:///{own}"
 
 
 @archive_cli.callback()
@@ -26,16 +57,13 @@ def archive() -> None:
 
 
 @archive_cli.command("migrate", epilog=EXIT_HELP)
-def migrate_command(database_url: DatabaseOption = None) -> None:
+def migrate_command(database_url: DatabaseOption = None, data_dir: ArchiveDirectoryOption = None) -> None:
     """Create or upgrade the archive's tables. Stop no process for it: each waits for tables that it can use."""
-    run(lambda: _migrate(database_url), as_json=False)
+    run(lambda: _migrate(database_url, data_dir), as_json=False)
 
 
-async def _migrate(url: str | None) -> Exit:
-    if url is None:
-        raise CommandError(
-            Exit.USAGE, "missing_setting", "no database is named", remedy="give it by --database-url or DATABASE_URL"
-        )
+async def _migrate(database_url: str | None, data_dir: Path | None) -> Exit:
+    url = archive_url(database_url, data_dir)
     # Only this command and a starting stack need the database's packages.
     from app.archive.database.migrate import migrate
     from app.archive.database.tables import REVISION
@@ -45,8 +73,6 @@ async def _migrate(url: str | None) -> Exit:
     except InvalidRequest as exc:
         raise CommandError(Exit.USAGE, "invalid_setting", str(exc), remedy="correct DATABASE_URL") from exc
     except ArchiveUnavailable as exc:
-        raise CommandError(
-            Exit.UNREACHABLE, exc.code, str(exc), remedy="start the database, or correct the URL"
-        ) from exc
+        raise CommandError(Exit.UNREACHABLE, exc.code, str(exc), remedy=DATABASE_REMEDY) from exc
     print(f"the archive has the tables of version {REVISION}")
     return Exit.SUCCESS

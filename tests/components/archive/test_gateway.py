@@ -1,6 +1,7 @@
 """A gateway answers from the archive what has left the log, with the same bytes and the same event ids."""
 
 import json
+from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -9,9 +10,14 @@ import pytest
 
 from app.archive.database.connection import Database
 from app.archive.database.migrate import migrate
-from app.archive.database.store import Store, Written
+from app.archive.database.rows import Written
+from app.archive.database.store import RowFilter, Store
+from app.archive.transfer import export_archive, import_archive
 from app.catalog.projection import state_of
+from app.lifecycle.specify import deliberation_id
+from app.log.stream_settings import DAY_S
 from app.settings import ARCHIVE_RETENTION_S
+from app.testing import InMemoryJournal
 from tests.components.routes.served import Served, served
 
 
@@ -151,3 +157,149 @@ async def test_without_its_database_only_what_left_the_log_is_missing(tmp_path: 
 
     assert kept.status_code == 200 and accepted.status_code == 202
     assert left.status_code == 503 and left.json()["type"].endswith("archive_unavailable")
+
+
+async def test_each_tenant_is_told_its_own_retention(database_url: str) -> None:
+    async with served(database_url=database_url, archive_retentions_s={"default": 7 * DAY_S}) as gateway:
+        id = await ended(gateway)
+        await archive(gateway, database_url, id)
+        body = (await gateway.client.get(f"/deliberations/{id}")).json()
+        stream = await gateway.client.get(
+            f"/deliberations/{id}/events", headers={"Accept": "text/event-stream", "Last-Event-ID": "0"}
+        )
+
+    kept_until = datetime.fromisoformat(body["created_at"]) + timedelta(days=7)
+    opened = json.loads(stream.text.split("data: ")[1].splitlines()[0])
+    assert datetime.fromisoformat(body["retention_until"]) == kept_until
+    assert datetime.fromisoformat(opened["retention_until"]) == kept_until
+
+
+async def test_a_deliberation_is_gone_after_the_retention_of_its_tenant(database_url: str) -> None:
+    """A row is gone for clients at once, although the archive's process removes it up to a minute later."""
+    async with served(database_url=database_url, archive_retentions_s={"default": 7 * DAY_S}) as gateway:
+        id = await ended(gateway)
+        await archive(gateway, database_url, id)
+        statuses = list[list[int]]()
+        for seconds in (2 * DAY_S, 5 * DAY_S - 1, 2):
+            gateway.clock.advance(seconds)
+            paths = (f"/deliberations/{id}", f"/deliberations/{id}/events?after=0")
+            statuses.append([(await gateway.client.get(path)).status_code for path in paths])
+
+    assert statuses == [[200, 200], [200, 200], [410, 410]]
+
+
+async def test_an_unknown_id_is_gone_only_after_the_retention_of_the_archive(gateway: Served) -> None:
+    id = deliberation_id("default", None, gateway.clock.now())
+    gateway.clock.advance(2 * DAY_S)
+    before = await gateway.client.get(f"/deliberations/{id}")
+    gateway.clock.advance(ARCHIVE_RETENTION_S)
+    after = await gateway.client.get(f"/deliberations/{id}")
+
+    assert before.status_code == 404 and after.status_code == 410
+
+
+async def test_deliveries_are_gone_with_the_facts_of_the_log(gateway: Served, database_url: str) -> None:
+    id = await ended(gateway)
+    await archive(gateway, database_url, id)
+
+    response = await gateway.client.get(f"/deliberations/{id}/deliveries")
+
+    assert response.status_code == 410 and "have left the log" in response.json()["detail"]
+
+
+async def test_a_gateway_over_an_import_answers_as_the_one_over_the_export(
+    gateway: Served, database_url: str, tmp_path: Path
+) -> None:
+    ids = [await ended(gateway, idempotency_key=f'"k{number}"') for number in range(4)]
+    await gateway.client.delete(f"/deliberations/{ids[3]}")
+    for id in ids[:3]:
+        await archive(gateway, database_url, id)
+    leave_the_log(gateway, ids[3])
+    imported_url = f"sqlite:///{tmp_path / 'imported.db'}"
+    await migrate(imported_url)
+    source, target = await Database.connect(database_url), await Database.connect(imported_url)
+    lines = [line async for line in export_archive(Store(source), RowFilter(), Counter())]
+    await import_archive(Store(target), lines)
+    await source.close()
+    await target.close()
+
+    before = [await answers(gateway, id) for id in ids]
+    journal = InMemoryJournal(epoch="another", replies=gateway.journal.replies)
+    async with served(journal=journal, database_url=imported_url) as other:
+        after = [await answers(other, id) for id in ids]
+        again = await other.post({"task": "Name a colour."}, idempotency_key='"k1"')
+
+    assert after == before and [statuses[0] for statuses, *_ in before] == [200, 200, 200, 410]
+    assert again.status_code == 410
+
+
+async def answers(serving: Served, id: str) -> tuple[list[int], bytes, str | None, list[str]]:
+    """Status codes, body and validator of the resource, and the ids of its stream; nothing of a deleted one."""
+    found = await serving.client.get(f"/deliberations/{id}")
+    stream = await serving.client.get(f"/deliberations/{id}/events?after=0", headers={"Accept": "text/event-stream"})
+    statuses = [found.status_code, stream.status_code]
+    if found.status_code == 410:
+        return statuses, b"", None, []
+    return statuses, found.content, found.headers["etag"], ids_in(stream.text, "text/event-stream")
+
+
+async def found_by(serving: Served, **parameters: str | int) -> list[str]:
+    response = await serving.client.get("/deliberations", params=parameters)
+    assert response.status_code == 200, response.text
+    return [item["id"] for item in response.json()["items"]]
+
+
+async def test_a_search_finds_the_words_of_answers_and_tasks(gateway: Served, database_url: str) -> None:
+    first, second = await ended(gateway), (await gateway.post({"task": "Name a fruit."})).json()["id"]
+    await gateway.play(second)
+    for id in (first, second):
+        await archive(gateway, database_url, id)
+
+    assert await found_by(gateway, q="draft") == [second, first]
+    assert await found_by(gateway, q="name -colour") == [second]
+    assert await found_by(gateway, q="fruit", status="completed", role="dev") in ([second], [])
+    assert await found_by(gateway, q="fruit", status="failed") == []
+
+
+async def test_pages_of_a_search_follow_each_other(gateway: Served, database_url: str) -> None:
+    ids = [await ended(gateway) for _ in range(3)]
+    for id in ids:
+        await archive(gateway, database_url, id)
+    first = await gateway.client.get("/deliberations", params={"q": "colour", "limit": 2})
+    second = await gateway.client.get(first.headers["link"].partition(">")[0].removeprefix("<"))
+    foreign = [
+        await gateway.client.get("/deliberations", params=params)
+        for params in ({"q": "colour", "cursor": "MTp4OjE"}, {"cursor": first.json()["next_cursor"]})
+    ]
+
+    items = [*first.json()["items"], *second.json()["items"]]
+    assert [item["id"] for item in items] == ids[::-1] and second.json()["next_cursor"] is None
+    assert [response.status_code for response in foreign] == [400, 400]
+
+
+@pytest.mark.parametrize(
+    ("q", "remedy"),
+    [
+        ("", "Give at least one word"),
+        ("-cat", "Give at least one word"),
+        ("?!", "Give at least one word"),
+        ("ab*", "Give 3 letters"),
+        ("a OR -b", "leave out at the end"),
+        ("a" * 257, "Give at most 256 characters"),
+    ],
+)
+async def test_a_search_without_words_names_the_remedy(gateway: Served, q: str, remedy: str) -> None:
+    response = await gateway.client.get("/deliberations", params={"q": q})
+
+    (fault,) = response.json()["errors"]
+    assert response.status_code == 422 and fault["pointer"] == "q" and remedy in fault["remedy"]
+
+
+async def test_a_search_without_a_database_answers_503_with_the_remedy(tmp_path: Path) -> None:
+    async with served(database_url=f"sqlite:///{tmp_path}/missing/archive.db") as away:
+        unreachable = await away.client.get("/deliberations", params={"q": "colour"})
+    async with served() as without:
+        unset = await without.client.get("/deliberations", params={"q": "colour"})
+
+    assert [response.json()["code"] for response in (unreachable, unset)] == ["archive_unavailable"] * 2
+    assert "DATABASE_URL" in unreachable.json()["detail"] and "DATABASE_URL" in unset.json()["detail"]

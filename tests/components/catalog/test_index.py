@@ -2,34 +2,31 @@
 
 import asyncio
 import random
-from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
 from app.admission.backlog import Backlog
-from app.catalog.index import PATTERNS, Catalog, Entry, ListFilter, fair_surplus, percentile
-from app.deliberation.calls import Usage
+from app.catalog.index import PATTERNS, Catalog
 from app.deliberation.errors import JournalUnavailable
-from app.deliberation.facts import Cancelled, CancelRequested, Completed, Fact, Failed, TotalUsage
+from app.deliberation.facts import Cancelled, CancelRequested, Completed, Deleted, Fact, Failed
 from app.deliberation.ports import Record
 from app.testing import FakeClock, InMemoryJournal, subject_matches
-from tests.conditions import held_back, until
+from tests.conditions import until
 from tests.story import NOW, Story
 
-EVERYTHING = ListFilter()
 
-
-def catalog(clock: FakeClock | None = None, **bounds: int) -> Catalog:
+def catalog(clock: FakeClock | None = None, *, archived: bool = True, size_max: int = 1_000) -> Catalog:
     clock = clock or FakeClock(NOW)
-    return Catalog(clock, Backlog(clock, 1_000, {}), **{"retention_s": 3_600, "size_max": 1_000, **bounds})
+    return Catalog(clock, Backlog(clock, 1_000, {}), retention_s=3_600, archived=archived, size_max=size_max)
 
 
 def entries_of(kept: Catalog, tenant: str = "default") -> list[tuple[str, str]]:
-    return [(entry.id, entry.status) for entry in kept.page(tenant, EVERYTHING, limit=1_000)[0]]
+    """What is in memory, newest first."""
+    kept.caught_up = True
+    return [(entry.id, entry.status) for entry in reversed(kept.recent(tenant).entries)]
 
 
 async def journal_of(*facts: Fact, tenant: str = "default") -> InMemoryJournal:
@@ -172,79 +169,122 @@ async def test_waits_for_an_unavailable_log(monkeypatch: pytest.MonkeyPatch) -> 
     assert entries_of(kept) == [("a", "pending")]
 
 
-def broken_off(journal: InMemoryJournal, after_records: int, then: Callable[[], None] = lambda: None) -> list[int]:
-    """Have the first read of all acceptances break off after so many records, with what happens `then`.
-
-    Returns, growing, after which sequence each read of acceptances began; the first is of what is unfinished.
-    """
-    read, asked = journal.read, list[int]()
-
-    async def breaking(pattern: str, after: int, *, limit: int | None = None) -> AsyncIterator[Record]:
-        number = 0
-        if pattern.endswith(".accepted"):
-            asked.append(after)
-        async for record in read(pattern, after, limit=limit):
-            yield record
-            number += 1
-            if pattern.endswith(".accepted") and len(asked) == 2 and number == after_records:
-                then()
-                raise JournalUnavailable("away")
-
-    journal.read = breaking
-    return asked
-
-
-async def test_an_interrupted_replay_resumes_where_it_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.log.projection.RETRY_S", 0.001)
+async def test_a_log_that_lost_its_tail_is_read_anew() -> None:
     journal = await journal_of(*(fact for id in "abc" for fact in (Story(id).accepted(), Story(id).completed())))
-    asked = broken_off(journal, 2)
     kept = catalog()
     async with following(kept, journal):
-        assert asked == [6, 0, 3] and sorted(entries_of(kept)) == [(id, "completed") for id in "abc"]
-
-
-async def test_a_truncated_log_is_read_anew(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("app.log.projection.RETRY_S", 0.001)
-    journal = await journal_of(*(fact for id in "abc" for fact in (Story(id).accepted(), Story(id).completed())))
-
-    def lost() -> None:
         del journal.records[4:]
         journal._last_sequence = 4  # pyright: ignore[reportPrivateUsage]
+        journal.reconnect()
+        await until(lambda: sorted(entries_of(kept)) == [("a", "completed"), ("b", "completed")])
 
-    asked = broken_off(journal, 3, lost)
+
+async def test_a_start_reads_what_runs_and_what_the_archive_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.catalog.index.RECENT_SEQUENCES", 0)
+    ends = {id: Completed(deliberation_id=id, ts=NOW) for id in "abcd"}
+    journal = await journal_of(*life("a", ends["a"]), *life("b"), *life("c"), ends["b"], *life("d", ends["d"]))
+    journal.archived_to = 7
+    read, asked = journal.read, list[int]()
+
+    def recorded(pattern: str, after: int, *, limit: int | None = None) -> AsyncIterator[Record]:
+        asked.append(after)
+        return read(pattern, after, limit=limit)
+
+    monkeypatch.setattr(journal, "read", recorded)
     kept = catalog()
     async with following(kept, journal):
-        assert asked == [6, 0, 4, 0] and sorted(entries_of(kept)) == [("a", "completed"), ("b", "completed")]
+        assert entries_of(kept) == [("d", "completed"), ("c", "in_progress"), ("b", "completed")]
+        assert set(asked) == {5}, "the acceptance of b is at the coordinators' floor"
+        assert kept.backlog.depth == 1
 
 
-async def test_unfinished_deliberations_are_loaded_first() -> None:
-    journal = await journal_of(
-        *(fact for id in "abc" for fact in life(id, Completed(deliberation_id=id, ts=NOW + timedelta(seconds=9)))),
-        *life("d"),
-        *life("e", Failed(deliberation_id="e", ts=NOW)),
-        Story("f").accepted(),
-    )
-    going_on, kept, depths = held_back(journal), catalog(), set[int]()
-    apply = kept.apply
+async def test_an_end_without_its_acceptance_is_completed_from_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The archive has the acceptance and lacks the end; the coordinators are done with both."""
+    monkeypatch.setattr("app.catalog.index.RECENT_SEQUENCES", 0)
+    journal = await journal_of(*life("a", Completed(deliberation_id="a", ts=NOW)))
+    journal.archived_to = 2
+    kept = catalog()
+    async with following(kept, journal):
+        assert entries_of(kept) == [("a", "completed")]
+        entry = kept.find("default", "a")
+        assert entry is not None and (entry.sequence, entry.started_sequence, entry.ended_sequence) == (1, 2, 3)
 
-    def watched(record: Record) -> None:
-        apply(record)
-        depths.add(kept.backlog.depth)
 
-    kept.apply = watched
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(kept.follow(journal))
-        await until(lambda: kept.backlog_known)
-        assert not kept.caught_up and (kept.backlog.depth, len(kept.backlog.throughput().waiting)) == (2, 1)
-        assert not kept.knows("default", "a"), "it ended long ago"
-        depths.clear()
-        going_on.set()
-        await until(lambda: kept.caught_up)
-        task.cancel()
-    assert depths == {2}, "what had ended was never taken for unfinished"
-    assert kept.stats("default").completed == 3
+async def test_a_start_far_behind_the_archive_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.catalog.index.CHECK_S", 0.001)
+    monkeypatch.setattr("app.catalog.index.RECENT_SEQUENCES", 0)
+    facts = [fact for n in range(30) for fact in life(f"d{n}", Completed(deliberation_id=f"d{n}", ts=NOW))]
+    journal = await journal_of(*facts, Story("runs").accepted())
+    kept = catalog(size_max=50)
+    async with following(kept, journal):
+        assert entries_of(kept) == [("runs", "pending")] and not kept.recent("default").whole
+        journal.archived_to = 91
+        await until(lambda: kept.recent("default").whole)
+
+
+@pytest.mark.parametrize("archived", [True, False])
+async def test_what_ended_is_forgotten_once_the_archive_has_it(archived: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.catalog.index.CHECK_S", 0.001)
+    journal = await journal_of(Story("runs").accepted())
+    kept = catalog(archived=archived)
+    async with following(kept, journal):
+        for fact in (
+            *life("a", Completed(deliberation_id="a", ts=NOW)),
+            *life("b", Failed(deliberation_id="b", ts=NOW)),
+        ):
+            await journal.append("default", fact)
+        await journal.append("default", Deleted(deliberation_id="b", ts=NOW))
+        if archived:
+            journal.archived_to = 4
+            await until(lambda: kept.recent("default").archived_to == 4)
+            assert entries_of(kept) == [("runs", "pending")] and kept.recent("default").ids == {"runs", "b"}
+            journal.archived_to = 8
+        await until(lambda: kept.recent("default").ids == {"runs"})
+        assert kept.ended_counts == {"completed": 1, "failed": 1}
+        for record in journal.records:
+            kept.apply(record)
+        assert kept.recent("default").ids == {"runs"}, "old facts that come again bring nothing back"
+
+
+async def test_a_late_fact_brings_the_whole_deliberation_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.catalog.index.CHECK_S", 0.001)
+    journal = await journal_of()
+    kept = catalog()
+    async with following(kept, journal):
+        for fact in life("a", Completed(deliberation_id="a", ts=NOW)):
+            await journal.append("default", fact)
+        journal.archived_to = 3
+        await until(lambda: entries_of(kept) == [])
+        monkeypatch.setattr("app.catalog.index.CHECK_S", 60)
+        await journal.append("default", CancelRequested(deliberation_id="a", ts=NOW))
+        await kept.complete(journal, await journal.state())
+        assert entries_of(kept) == [("a", "completed")]
+
+
+async def test_deliberations_that_were_forgotten_are_recalled_from_the_log() -> None:
+    journal = await journal_of(*life("a", Completed(deliberation_id="a", ts=NOW)))
+    kept = catalog(archived=False)
+    async with following(kept, journal):
+        assert kept.find("default", "a") is None
+        await kept.recall(journal, "default", ["a", "unknown"])
+        entry = kept.find("default", "a")
+        assert entry is not None and [entry.status_at(n) for n in range(4)] == [
+            None, "pending", "in_progress", "completed",
+        ]  # fmt: skip
+        assert kept.find("default", "unknown") is None and entries_of(kept) == []
+
+
+async def test_a_page_knows_what_was_stored_before_it_was_asked_for() -> None:
+    journal = await journal_of(Story("a").accepted())
+    kept = catalog()
+    async with following(kept, journal):
+        journal._subscriptions.clear()  # pyright: ignore[reportPrivateUsage]
+        await journal.append("default", Story("b").accepted())
+        await kept.complete(journal, await journal.state())
+        assert entries_of(kept) == [("b", "pending"), ("a", "pending")]
+        journal.epoch = "another"
+        with pytest.raises(JournalUnavailable, match="replaced"):
+            await kept.complete(journal, await journal.state())
 
 
 async def test_ends_before_the_start_count_for_the_throughput() -> None:
@@ -259,23 +299,6 @@ async def test_ends_before_the_start_count_for_the_throughput() -> None:
         assert kept.backlog.throughput("DEV").observed_per_s(clock.now().timestamp()) == pytest.approx(1.0, rel=0.1)
 
 
-async def test_a_replaced_log_is_listed_once_it_has_been_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.log.projection.RETRY_S", 0.001)
-    journal = await journal_of(*life("a"))
-    kept = catalog()
-    async with following(kept, journal):
-        going_on = held_back(journal)
-        journal.records.clear()
-        journal.epoch = "another"
-        await journal.append("default", Story("b").accepted())
-        journal.reconnect()
-        await until(lambda: kept.epoch == "another" and kept.backlog_known)
-        assert not kept.caught_up and kept.backlog.depth == 1
-        going_on.set()
-        await until(lambda: kept.caught_up)
-        assert entries_of(kept) == [("b", "pending")]
-
-
 async def test_an_unreadable_fact_is_left_out() -> None:
     kept = catalog()
     kept.apply(Record("deliberations.default.x.accepted", 1, b"not json"))
@@ -288,8 +311,7 @@ async def test_tenants_do_not_see_each_other() -> None:
         for record in (await journal_of(Story(f"of-{tenant}").accepted(), tenant=tenant)).records:
             kept.apply(record)
     assert entries_of(kept, "one") == [("of-one", "pending")]
-    assert kept.stats("two").total == 1
-    assert not kept.knows("one", "of-two")
+    assert kept.find("one", "of-two") is None
 
 
 async def test_removes_deliberations_past_the_retention(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,7 +325,7 @@ async def test_removes_deliberations_past_the_retention(monkeypatch: pytest.Monk
         assert sum(kept.active_by_status().values()) == 0
 
 
-async def test_a_full_catalog_removes_the_oldest_ended_first() -> None:
+async def test_beyond_its_bound_the_oldest_ends_are_forgotten_first() -> None:
     facts: list[Fact] = []
     for number in range(30):
         end = None if number == 0 else Completed(deliberation_id=f"d{number}", ts=NOW)
@@ -312,74 +334,16 @@ async def test_a_full_catalog_removes_the_oldest_ended_first() -> None:
     for record in (await journal_of(*facts)).records:
         kept.apply(record)
     ids = [id for id, _ in entries_of(kept)]
-    assert len(ids) <= 20
-    assert ids[0] == "d29"
-    assert ids[-1] == "d0"  # it has not ended
+    assert len(ids) <= 21 and ids[0] == "d29"
+    assert ids[-1] == "d0", "it has not ended"
+    assert not kept.recent("default").whole
 
 
-async def test_statistics_cover_counts_durations_and_tokens() -> None:
-    clock = FakeClock(NOW)
-    kept = catalog(clock)
-    facts: list[Fact] = []
-    for number in range(1, 101):
-        clock.present = NOW
-        clock.advance(number)
-        usage = TotalUsage(prompt_tokens=10, completion_tokens=5, cached_tokens=1, calls=1)
-        facts += life(f"d{number}", Completed(deliberation_id=f"d{number}", ts=clock.now(), usage=usage))
-    facts += life("f", Failed(deliberation_id="f", ts=clock.now()))
-    facts += [Story("p").accepted()]
-    for record in (await journal_of(*facts)).records:
+async def test_tombstones_count_for_the_bound() -> None:
+    kept, journal = catalog(size_max=10), InMemoryJournal()
+    for number in range(40):
+        await journal.append("default", Deleted(deliberation_id=f"d{number}", ts=NOW))
+    for record in journal.records:
         kept.apply(record)
-    stats = kept.stats("default")
-    assert stats.model_dump() == {
-        "total": 102,
-        "active": 1,
-        "completed": 100,
-        "failed": 1,
-        "cancelled": 0,
-        "timeout": 0,
-        "seconds": {"mean": 50.5, "p50": 50.0, "p95": 95.0, "p99": 99.0},
-        "tokens": {"prompt_tokens": 1_000, "completion_tokens": 500, "cached_tokens": 100},
-    }
-    empty: Any = catalog().stats("default")
-    assert (empty.seconds.mean, empty.seconds.p99) == (None, None)
-    assert kept.page("default", EVERYTHING, limit=1)[0][0].usage == Usage()
-
-
-@pytest.mark.parametrize(
-    ("values", "share", "expected"),
-    [([], 0.5, None), ([1.0], 0.01, 1.0), ([1.0, 2.0], 0.5, 1.0), ([1.0, 2.0, 3.0], 0.99, 3.0)],
-)
-def test_percentiles_use_the_nearest_rank(values: list[float], share: float, expected: float | None) -> None:
-    assert percentile(values, share) == expected
-
-
-@pytest.mark.parametrize(
-    ("held", "surplus", "left"),
-    [
-        ([10, 2, 3], 4, [6, 2, 3]),
-        ([10, 8, 1], 10, [4, 4, 1]),
-        ([10, 8, 1], 11, [3, 3, 1]),
-        ([2, 2], 9, [0, 0]),
-        ([5], 2, [3]),
-        ([], 3, []),
-    ],
-)
-def test_the_largest_tenants_lose_entries_first(held: list[int], surplus: int, left: list[int]) -> None:
-    tenants = [[Entry(str(tenant), str(place), NOW) for place in range(count)] for tenant, count in enumerate(held)]
-    gone = fair_surplus(tenants, surplus)
-    counts = Counter(entry.tenant for entry in gone)
-    assert [count - counts[str(tenant)] for tenant, count in enumerate(held)] == left
-    assert all(entry.id < str(counts[entry.tenant]) for entry in gone if counts[entry.tenant] < 10), "the oldest"
-
-
-async def test_a_large_tenant_does_not_evict_others() -> None:
-    kept = catalog(size_max=100)
-    journal = await journal_of(*life("theirs", Completed(deliberation_id="theirs", ts=NOW)), tenant="small")
-    for number in range(150):
-        for fact in life(f"l{number}", Completed(deliberation_id=f"l{number}", ts=NOW)):
-            await journal.append("large", fact)
-    async with following(kept, journal):
-        assert entries_of(kept, "small") == [("theirs", "completed")]
-        assert len(entries_of(kept, "large")) < 100
-        assert kept.stats("small").total == 1
+    kept.caught_up = True
+    assert len(kept.recent("default").ids) <= 10 and not kept.recent("default").whole

@@ -26,8 +26,8 @@ from app.deliberation.facts import (
 from app.deliberation.fold import State, apply, begin, fold
 from app.deliberation.ports import Record
 from app.deliberation.strategies import STRATEGIES
+from app.lifecycle.specify import Identity, body_sha256, specification
 from app.lifecycle.specify import accepted as accept
-from app.lifecycle.specify import specification
 from app.routes.roles import read_roles
 from app.testing import FakeClock
 from tests.components.routes.served import played, written
@@ -42,7 +42,7 @@ ROLES = read_roles(None)
 def accepted(**body: object) -> Accepted:
     request = DeliberationRequest.model_validate({"task": "t", "seed": 7, **body})
     specified = specification(request, ROLES, STRATEGIES, timeout_s=300)
-    return accept(specified, request, Submission(request_id="r"), id="d1", now=NOW)
+    return accept(specified, Identity("d1", body_sha256(request)), Submission(request_id="r"), now=NOW)
 
 
 def folded(first: Accepted, facts: list[Fact]) -> State:

@@ -38,6 +38,11 @@ class PostgresServer:
         command = [*self._as_user, str(self._programs / program), *options]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=self._directory)
 
+    @property
+    def data(self) -> Path:
+        """The directory of its files."""
+        return Path(self._data)
+
     def start(self) -> None:
         """Start, and wait until it answers."""
         settings = {

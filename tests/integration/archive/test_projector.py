@@ -4,7 +4,7 @@ import asyncio
 import random
 import signal
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
@@ -15,7 +15,7 @@ from app.archive.database.migrate import migrate
 from app.archive.database.store import Archived, Store
 from app.archive.projector import Projector
 from app.deliberation.errors import Gone
-from app.deliberation.facts import Deleted
+from app.deliberation.facts import Deleted, Fact
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import StreamSettings
 from app.log.streams import apply
@@ -24,15 +24,6 @@ from tests.integration.archive.postgres import PostgresServer
 from tests.story import Story
 
 KEPT_S = 10**9
-
-
-@pytest.fixture
-async def journal(own_nats_server: NatsServer) -> AsyncIterator[JetStreamJournal]:
-    """A log of the test's own, so that no other test's deliberations are copied."""
-    journal = await JetStreamJournal.connect(own_nats_server.url, name="tests", patience_s=20)
-    await apply(journal, StreamSettings())
-    yield journal
-    await journal.close()
 
 
 @asynccontextmanager
@@ -46,11 +37,20 @@ async def projecting(journal: JetStreamJournal, store: Store) -> AsyncGenerator[
         await asyncio.gather(task, return_exceptions=True)
 
 
+def rest(story: Story) -> list[Fact]:
+    """All facts after the acceptance."""
+    return [story.opened(), *(story.finished(agent) for agent in story.agents), story.closed(), story.completed()]
+
+
+async def append(journal: JetStreamJournal, facts: Sequence[Fact]) -> None:
+    """Append facts one after the other."""
+    for fact in facts:
+        await journal.append("acme", fact)
+
+
 async def tell(journal: JetStreamJournal, story: Story) -> None:
     """Append a deliberation from acceptance to end."""
-    answers = [story.finished(agent) for agent in story.agents]
-    for fact in (story.accepted(), story.opened(), *answers, story.closed(), story.completed()):
-        await journal.append("acme", fact)
+    await append(journal, [story.accepted(), *rest(story)])
 
 
 async def until_copied(journal: JetStreamJournal, timeout_s: float = 30) -> None:
@@ -219,3 +219,22 @@ async def test_copying_goes_on_after_the_log_was_away(
         await until_copied(journal, 60)
 
     assert all([isinstance(await read(store, story.id), Archived) for story in told])
+
+
+async def test_a_deliberation_is_copied_from_a_second_log_too(journal: JetStreamJournal, store: Store) -> None:
+    """Its facts have lower places there than those that were copied from the first log."""
+    story = Story("again")
+    async with projecting(journal, store):
+        for each in (*stories(2), story):
+            await tell(journal, each)
+        await until_copied(journal)
+        first = await read(store, story.id)
+        await journal.request("$JS.API.STREAM.DELETE.DELIBERATIONS")
+        await apply(journal, StreamSettings())
+        await tell(journal, story)
+        await until_copied(journal, 60)
+
+    found = await read(store, story.id)
+    assert isinstance(first, Archived) and isinstance(found, Archived)
+    assert found == Archived((await journal.state()).epoch, await journal.facts("acme", story.id))
+    assert found.records[-1].sequence < first.records[-1].sequence

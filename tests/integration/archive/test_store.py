@@ -2,14 +2,20 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from sqlalchemy import select
 
-from app.archive.database.store import Store, Written
+from app.archive.database.connection import Database
+from app.archive.database.rows import Written, label
+from app.archive.database.store import Store
+from app.archive.database.tables import deliberations, labels, position
 from app.catalog.projection import state_of
+from app.deliberation.calls import Usage
 from app.deliberation.errors import Gone
-from app.deliberation.facts import Fact, encode, prefix, suffix
+from app.deliberation.facts import Fact, StrategyRef, Verdict, encode, prefix, suffix
 from app.deliberation.ports import Record
 from tests.story import NOW, Story
 
@@ -92,6 +98,60 @@ async def test_projectors_that_write_the_same_at_once_keep_the_newest(store: Sto
     assert all(each is not None and len(each.records) == 6 for each in found)
 
 
+async def place_and_labels(store: Store, database_url: str, deliberation_id: str) -> tuple[int | None, set[int]]:
+    """The deliberation's place, and all labels of the archive at that place."""
+    database = await Database.connect(database_url)
+    row = deliberations.c
+    async with database.begin() as connection:
+        place = (await connection.execute(select(row.accepted).where(row.id == deliberation_id))).scalar_one()
+        found = (await connection.execute(select(labels.c.label).where(labels.c.accepted == place))).scalars().all()
+    await database.close()
+    return place, set(found)
+
+
+async def test_labels_come_with_the_end_and_go_with_the_deletion(
+    store: Store, database_url: str, fresh_id: str
+) -> None:
+    records = records_of(Story(fresh_id), told(Story(fresh_id)), first=31)
+    found = list[tuple[int | None, set[int]]]()
+    for part in (records[:2], records, records):
+        await store.write(EPOCH, [written(part)])
+        found.append(await place_and_labels(store, database_url, fresh_id))
+    await store.delete("acme", fresh_id, NOW)
+    found.append(await place_and_labels(store, database_url, fresh_id))
+
+    has = {label("acme", "strategy", "independent"), label("acme", "role", "DEV")}
+    place = position(await store.log_number(EPOCH), 31)
+    assert found == [(place, set()), (place, has), (place, has), (place, set())]
+
+
+async def test_a_deliberation_keeps_its_first_place(store: Store, database_url: str, fresh_id: str) -> None:
+    story = Story(fresh_id)
+    await store.write(EPOCH, [written(records_of(story, told(story), first=9))])
+    await store.write("ffffffff", [written(records_of(story, told(story)))])
+
+    place, has = await place_and_labels(store, database_url, fresh_id)
+
+    assert place == position(await store.log_number(EPOCH), 9) and len(has) == 2
+
+
+async def test_what_an_engine_makes_up_stops_no_copy(store: Store, fresh_id: str) -> None:
+    story = Story(fresh_id)
+    answer = story.finished("dev-001").model_copy(
+        update={"model": "a\0b\ud7ff", "usage": Usage(prompt_tokens=10**30, calls=1)}
+    )
+    verdict = Verdict(
+        winner="dev-001", content=None, ranking=(), margin=None, tie=False, dissent=(), agreement=0.5,
+        strategy=StrategyRef(name="independent", version=1), calls=1,
+    )  # fmt: skip
+    end = story.completed().model_copy(update={"verdict": verdict})
+    await store.write(EPOCH, [written(records_of(story, [story.accepted(), story.opened(), answer, end]))])
+
+    found = await store.read("acme", fresh_id)
+
+    assert found is not None and len(found.records) == 4
+
+
 async def test_rows_past_their_retention_are_removed_in_parts(
     store: Store, fresh_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,3 +165,32 @@ async def test_rows_past_their_retention_are_removed_in_parts(
     assert removed == [2, 2, 1, 0]
     with pytest.raises(Gone):
         await store.read("acme", fresh_id)
+
+
+async def test_a_tenant_with_its_own_retention_keeps_rows_for_that_time(store: Store, fresh_id: str) -> None:
+    def of(tenant: str) -> Written:
+        return replace(written(records_of(Story(fresh_id), told(Story(fresh_id)))), tenant=tenant)
+
+    tenants = ("acme", "globex", "umbrella")
+    await store.write(EPOCH, [of(tenant) for tenant in tenants])
+    earlier, later = NOW - timedelta(seconds=1), NOW + timedelta(seconds=1)
+
+    removed = await store.expire(earlier, {"acme": later}), await store.expire(later, {"umbrella": earlier})
+    left = [tenant for tenant in tenants if await store.read(tenant, fresh_id) is not None]
+
+    assert removed == (1, 1) and left == ["umbrella"]
+
+
+async def test_a_write_that_is_cancelled_holds_no_other_one_up(store: Store) -> None:
+    """A gateway and a projector share a database; each may stop at any moment of a write."""
+    batch = [written(records_of(Story(f"c{place}"), told(Story(f"c{place}")), 1 + 10 * place)) for place in range(50)]
+    other = records_of(Story("other"), told(Story("other")), 1_000)
+    for step in range(60):
+        writing = asyncio.create_task(store.write(EPOCH, batch))
+        await asyncio.sleep(step / 2_000)
+        writing.cancel()
+        # The exception is kept, and with it whatever it refers to.
+        stopped = await asyncio.gather(writing, return_exceptions=True)
+        async with asyncio.timeout(4):
+            await store.write(EPOCH, [written(other)])
+        assert stopped[0] is None or isinstance(stopped[0], asyncio.CancelledError)

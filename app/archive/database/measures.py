@@ -1,0 +1,129 @@
+"""What an ended deliberation adds to statistics, and the sums of it by hour and by day.
+
+Each write first takes out what the same deliberation added before. A repetition therefore changes nothing, and a
+deleted or expired deliberation leaves the sums.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from math import log2
+from operator import itemgetter
+from typing import Any
+
+from sqlalchemy import and_, bindparam, delete
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from app.admission.backlog import Key
+from app.archive.database.connection import Database
+from app.archive.database.rows import microseconds, storable, winner_of
+from app.archive.database.tables import AMOUNTS, NAME_CHARS_MAX, ROLLUP_KEY, measures, rollups
+from app.deliberation.calls import Usage
+from app.deliberation.fold import State
+
+DAY_US = 86_400_000_000
+WIDTHS_US = (DAY_US, 3_600_000_000)
+"""The widths of the sums in time, the longest first; each is a multiple of the next."""
+MILLION = 1_000_000
+# Millions of deliberations with the largest number fit into a sum of 64 bits; an engine may report any number.
+_AMOUNT_MAX = 1 << 40
+_CLASSES_PER_DOUBLING = 8
+_TOKENS = ("prompt_tokens", "cached_tokens", "completion_tokens")
+
+Measure = dict[str, Any]
+Sums = dict[tuple[Any, ...], list[int]]
+
+
+def duration_class(took_us: int) -> int:
+    """The class of a duration: 0 below a millisecond, and eight classes for each doubling from there on."""
+    return 0 if took_us < 1_000 else 1 + int(_CLASSES_PER_DOUBLING * log2(took_us / 1_000))
+
+
+def measures_of(tenant: str, state: State) -> Iterator[Measure]:
+    """The rows of an ended deliberation: its strategy, and the roles and models that took part.
+
+    Amounts are those of the deliberation, but for `won`, and for the tokens, which are those of the role or model.
+    """
+    end, created_us = state.end, microseconds(state.accepted.ts)
+    assert end is not None, "only what has ended is measured"
+    verdict = end.verdict
+    took_us = max(0, microseconds(end.ts) - created_us) if state.status == "completed" else 0
+    agreement = None if verdict is None else verdict.agreement
+    common: Measure = {
+        "tenant": tenant,
+        "id": state.deliberation_id,
+        "created_us": created_us,
+        "status": state.status,
+        "duration": duration_class(took_us),
+        "number": 1,
+        "took_us": min(took_us, _AMOUNT_MAX),
+        "decided": int(verdict is not None and verdict.winner is not None),
+        "agreeing": int(agreement is not None),
+        "agreement_ppm": round(max(-1.0, min(1.0, agreement or 0.0)) * MILLION),
+        "degraded": int(end.degraded is not None),
+    }
+    role, model = winner_of(state)
+    winners = {("role", _name(role or "")), ("model", _name(model or ""))}
+    for (kind, name), spent in _spent(state).items():
+        yield {**common, "kind": kind, "name": name, "won": int((kind, name) in winners), **_tokens(spent)}
+
+
+def _name(text: str) -> str:
+    return storable(text)[:NAME_CHARS_MAX]
+
+
+def _spent(state: State) -> dict[tuple[str, str], list[Usage]]:
+    """The usage of all calls by what it counts for. A role takes part without a call, too."""
+    strategy = ("strategy", _name(state.specification.strategy))
+    spent = {strategy: list[Usage]()} | {("role", _name(agent.role)): [] for agent in state.specification.agents}
+    for finished in state.finished.values():
+        counted = [strategy, ("role", _name(finished.role))]
+        if finished.model is not None:
+            counted.append(("model", _name(finished.model)))
+        for key in counted:
+            spent.setdefault(key, []).append(finished.usage)
+    return spent
+
+
+def _tokens(spent: Sequence[Usage]) -> dict[str, int]:
+    return {name: min(max(0, sum(getattr(each, name) for each in spent)), _AMOUNT_MAX) for name in _TOKENS}
+
+
+async def replace(
+    connection: AsyncConnection, database: Database, keys: Sequence[Key], rows: Sequence[Measure]
+) -> None:
+    """Put these rows in the place of all that these deliberations have; `rows` are of no others.
+
+    Runs in the transaction that wrote or removed the deliberations, which keeps other writers of them away.
+    """
+    changes: Sums = {}
+    for tenant, of_tenant in groupby(sorted(keys), key=itemgetter(0)):
+        same = measures.c.tenant == tenant, measures.c.id.in_([id for _, id in of_tenant])
+        removed = await connection.execute(delete(measures).where(*same).returning(measures))
+        _add(changes, removed.mappings(), -1)
+    if rows:
+        await connection.execute(database.insert(measures), rows)
+        _add(changes, rows, 1)
+    # In one order, so that writers of the same sums do not wait for each other in a circle.
+    changed = [_row(key, amounts) for key, amounts in sorted(changes.items()) if any(amounts)]
+    if changed:
+        statement = database.insert(rollups)
+        sums = {name: rollups.c[name] + statement.excluded[name] for name in AMOUNTS}
+        await connection.execute(statement.on_conflict_do_update(index_elements=ROLLUP_KEY, set_=sums), changed)
+    emptied = [{f"of_{name}": row[name] for name in ROLLUP_KEY} for row in changed if row["number"] < 0]
+    if emptied:
+        found = and_(*(rollups.c[name] == bindparam(f"of_{name}") for name in ROLLUP_KEY))
+        await connection.execute(delete(rollups).where(found, rollups.c.number == 0), emptied)
+
+
+def _add(changes: Sums, rows: Iterable[Mapping[Any, Any]], sign: int) -> None:
+    for row in rows:
+        for width_us in WIDTHS_US:
+            begin_us = row["created_us"] - row["created_us"] % width_us
+            key = (row["kind"], width_us, row["tenant"], begin_us, row["name"], row["status"], row["duration"])
+            amounts = changes.setdefault(key, [0] * len(AMOUNTS))
+            for place, name in enumerate(AMOUNTS):
+                amounts[place] += sign * row[name]
+
+
+def _row(key: tuple[Any, ...], amounts: Sequence[int]) -> dict[str, Any]:
+    return dict(zip((*ROLLUP_KEY, *AMOUNTS), (*key, *amounts), strict=True))

@@ -1,0 +1,117 @@
+"""A deliberation as columns: what lists show, what they filter by, and what statistics sum.
+
+Text of clients stands in JSON without characters beyond ASCII, because PostgreSQL refuses some of them.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
+
+from app.archive.database import transcript
+from app.archive.database.tables import VERSION_MAX, deliberations, position
+from app.deliberation.fold import State
+from app.deliberation.ports import Record
+
+DELETED = "deleted"
+_COUNTS = ("prompt_tokens", "cached_tokens", "completion_tokens", "calls")
+TASK_CHARS_MAX = 200
+# An engine may report any number.
+_INTEGER_MAX = (1 << 63) - 1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A deliberation as of its newest fact. `state` is None for a tombstone, written at `at`."""
+
+    tenant: str
+    deliberation_id: str
+    at: datetime
+    state: State | None = None
+    records: Sequence[Record] = ()
+
+
+def microseconds(at: datetime) -> int:
+    """Microseconds since 1970."""
+    since = at - _EPOCH
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def instant(since_us: int) -> datetime:
+    """The time that many microseconds after the beginning of 1970."""
+    return _EPOCH + timedelta(microseconds=since_us)
+
+
+def _maybe_microseconds(at: datetime | None) -> int | None:
+    return None if at is None else microseconds(at)
+
+
+def row_of(written: Written, log: int) -> dict[str, object]:
+    """The columns of a deliberation of the log with this number; a tombstone belongs to none."""
+    row: dict[str, object] = {name: None for name in deliberations.columns.keys()}
+    row |= {"tenant": written.tenant, "id": written.deliberation_id}
+    state = written.state
+    if state is None:
+        return row | {"version": VERSION_MAX, "created_us": microseconds(written.at), "status": DELETED, "log": 0}
+    specification, verdict = state.specification, None if state.end is None else state.end.verdict
+    roles = Counter(agent.role for agent in specification.agents)
+    summary = {"task": specification.task[:TASK_CHARS_MAX], "roles": roles, "metadata": specification.metadata}
+    winner_role, winner_model = winner_of(state)
+    return row | {
+        "version": position(log, state.last_sequence),
+        "accepted": position(log, written.records[0].sequence),
+        "created_us": microseconds(state.accepted.ts),
+        "started_us": _maybe_microseconds(state.started_at),
+        "ended_us": None if state.end is None else microseconds(state.end.ts),
+        "status": state.status,
+        "log": log,
+        "strategy": specification.strategy,
+        "summary": json.dumps(summary, separators=(",", ":")),
+        "models": json.dumps(sorted({each.model for each in state.finished.values() if each.model is not None})),
+        **_usage(state),
+        "agreement": None if verdict is None else verdict.agreement,
+        "winner_role": winner_role,
+        "winner_model": winner_model,
+        "degraded": None if state.end is None else state.end.degraded is not None,
+        "facts": transcript.pack(written.records) if state.ended else None,
+    }
+
+
+def _usage(state: State) -> dict[str, int]:
+    spent = [each.usage for each in state.finished.values()]
+    return {name: min(sum(getattr(each, name) for each in spent), _INTEGER_MAX) for name in _COUNTS}
+
+
+def winner_of(state: State) -> tuple[str | None, str | None]:
+    """The role of the agent that won, and the model of its last answer."""
+    if state.end is None or state.end.verdict is None or state.end.verdict.winner is None:
+        return None, None
+    winner = state.end.verdict.winner
+    role = next((agent.role for agent in state.specification.agents if agent.agent_id == winner), None)
+    models = [each.model for each in state.finished.values() if each.agent_id == winner and each.answered]
+    return role, next((storable(each) for each in reversed(models) if each is not None), None)
+
+
+def storable(name: str) -> str:
+    """A name without the character that PostgreSQL refuses. An engine may call its model anything."""
+    return name.replace("\0", "")
+
+
+def label(tenant: str, parameter: str, value: str) -> int:
+    """What a row is found by when a list has this parameter with this value, as 64 bits.
+
+    Two may be equal by chance, so that a reader compares the values too.
+    """
+    text = json.dumps([tenant, parameter, value]).encode()
+    return int.from_bytes(blake2b(text, digest_size=8).digest(), signed=True)
+
+
+def labels_of(tenant: str, state: State) -> set[int]:
+    """The labels of a deliberation: its strategy, its roles and its metadata."""
+    specification = state.specification
+    labels = {label(tenant, "strategy", specification.strategy)}
+    labels |= {label(tenant, "role", agent.role) for agent in specification.agents}
+    return labels | {label(tenant, f"metadata.{name}", value) for name, value in specification.metadata.items()}

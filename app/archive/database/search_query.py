@@ -1,0 +1,98 @@
+"""What a client searches for, and the same for SQLite's FTS5 and PostgreSQL's tsquery.
+
+Words must all be found; "phrases" in this order; `a OR b` either; `-a` not; `deci*` any word that begins so.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from app.archive.database.words import split
+from app.deliberation.errors import InvalidRequest
+
+QUERY_CHARS_MAX = 256
+PREFIX_CHARS_MIN = 3
+# Matches an optional minus and a quoted phrase, closed or not; else a run without spaces and quotes.
+_PART = re.compile(r'(-?)"([^"]*)(?:"|$)|([^\s"]+)')
+
+
+class InvalidSearch(InvalidRequest):
+    """A search has no words to find, or asks for what no index answers; `remedy` says what to write."""
+
+    def __init__(self, detail: str, remedy: str) -> None:
+        super().__init__(detail, "q")
+        self.remedy = remedy
+
+
+@dataclass(frozen=True, slots=True)
+class Phrase:
+    """Words that follow each other; the last may be the beginning of one."""
+
+    words: tuple[str, ...]
+    prefix: bool = False
+
+    def fts5(self) -> str:
+        """As SQLite reads it."""
+        return f'"{" ".join(self.words)}"{"*" if self.prefix else ""}'
+
+    def tsquery(self) -> str:
+        """As PostgreSQL reads it."""
+        words = " <-> ".join(f"'{word}'" for word in self.words)
+        return f"({words}{':*' if self.prefix else ''})"
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """One phrase of each of `required` is found, and none of `excluded`. Letters, digits and our own marks only."""
+
+    required: tuple[tuple[Phrase, ...], ...]
+    excluded: tuple[Phrase, ...] = ()
+
+    def with_words(self, groups: Sequence[Sequence[str]]) -> "Search":
+        """The same, and one word of each of these groups is found."""
+        added = tuple(tuple(Phrase((word,)) for word in group) for group in groups)
+        return Search((*added, *self.required), self.excluded)
+
+    def fts5(self) -> str:
+        """As SQLite reads it."""
+        found = " AND ".join(f"({' OR '.join(each.fts5() for each in group)})" for group in self.required)
+        if not self.excluded:
+            return found
+        return f"({found}) NOT ({' OR '.join(each.fts5() for each in self.excluded)})"
+
+    def tsquery(self) -> str:
+        """As PostgreSQL reads it."""
+        found = [f"({' | '.join(each.tsquery() for each in group)})" for group in self.required]
+        return " & ".join([*found, *(f"!{each.tsquery()}" for each in self.excluded)])
+
+
+def parse(text: str) -> Search:
+    """The search that a client wrote; raises InvalidSearch. Punctuation is no word, so it is not searched for."""
+    required, excluded, joins = list[list[Phrase]](), list[Phrase](), False
+    for minus, quoted, bare in _PART.findall(text):
+        if bare == "OR":
+            joins = bool(required)
+            continue
+        phrase = _phrase(quoted, bare.removeprefix("-"))
+        if phrase is None:
+            continue
+        if minus or bare.startswith("-"):
+            if joins:
+                raise InvalidSearch("OR stands before a word with a minus", "Write the words to leave out at the end.")
+            excluded.append(phrase)
+        elif joins:
+            required[-1].append(phrase)
+        else:
+            required.append([phrase])
+        joins = False
+    if not required:
+        raise InvalidSearch("There is no word to find", "Give at least one word or number without a minus.")
+    return Search(tuple(map(tuple, required)), tuple(excluded))
+
+
+def _phrase(quoted: str, bare: str) -> Phrase | None:
+    words = tuple(split(quoted or bare))
+    prefix = bare.endswith("*")
+    if words and prefix and len(words[-1]) < PREFIX_CHARS_MIN:
+        raise InvalidSearch("The beginning of a word is too short", f"Give {PREFIX_CHARS_MIN} letters before *.")
+    return Phrase(words, prefix) if words else None

@@ -1,0 +1,150 @@
+"""Statistics: the sums of whole days, of whole hours at both ends of a period, and what was measured beside them."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from math import ceil
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, Table, func, select, union_all
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from app.api.schemas import Durations, Figures, GroupFigures, Stats, StatsGroup, Tokens, Wins
+from app.archive.database.measures import DAY_US, MILLION, WIDTHS_US
+from app.archive.database.rows import instant, microseconds
+from app.archive.database.tables import AMOUNTS, measures, rollups
+from app.deliberation.facts import TERMINAL_STATUS
+
+# A whole number of days, after the last time that a request can name.
+_LATEST_US = 4_000_000 * DAY_US
+
+
+@dataclass(frozen=True, slots=True)
+class StatsFilter:
+    """What was accepted from `since` on and before `until`, of one tenant or of all.
+
+    Without `until` everything later; `as_of` is the present, which the answer shows then.
+    """
+
+    tenant: str | None
+    since: datetime
+    until: datetime | None
+    as_of: datetime
+    by: StatsGroup | None = None
+
+    def covers(self, at: datetime) -> bool:
+        """Whether the period contains this time."""
+        return self.since <= at and (self.until is None or at < self.until)
+
+
+def day_name(day: int) -> str:
+    """The date of a day since 1970."""
+    return instant(day * DAY_US).date().isoformat()
+
+
+@dataclass(slots=True)
+class _Sum:
+    """The sums of a group, and those of what was completed by class of duration."""
+
+    amounts: Counter[str] = field(default_factory=Counter[str])
+    numbers: Counter[str] = field(default_factory=Counter[str])
+    durations: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
+
+    def add(self, row: Any) -> None:  # noqa: ANN401 -- a row of `_selection`
+        amounts = {name: int(getattr(row, name)) for name in AMOUNTS}
+        self.amounts.update(amounts)
+        self.numbers[row.status] += amounts["number"]
+        if row.status == "completed":
+            number, took_us = self.durations.get(row.duration, (0, 0))
+            self.durations[row.duration] = number + amounts["number"], took_us + amounts["took_us"]
+
+    def _percentile(self, share: float) -> float | None:
+        """The mean of the class in which the nearest rank is."""
+        rank = ceil(share * self.numbers["completed"])
+        for _, (number, took_us) in sorted(self.durations.items()):
+            rank -= number
+            if rank <= 0:
+                return took_us / number / MILLION
+        return None
+
+    def figures(self, active: int) -> Figures:
+        """The figures for clients."""
+        amounts, ended, completed = self.amounts, self.amounts["number"], self.numbers["completed"]
+        return Figures(
+            total=ended + active,
+            active=active,
+            **{status: self.numbers[status] for status in TERMINAL_STATUS.values()},
+            seconds=Durations(
+                mean=amounts["took_us"] / completed / MILLION if completed else None,
+                p50=self._percentile(0.5),
+                p95=self._percentile(0.95),
+                p99=self._percentile(0.99),
+            ),
+            tokens=Tokens(**{name: amounts[name] for name in Tokens.model_fields}),
+            agreement=amounts["agreement_ppm"] / amounts["agreeing"] / MILLION if amounts["agreeing"] else None,
+            degraded_share=amounts["degraded"] / ended if ended else None,
+        )
+
+    def wins(self) -> Wins:
+        """How often the group won."""
+        won, decided = self.amounts["won"], self.amounts["decided"]
+        return Wins(won=won, decided=decided, rate=won / decided if decided else None)
+
+
+async def statistics(connection: AsyncConnection, asked: StatsFilter, active: Counter[str]) -> Stats:
+    """The figures of the period, and of its groups; `active` has the unfinished of each group, and `""` of all."""
+    total, groups = _Sum(), defaultdict[str, _Sum](_Sum, {name: _Sum() for name in active if name})
+    compete = asked.by if asked.by in ("role", "model") else None
+    for row in await connection.execute(_selection(asked, "strategy", None if compete else asked.by)):
+        total.add(row)
+        if asked.by is not None and compete is None:
+            groups[day_name(row.day) if asked.by == "day" else row.name].add(row)
+    if compete is not None:
+        for row in await connection.execute(_selection(asked, compete, compete)):
+            groups[row.name].add(row)
+    found = (
+        GroupFigures(name=name, wins=group.wins() if compete else None, **dict(group.figures(active[name])))
+        for name, group in sorted(groups.items())
+    )
+    period = {"from_": asked.since, "to": asked.until or asked.as_of}
+    return Stats(**period, by=asked.by, groups=tuple(found), **dict(total.figures(active[""])))
+
+
+def _selection(asked: StatsFilter, kind: str, by: StatsGroup | None) -> Select[Any]:
+    """The sums of a kind by group, status and class of duration."""
+    until_us = _LATEST_US if asked.until is None else microseconds(asked.until)
+    parts = union_all(*_parts(asked, kind, microseconds(asked.since), until_us)).subquery().c
+    groups: dict[StatsGroup | None, Any] = {"day": parts.day, "tenant": parts.tenant.label("name")}
+    key = [parts.status, parts.duration, *(() if by is None else (groups.get(by, parts.name),))]
+    return select(*key, *(func.sum(parts[name]).label(name) for name in AMOUNTS)).group_by(*key)
+
+
+def _parts(
+    asked: StatsFilter, kind: str, since_us: int, until_us: int, widths_us: Sequence[int] = WIDTHS_US
+) -> Iterator[Select[Any]]:
+    """The sums of the longest periods that are within, and those of shorter ones, or rows, before and behind them."""
+    if since_us >= until_us:
+        return
+    if not widths_us:
+        row = measures.c
+        yield _chosen(measures, row.created_us, asked, kind).where(
+            row.created_us >= since_us, row.created_us < until_us
+        )
+        return
+    width_us, *shorter = widths_us
+    first_us, end_us = -(-since_us // width_us) * width_us, until_us // width_us * width_us
+    if first_us >= end_us:
+        yield from _parts(asked, kind, since_us, until_us, shorter)
+        return
+    row = rollups.c
+    whole = _chosen(rollups, row.begin_us, asked, kind).where(row.width_us == width_us)
+    yield whole.where(row.begin_us >= first_us, row.begin_us < end_us)
+    yield from _parts(asked, kind, since_us, first_us, shorter)
+    yield from _parts(asked, kind, end_us, until_us, shorter)
+
+
+def _chosen(table: Table, at_us: ColumnElement[int], asked: StatsFilter, kind: str) -> Select[Any]:
+    columns = [table.c[name] for name in ("tenant", "name", "status", "duration", *AMOUNTS)]
+    chosen = select((at_us // DAY_US).label("day"), *columns).where(table.c.kind == kind)
+    return chosen if asked.tenant is None else chosen.where(table.c.tenant == asked.tenant)

@@ -1,0 +1,89 @@
+"""The full-text index: writes the words of deliberations, and selects those that have the words of a search."""
+
+from collections.abc import Sequence
+from itertools import chain, repeat
+from typing import Any
+
+from sqlalchemy import ColumnElement, Delete, Select, TextClause, delete, literal, select, text
+from sqlalchemy.dialects.postgresql import TSQUERY
+
+from app.archive.database.pages import bounds_of_place, bounds_of_time, shown
+from app.archive.database.search_query import Search
+from app.archive.database.tables import deliberations, texts
+from app.archive.database.words import filter_word
+from app.catalog.entries import ListFilter
+
+# What stands in PostgreSQL's vector between a word and the next one. It counts places up to the last of these.
+_PLACES = [f"':{place} '" for place in range(1, 16_384)]
+_PUT = {
+    "sqlite": text("INSERT OR REPLACE INTO texts (rowid, words) VALUES (:rowid, :words)"),
+    "postgresql": text(
+        "INSERT INTO texts (rowid, words) VALUES (:rowid, CAST(:words AS tsvector)) "
+        "ON CONFLICT (rowid) DO UPDATE SET words = excluded.words"
+    ),
+}
+
+MERGE = text("INSERT INTO texts (texts, rank) VALUES ('merge', :pages)")
+"""Writes about so many pages of a merge of SQLite's segments, because one keeps the words of removed rows until then.
+
+A negative number begins a merge of all of them. It is complete when this changes less than two rows.
+"""
+
+
+def put_statement(dialect: str) -> TextClause:
+    """Returns the statement that inserts or replaces rows of `rowid` and `words`."""
+    return _PUT[dialect]
+
+
+def written(dialect: str, words: Sequence[str]) -> str:
+    """The words as the database reads them: SQLite splits at spaces, PostgreSQL gets each word with its places."""
+    if dialect == "sqlite":
+        return " ".join(words)
+    placed = chain.from_iterable(zip(words, chain(_PLACES, repeat(_PLACES[-1])), strict=False))
+    return f"'{''.join(placed)}".removesuffix("'")
+
+
+def removal(places: Sequence[int]) -> Delete:
+    """Removes the rows at these places."""
+    return delete(texts).where(texts.c.rowid.in_(places))
+
+
+def selection(
+    dialect: str, tenant: str, search: Search, asked: ListFilter, *, limit: int, before: int | None
+) -> Select[Any]:
+    """At most `limit` rows of a tenant with the words and the filter, accepted before a position, newest first.
+
+    Words of filters may be equal by chance, so that the caller filters the rows once more.
+    """
+    place, row = texts.c.rowid, deliberations.c
+    found = select(place).where(_matches(dialect, _filtered(tenant, search, asked)), *_times(tenant, asked))
+    if before is not None:
+        found = found.where(place < before)
+    # Limited before the join: no plan begins with the deliberations.
+    hits = found.order_by(place.desc()).limit(limit).subquery()
+    found = shown().join_from(hits, deliberations, (row.accepted == hits.c.rowid) & (row.tenant == tenant))
+    return found.order_by(hits.c.rowid.desc())
+
+
+def _filtered(tenant: str, search: Search, asked: ListFilter) -> Search:
+    given = {"tenant": tenant, "role": asked.role, "strategy": asked.strategy}
+    given |= {f"metadata.{name}": value for name, value in asked.metadata.items()}
+    words = [[filter_word(tenant, name, value)] for name, value in given.items() if value is not None]
+    if asked.statuses:
+        words.append([filter_word(tenant, "status", status) for status in sorted(asked.statuses)])
+    return search.with_words(words)
+
+
+def _times(tenant: str, asked: ListFilter) -> list[ColumnElement[bool]]:
+    own = deliberations.alias("own").c
+    created_us = select(own.created_us).where(own.tenant == tenant, own.accepted == texts.c.rowid).limit(1)
+    return [*bounds_of_time(asked, created_us.scalar_subquery()), *bounds_of_place(asked, texts.c.rowid)]
+
+
+def _matches(dialect: str, search: Search) -> ColumnElement[bool]:
+    """Whether a row of `texts` has the words."""
+    words: Any = texts.c.words
+    if dialect == "sqlite":
+        return words.op("MATCH", is_comparison=True)(search.fts5())
+    # A literal, so that the planner sees how rare the words are. It has letters, digits and marks of our own only.
+    return words.op("@@", is_comparison=True)(literal(search.tsquery(), literal_execute=True).cast(TSQUERY))

@@ -1,0 +1,204 @@
+"""The archive as lines of JSON, which `deliberate export` writes and `deliberate import` reads.
+
+The first line names the format and the logs, oldest first. Each further line is a deliberation with its facts, or the
+tombstone of a deleted one. The last line counts them. Facts keep their sequences, so event ids stay what they were.
+"""
+
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterable
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import from_json, to_json
+
+from app.archive.database.rows import Written
+from app.archive.database.store import ArchivedRow, RowFilter, Store
+from app.catalog.projection import state_of
+from app.deliberation.errors import DeliberationError, InvalidRequest, UnexpectedFact
+from app.deliberation.facts import decode, prefix, suffix
+from app.deliberation.ports import Record
+from app.deliberation.specification import Token
+
+FORMAT = "deliberate.archive"
+FORMAT_VERSION = 1
+# A batch is written when it holds this many deliberations, or this many bytes.
+BATCH_MAX = 256
+BATCH_BYTES_MAX = 8_000_000
+AGAIN = "Export the archive again."
+
+
+class _Line(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class Header(_Line):
+    """The first line."""
+
+    format: Literal["deliberate.archive"]
+    version: Literal[1]
+    logs: tuple[Annotated[str, Field(min_length=1, max_length=64)], ...]
+
+
+class ExportedDeliberation(_Line):
+    """A deliberation with the log that its facts come from, and each fact with its sequence."""
+
+    tenant: Token
+    id: Token
+    log: str
+    facts: tuple[tuple[Annotated[int, Field(ge=1, lt=1 << 44)], dict[str, Any]], ...] = Field(min_length=1)
+
+
+class ExportedTombstone(_Line):
+    """What remains of a deleted deliberation."""
+
+    tenant: Token
+    id: Token
+    deleted_at: AwareDatetime
+
+
+class Footer(_Line):
+    """The last line: the number of lines of each kind."""
+
+    deliberations: int
+    tombstones: int
+
+
+AnyLine = Header | ExportedDeliberation | ExportedTombstone | Footer
+_KINDS: dict[str, type[AnyLine]] = {
+    "facts": ExportedDeliberation,
+    "deleted_at": ExportedTombstone,
+    "deliberations": Footer,
+}
+"""Each kind of line has one of these keys; a header has none."""
+
+
+def _line(row: ArchivedRow) -> bytes:
+    """The line of an ended or deleted deliberation. Its facts are JSON already."""
+    begin = f'{{"tenant":"{row.tenant}","id":"{row.deliberation_id}",'
+    if row.archived is None:
+        return f'{begin}"deleted_at":"{row.at.isoformat()}"}}\n'.encode()
+    facts = b",".join(b"[%d,%s]" % (each.sequence, each.data) for each in row.archived.records)
+    return b'%s"log":"%s","facts":[%s]}\n' % (begin.encode(), row.archived.epoch.encode(), facts)
+
+
+async def export_archive(store: Store, chosen: RowFilter, counts: Counter[str]) -> AsyncGenerator[bytes]:
+    """The lines of all that ended and was deleted; raises ArchiveUnavailable.
+
+    `counts` gets the number of `deliberations` and `tombstones`, and of the `unfinished`, which are left out.
+    """
+    yield to_json({"format": FORMAT, "version": FORMAT_VERSION, "logs": await store.logs()}) + b"\n"
+    async for row in store.rows(chosen):
+        kind = "tombstones" if row.deleted else "unfinished" if row.archived is None else "deliberations"
+        counts[kind] += 1
+        if kind != "unfinished":
+            yield _line(row)
+    yield to_json({"deliberations": counts["deliberations"], "tombstones": counts["tombstones"]}) + b"\n"
+
+
+def _read(number: int, line: bytes) -> AnyLine:
+    """The line of its kind; raises InvalidRequest."""
+    try:
+        found: Any = from_json(line)
+        kind = next((each for key, each in _KINDS.items() if isinstance(found, dict) and key in found), Header)
+        return kind.model_validate(found)
+    except ValidationError as exc:
+        fault = exc.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(map(str, fault["loc"])) or "the line"
+        raise InvalidRequest(f"Line {number} is no line of an export: {where}: {fault['msg']}. {AGAIN}") from exc
+    except ValueError as exc:
+        raise InvalidRequest(f"Line {number} is not JSON: {exc}. {AGAIN}") from exc
+
+
+def _written(number: int, found: ExportedDeliberation) -> Written:
+    """The deliberation of a line; raises InvalidRequest unless its facts are one from acceptance to end."""
+    records, stem = list[Record](), prefix(found.tenant, found.id)
+    try:
+        for sequence, fact in found.facts:
+            data = to_json(fact)
+            event = decode(data)
+            if event.deliberation_id != found.id or (records and sequence <= records[-1].sequence):
+                raise UnexpectedFact(f"fact {sequence} is out of place")
+            records.append(Record(f"{stem}.{suffix(event)}", sequence, data))
+        if len({record.subject for record in records}) < len(records):
+            raise UnexpectedFact("a fact stands there twice")
+        state = state_of(records)
+    except ValidationError as exc:
+        raise InvalidRequest(f"Line {number} holds what is no fact, in deliberation {found.id}. {AGAIN}") from exc
+    except DeliberationError as exc:
+        raise InvalidRequest(f"Line {number} holds no deliberation, in {found.id}: {exc}. {AGAIN}") from exc
+    if state is None or not state.ended:
+        raise InvalidRequest(f"Line {number} holds deliberation {found.id} without acceptance or end. {AGAIN}")
+    return Written(found.tenant, found.id, at=state.accepted.ts, state=state, records=records)
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Deliberations of a part of the file, written together."""
+
+    store: Store
+    of_log: dict[str, list[Written]] = field(default_factory=dict[str, list[Written]])
+    keys: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
+    size: int = 0
+
+    def add(self, number: int, log: str, written: Written, size: int) -> None:
+        """Add what a line of this many bytes holds; raises InvalidRequest for a repetition."""
+        key = written.tenant, written.deliberation_id
+        if key in self.keys:
+            raise InvalidRequest(f"Line {number} repeats deliberation {written.deliberation_id}. {AGAIN}")
+        self.keys.add(key)
+        self.of_log.setdefault(log, []).append(written)
+        self.size += size
+
+    async def write(self) -> None:
+        """Write and forget what was added; raises ArchiveUnavailable."""
+        for log, written in self.of_log.items():
+            await self.store.write(log, written)
+        self.of_log.clear()
+        self.keys.clear()
+        self.size = 0
+
+
+async def _take_logs(store: Store, header: Header) -> None:
+    """Give the archive the export's logs in their order; raises InvalidRequest when it has others before them."""
+    known = await store.logs()
+    common = min(len(known), len(header.logs))
+    if known[:common] != list(header.logs[:common]):
+        raise InvalidRequest("The archive holds deliberations of other logs. Import into a new, empty database.")
+    for epoch in header.logs:
+        await store.log_number(epoch)
+
+
+async def import_archive(store: Store, lines: Iterable[bytes]) -> Counter[str]:
+    """Write an export into the archive, and return the numbers of its `deliberations` and `tombstones`.
+
+    A row that is newer stays, so that a repetition changes nothing. Raises InvalidRequest for what is no export, and
+    ArchiveUnavailable; what stands before the fault was imported.
+    """
+    batch, counts = _Batch(store), Counter[str]()
+    header: Header | None = None
+    footer: Footer | None = None
+    for number, line in enumerate(lines, 1):
+        found = _read(number, line)
+        if isinstance(found, Header) != (number == 1) or footer is not None:
+            raise InvalidRequest(f"Line {number} is out of place. {AGAIN}")
+        match found:
+            case Header():
+                header = found
+                await _take_logs(store, header)
+            case ExportedDeliberation():
+                if header is None or found.log not in header.logs:
+                    raise InvalidRequest(f"Line {number} names a log that the first line lacks. {AGAIN}")
+                batch.add(number, found.log, _written(number, found), len(line))
+                counts["deliberations"] += 1
+            case ExportedTombstone():
+                batch.add(number, "", Written(found.tenant, found.id, at=found.deleted_at), len(line))
+                counts["tombstones"] += 1
+            case Footer():
+                footer = found
+        if len(batch.keys) >= BATCH_MAX or batch.size >= BATCH_BYTES_MAX:
+            await batch.write()
+    await batch.write()
+    if footer is None or counts != Counter(footer.model_dump()):
+        raise InvalidRequest(f"The export is not complete: its last line is missing or counts others. {AGAIN}")
+    return counts

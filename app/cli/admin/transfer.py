@@ -1,0 +1,152 @@
+"""`deliberate export` and `deliberate import`: the archive as lines of JSON.
+
+They speak to the database itself, so that they work while no stack runs.
+"""
+
+import os
+import sys
+from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import AbstractContextManager, aclosing, asynccontextmanager, nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO
+
+import typer
+
+from app.cli.admin.archive import DATABASE_REMEDY, ArchiveDirectoryOption, DatabaseOption, archive_url
+from app.cli.exits import CommandError, Exit, cause, run
+from app.cli.options import checked_tenant
+from app.cli.render.prose import counted
+from app.deliberation.errors import ArchiveUnavailable, InvalidRequest
+
+if TYPE_CHECKING:
+    from app.archive.database.store import Store
+
+STANDARD = Path("-")
+
+
+def _checked_time(text: str) -> datetime:
+    """A date or time, in UTC unless it says otherwise; raises typer.BadParameter."""
+    try:
+        given = datetime.fromisoformat(text)
+    except ValueError as exc:
+        raise typer.BadParameter(f"{text!r} is no time; write 2026-01-31 or 2026-01-31T12:00:00Z") from exc
+    return given if given.tzinfo is not None else given.replace(tzinfo=UTC)
+
+
+def _checked_tenant(value: str | None) -> str | None:
+    return None if value is None else checked_tenant(value)
+
+
+@asynccontextmanager
+async def _opened(url: str) -> AsyncGenerator["Store"]:
+    """The archive at a URL; raises CommandError for its errors, also for those of the body."""
+    # Imported here: only few commands need the database's packages.
+    from app.archive.database.connection import Database
+    from app.archive.database.store import Store
+
+    try:
+        database = Database(url)
+    except InvalidRequest as exc:
+        raise CommandError(Exit.USAGE, "invalid_setting", str(exc), remedy="correct DATABASE_URL") from exc
+    try:
+        await database.check()
+        yield Store(database)
+    except ArchiveUnavailable as exc:
+        raise CommandError(Exit.UNREACHABLE, exc.code, str(exc), remedy=DATABASE_REMEDY) from exc
+    finally:
+        await database.close()
+
+
+def _unusable(path: Path, why: OSError) -> CommandError:
+    remedy = "name another file, or `-`"
+    return CommandError(Exit.USAGE, "file_unusable", f"{path} cannot be used: {cause(why)}", remedy=remedy)
+
+
+def _destination(path: Path) -> AbstractContextManager[BinaryIO]:
+    """A new file that its owner alone may read, or the standard output; raises OSError."""
+    if path == STANDARD:
+        return nullcontext(sys.stdout.buffer)
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+
+
+def _source(path: Path) -> AbstractContextManager[BinaryIO]:
+    if path == STANDARD:
+        return nullcontext(sys.stdin.buffer)
+    try:
+        return path.open("rb")
+    except OSError as exc:
+        raise _unusable(path, exc) from exc
+
+
+def _report(done: str, counts: Counter[str]) -> None:
+    """What was done, on stderr: stdout may carry the lines."""
+    deliberations = counted(counts["deliberations"], "deliberation")
+    print(f"{done} {deliberations} and {counted(counts['tombstones'], 'tombstone')}", file=sys.stderr)
+
+
+def export_command(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="New file to write; `-` is the standard output.")],
+    database_url: DatabaseOption = None,
+    data_dir: ArchiveDirectoryOption = None,
+    tenant: Annotated[str | None, typer.Option(callback=_checked_tenant, help="Only of this tenant.")] = None,
+    since: Annotated[
+        datetime | None,
+        typer.Option("--from", metavar="TIME", parser=_checked_time, help="Only accepted at or after it."),
+    ] = None,
+    until: Annotated[
+        datetime | None, typer.Option("--to", metavar="TIME", parser=_checked_time, help="Only accepted before it.")
+    ] = None,
+) -> None:
+    """Write the archive's ended deliberations and tombstones as lines of JSON, as they are at one moment.
+
+    A TIME is a date, or a time as in RFC 3339. What has not ended is in the log alone, and left out.
+    """
+
+    async def work() -> Exit:
+        from app.archive.database.store import RowFilter
+        from app.archive.transfer import export_archive
+
+        counts, chosen = Counter[str](), RowFilter(tenant, since, until)
+        async with (
+            _opened(archive_url(database_url, data_dir)) as store,
+            aclosing(export_archive(store, chosen, counts)) as lines,
+        ):
+            try:
+                with _destination(file) as destination:
+                    async for line in lines:
+                        destination.write(line)
+                    destination.flush()
+            except OSError as exc:
+                raise _unusable(file, exc) from exc
+        _report("exported", counts)
+        return Exit.SUCCESS
+
+    run(work, as_json=False)
+
+
+def import_command(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="An export; `-` is the standard input.")],
+    database_url: DatabaseOption = None,
+    data_dir: ArchiveDirectoryOption = None,
+) -> None:
+    """Write an export into an empty archive. A repetition changes nothing, and resumes what was interrupted.
+
+    Nothing in an export proves who wrote it: import only what you trust as you trust the log.
+    """
+
+    async def work() -> Exit:
+        from app.archive.transfer import import_archive
+
+        async with _opened(archive_url(database_url, data_dir)) as store:
+            with _source(file) as source:
+                try:
+                    counts = await import_archive(store, source)
+                except InvalidRequest as exc:
+                    remedy = "what stands before that line was imported; a repetition changes nothing"
+                    raise CommandError(Exit.FAILED, "invalid_export", str(exc), remedy=remedy) from exc
+        _report("imported", counts)
+        return Exit.SUCCESS
+
+    run(work, as_json=False)

@@ -1,0 +1,87 @@
+"""Statistics on a screen of 80 columns: the figures of a period, and a row for each group."""
+
+from collections.abc import Iterator
+from datetime import UTC
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from app.api.schemas import Figures, GroupFigures, Stats
+from app.cli.render.panels import seconds
+from app.cli.render.ranking import plain
+
+_NONE = "–"
+_UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def brief_number(number: int) -> str:
+    """A number in four characters or a few more: 950, 15.1k, 4.2M."""
+    for unit, letter in _UNITS:
+        if number >= unit:
+            return f"{number / unit:.1f}{letter}"
+    return str(number)
+
+
+def _took(value_s: float | None) -> str:
+    return _NONE if value_s is None else seconds(value_s)
+
+
+def _share(value: float | None) -> str:
+    return _NONE if value is None else f"{value:.0%}"
+
+
+def _agreement(found: Figures) -> str:
+    return _NONE if found.agreement is None else f"{found.agreement:+.2f}"
+
+
+def _figures(found: Figures) -> Iterator[tuple[str, str]]:
+    counts = {name: getattr(found, name) for name in ("completed", "failed", "cancelled", "timeout", "active")}
+    known = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
+    yield "deliberations", f"{found.total:,}{f': {known}' if known else ''}"
+    took = found.seconds
+    figures = {"mean": took.mean, "p50": took.p50, "p95": took.p95, "p99": took.p99}
+    if took.mean is not None:
+        yield "duration", ", ".join(f"{name} {_took(value_s)}" for name, value_s in figures.items())
+    prompt, cached, completion = (
+        brief_number(each)
+        for each in (found.tokens.prompt_tokens, found.tokens.cached_tokens, found.tokens.completion_tokens)
+    )
+    yield "tokens", f"{prompt} prompt ({cached} of them cached), {completion} completion"
+    if found.agreement is not None:
+        yield "agreement", _agreement(found)
+    if found.degraded_share is not None:
+        yield "degraded", _share(found.degraded_share)
+
+
+def _row(found: GroupFigures) -> Iterator[Text]:
+    yield plain(found.name)
+    spent = found.tokens.prompt_tokens + found.tokens.completion_tokens
+    took = _took(found.seconds.p50), _took(found.seconds.p95)
+    cells = (f"{found.total:,}", f"{found.completed:,}", *took, brief_number(spent), _agreement(found))
+    for cell in cells:
+        yield Text(cell)
+    yield Text(_share(found.degraded_share))
+    if found.wins is not None:
+        yield Text(_share(found.wins.rate))
+
+
+def stats_text(found: Stats) -> Group:
+    """The period, its figures, and its groups."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column(overflow="fold")
+    begin, end = (f"{each.astimezone(UTC):%Y-%m-%d %H:%M}" for each in (found.from_, found.to))
+    grid.add_row("period", f"{begin} to {end} UTC")
+    for row in _figures(found):
+        grid.add_row(*row)
+    if not found.groups:
+        return Group(grid)
+    table = Table(box=None, pad_edge=False, collapse_padding=True)
+    table.add_column(str(found.by), overflow="fold")
+    wins = ("won",) if found.by in ("role", "model") else ()
+    for column in ("total", "completed", "p50", "p95", "tokens", "agreement", "degraded", *wins):
+        table.add_column(column, justify="right", no_wrap=True)
+    for group in found.groups:
+        table.add_row(*_row(group))
+    return Group(grid, "", table)

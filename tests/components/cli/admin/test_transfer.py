@@ -1,0 +1,116 @@
+"""`deliberate export` and `deliberate import` from file to file, and what they say when they cannot."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from app.archive.database.connection import Database
+from app.archive.database.migrate import migrate
+from app.archive.database.store import Store
+from app.cli import cli
+from app.cli.stack.layout import StackOptions, plan_stack
+from tests.story import NOW
+
+
+async def archive_in(directory: Path) -> str:
+    """The URL of a database with one tombstone, where `deliberate up` would keep it."""
+    url = f"sqlite:///{directory / 'archive.db'}"
+    await migrate(url)
+    database = await Database.connect(url)
+    await Store(database).delete("acme", "gone", NOW)
+    await database.close()
+    return url
+
+
+def ran(*arguments: object, stdin: bytes | None = None) -> Result:
+    return CliRunner().invoke(cli, [str(each) for each in arguments], input=stdin)
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
+    monkeypatch.delenv("DATABASE_URL", raising=False)
+
+
+@pytest.fixture
+async def source(tmp_path: Path) -> Path:
+    (tmp_path / "source").mkdir()
+    await archive_in(tmp_path / "source")
+    return tmp_path / "source"
+
+
+def test_an_export_is_a_private_file_that_an_import_takes(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target.db"
+    made = ran("archive", "migrate", "--database-url", f"sqlite:///{target}")
+    written = ran("export", tmp_path / "all.ndjson", "--data-dir", source)
+    read = ran("import", tmp_path / "all.ndjson", "--database-url", f"sqlite:///{target}")
+
+    assert [each.exit_code for each in (made, written, read)] == [0, 0, 0]
+    assert "exported 0 deliberations and 1 tombstone" in written.stderr
+    assert "imported 0 deliberations and 1 tombstone" in read.stderr
+    assert (tmp_path / "all.ndjson").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_standard_streams_carry_lines_alone(source: Path, tmp_path: Path) -> None:
+    written = ran("export", "-", "--data-dir", source, "--tenant", "acme", "--from", "2026-01-01", "--to", "2026-01-02")
+    ran("archive", "migrate", "--database-url", f"sqlite:///{tmp_path / 'target.db'}")
+    read = ran("import", "-", "--database-url", f"sqlite:///{tmp_path / 'target.db'}", stdin=written.stdout_bytes)
+
+    lines = [json.loads(line) for line in written.stdout.splitlines()]
+    assert lines[1] == {"tenant": "acme", "id": "gone", "deleted_at": "2026-01-01T00:00:00+00:00"}
+    assert lines[2] == {"deliberations": 0, "tombstones": 1}
+    assert read.exit_code == 0
+
+
+def test_a_file_that_exists_is_not_written_over(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "all.ndjson").write_text("precious")
+
+    written = ran("export", tmp_path / "all.ndjson", "--data-dir", source)
+
+    assert written.exit_code == 2 and "all.ndjson cannot be used: File exists" in written.stderr
+    assert (tmp_path / "all.ndjson").read_text() == "precious"
+
+
+def test_every_command_finds_the_archive_of_the_stack_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan_stack(StackOptions(port=0, nats_port=0), lambda _: None)
+    missing = ran("archive", "migrate")
+    assert missing.exit_code == 2 and ".deliberate/archive.db" in missing.stderr and "--database-url" in missing.stderr
+
+    monkeypatch.setenv("DATABASE_URL", f"sqlite:///{tmp_path}/elsewhere.db")
+    plan_stack(StackOptions(port=0, nats_port=0), lambda _: None)
+    monkeypatch.delenv("DATABASE_URL")
+    assert ran("archive", "migrate").exit_code == ran("export", "-").exit_code == 0
+    assert (tmp_path / "elsewhere.db").exists() and not (tmp_path / ".deliberate/archive.db").exists()
+    assert (tmp_path / ".deliberate/database_url").stat().st_mode & 0o077 == 0
+
+    plan_stack(StackOptions(port=0, nats_port=0), lambda _: None)
+    (tmp_path / ".deliberate/archive.db").touch()
+    assert ran("export", "-").exit_code == 3, "it has no tables yet"
+    assert ran("archive", "migrate").exit_code == ran("export", "-").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "complaint"),
+    [
+        (("archive", "migrate", "--data-dir", "{dir}/none"), 2, "there is no archive"),
+        (("export", "x", "--data-dir", "{dir}/none"), 2, "there is no archive"),
+        (("export", "x", "--database-url", "mysql://u:hunter2@h/d"), 2, "use sqlite:///path or postgresql://"),
+        (("export", "x", "--database-url", "sqlite:///{dir}/none/x.db"), 3, "does not answer"),
+        (("export", "x", "--from", "yesterday"), 2, "'yesterday' is no time; write 2026-01-31"),
+        (("export", "x", "--tenant", "A B"), 2, "a tenant consists of"),
+        (("import", "{dir}/none", "--data-dir", "{dir}/source"), 2, "none cannot be used: No such file"),
+        (("import", "{dir}/bad", "--data-dir", "{dir}/source"), 1, "Line 1 is not JSON"),
+    ],
+)
+def test_a_wrong_line_is_one_line_with_the_remedy(
+    arguments: tuple[str, ...], code: int, complaint: str, source: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "bad").write_text("nonsense")
+
+    done = ran(*(each.format(dir=tmp_path) for each in arguments))
+
+    assert done.exit_code == code and complaint in done.stderr and "→" in done.stderr
+    assert done.stderr.count("\n") == 1 and "hunter2" not in done.stderr
+    assert source.is_dir()

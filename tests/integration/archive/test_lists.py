@@ -1,0 +1,158 @@
+"""Lists of several gateways agree at every moment, whatever the archive has copied by then."""
+
+import random
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from app.archive.database.migrate import migrate
+from app.archive.database.store import Store
+from app.deliberation.facts import Accepted, decode
+from app.log.journal import JetStreamJournal
+from app.log.stream_settings import StreamSettings
+from app.log.streams import apply
+from app.main import lifespan_of
+from app.routes.dependencies import Gateway, SystemClock
+from app.settings import Settings
+from tests.components.routes.served import APP, answering, played
+from tests.conditions import until
+from tests.conftest import NatsServer
+from tests.integration.archive.postgres import PostgresServer
+from tests.integration.archive.test_projector import projecting, until_copied
+
+QUERIES = ("", "?limit=3", "?status=completed", "?status=pending", "?metadata.team=blue", "?role=QA&strategy=single")
+
+
+@pytest.fixture
+async def journal(own_nats_server: NatsServer) -> AsyncIterator[JetStreamJournal]:
+    journal = await JetStreamJournal.connect(own_nats_server.url, name="tests", patience_s=20)
+    await apply(journal, StreamSettings())
+    yield journal
+    await journal.close()
+
+
+@asynccontextmanager
+async def gateway_of(server: NatsServer, database_url: str) -> AsyncGenerator[tuple[Gateway, httpx.AsyncClient]]:
+    settings = Settings.model_validate({"nats_url": server.url, "database_url": database_url})
+    async with lifespan_of(settings, None, SystemClock())(APP) as gateway, answering(gateway) as client:
+        await until(lambda: gateway["catalog"].caught_up)
+        yield gateway, client
+
+
+async def listed(client: httpx.AsyncClient, query: str) -> list[dict[str, Any]]:
+    """All items, page by page."""
+    path, found = f"/deliberations{query}", list[dict[str, Any]]()
+    while path:
+        response = await client.get(path)
+        assert response.status_code == 200, response.text
+        found += response.json()["items"]
+        path = response.headers.get("link", "").partition("<")[2].partition(">")[0]
+    return found
+
+
+async def end(journal: JetStreamJournal, deliberation_id: str) -> None:
+    """Play a deliberation to its end."""
+    accepted = decode((await journal.facts("default", deliberation_id))[0].data)
+    assert isinstance(accepted, Accepted)
+    for fact in played(accepted, now=SystemClock().now):
+        await journal.append("default", fact)
+
+
+async def test_two_gateways_and_a_third_that_starts_show_the_same_lists_after_every_step(
+    journal: JetStreamJournal,
+    store: Store,
+    database_url: str,
+    own_nats_server: NatsServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("app.catalog.index.CHECK_S", 0.05)
+    monkeypatch.setattr("app.archive.projector.LATE_S", 0.2)
+    draw, states = random.Random(11), dict[str, str]()
+    async with AsyncExitStack() as stack:
+        servers = [await stack.enter_async_context(gateway_of(own_nats_server, database_url)) for _ in range(2)]
+        clients = [client for _, client in servers]
+        copying = await stack.enter_async_context(AsyncExitStack())
+        await copying.enter_async_context(projecting(journal, store))
+        for step in range(120):
+            client = draw.choice(clients)
+            running = [id for id, status in states.items() if status == "pending"]
+            ended = [id for id, status in states.items() if status == "completed"]
+            action = draw.choice(["submit", "submit", "end", "end", "delete"])
+            if action == "end" and running:
+                id = draw.choice(running)
+                await end(journal, id)
+                states[id] = "completed"
+            elif action == "delete" and ended:
+                id = draw.choice(ended)
+                deleted = await client.delete(f"/deliberations/{id}")
+                assert deleted.status_code == 204, deleted.text
+                del states[id]
+            else:
+                team, role = draw.choice(["blue", "red"]), draw.choice(["DEV", "QA"])
+                body = {"task": f"Step {step}", "role": role, "num_agents": 1, "strategy": "single",
+                        "metadata": {"team": team}}  # fmt: skip
+                states[(await client.post("/deliberations", json=body)).json()["id"]] = "pending"
+            if step in (40, 80):
+                # The projector dies for some steps.
+                await copying.aclose()
+            if step in (60, 100):
+                await copying.enter_async_context(projecting(journal, store))
+            query = draw.choice(QUERIES)
+            first, second = [await listed(each, query) for each in clients]
+            assert first == second, f"step {step}, {query}"
+            everything = await listed(client, "")
+            assert [(item["id"], item["status"]) for item in everything] == list(reversed(states.items()))
+        async with gateway_of(own_nats_server, database_url) as (_, third):
+            for query in QUERIES:
+                assert await listed(third, query) == await listed(clients[0], query), query
+        await until_copied(journal)
+        running = [id for id, status in states.items() if status == "pending"]
+        for gateway, _ in servers:
+            await until(lambda: gateway["catalog"].recent("default").ids == set(running))  # noqa: B023
+        for query in QUERIES:
+            first, second = [await listed(each, query) for each in clients]
+            assert first == second
+        assert [item["id"] for item in await listed(clients[0], "")] == list(reversed(states))
+
+
+async def test_without_its_database_work_goes_on_and_lists_return_with_it(
+    journal: JetStreamJournal, own_nats_server: NatsServer, postgres: PostgresServer
+) -> None:
+    url = postgres.database("lists")
+    await migrate(url)
+    async with gateway_of(own_nats_server, url) as (_, client):
+        before = (await client.post("/deliberations", json={"task": "t"})).json()["id"]
+        assert [item["id"] for item in await listed(client, "")] == [before]
+        postgres.kill()
+        refused = await client.get("/deliberations")
+        accepted = await client.post("/deliberations", json={"task": "t"}, headers={"Idempotency-Key": "k"})
+        again = await client.post("/deliberations", json={"task": "t"}, headers={"Idempotency-Key": "k"})
+        read = await client.get(f"/deliberations/{before}")
+        postgres.start()
+        assert (refused.status_code, refused.json()["code"]) == (503, "archive_unavailable")
+        assert (accepted.status_code, read.status_code) == (202, 200)
+        assert again.headers["idempotency-replayed"] == "true"
+        assert [item["id"] for item in await listed(client, "")] == [accepted.json()["id"], before]
+
+
+async def test_a_list_goes_on_through_a_replaced_log(
+    journal: JetStreamJournal, store: Store, database_url: str, own_nats_server: NatsServer
+) -> None:
+    """What was archived of an earlier log comes after all of the later one, and cursors lead there."""
+    async with gateway_of(own_nats_server, database_url) as (gateway, client):
+        old = [(await client.post("/deliberations", json={"task": "t"})).json()["id"] for _ in range(3)]
+        for each in old:
+            await end(journal, each)
+        epoch = gateway["catalog"].epoch
+        async with projecting(journal, store):
+            await until_copied(journal)
+    await journal.request("$JS.API.STREAM.DELETE.DELIBERATIONS")
+    await apply(journal, StreamSettings())
+    async with gateway_of(own_nats_server, database_url) as (gateway, client):
+        assert gateway["catalog"].epoch != epoch
+        new = [(await client.post("/deliberations", json={"task": "t"})).json()["id"] for _ in range(2)]
+        for limit in (1, 2, 3, 10):
+            assert [item["id"] for item in await listed(client, f"?limit={limit}")] == [*reversed(new), *reversed(old)]

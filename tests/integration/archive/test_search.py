@@ -1,0 +1,202 @@
+"""Searches find the words of tasks, verdicts and answers, the same on SQLite and on PostgreSQL."""
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from app.archive.database.search_query import parse
+from app.archive.database.store import Store
+from app.archive.database.words import BYTES_MAX, filter_word
+from app.catalog.entries import ListFilter
+from tests.integration.archive.test_store import EPOCH, records_of, told, written
+from tests.story import NOW, Story
+
+APART = 100
+
+
+def answer(text: str) -> str:
+    return json.dumps({"reasoning": "r", "answer": text, "confidence": 50})
+
+
+async def write(store: Store, *answers: str) -> None:
+    """One ended deliberation for each answer; its id is its place."""
+    batch = [
+        written(records_of(Story(f"{place:026d}"), told(Story(f"{place:026d}"), answer(text)), 1 + APART * place))
+        for place, text in enumerate(answers)
+    ]
+    await store.write(EPOCH, batch)
+
+
+async def found(store: Store, q: str, tenant: str = "acme", **asked: Any) -> list[int]:
+    entries = await store.search(tenant, parse(q), ListFilter(**asked), limit=50)
+    return [int(entry.id) for _, entry in entries]
+
+
+@pytest.mark.parametrize(
+    ("q", "places"),
+    [
+        ("colour", [3, 2, 1, 0]),
+        ("COLOUR Cat", [0]),
+        ('"the cat"', [0]),
+        ('"cat the"', []),
+        ("colour -cat", [3, 2, 1]),
+        ('colour -"cat sat"', [3, 2, 1]),
+        ("cat OR dog", [1, 0]),
+        ("ran OR sat dog", [1]),
+        ("colo* dog*", [1]),
+        ("stra", []),
+        ("straß*", [2]),
+        ("STRASSE", [2]),
+        ("ﬁre", [2]),
+        ("東京", [3]),
+        ("京東", []),
+        ("read-only", [1]),
+        ("only-read", []),
+        ("nothing", []),
+    ],
+)
+async def test_words_phrases_and_their_absence_are_found(store: Store, q: str, places: list[int]) -> None:
+    await write(store, "The cat sat.", "A dog ran: READ_ONLY", "Straße on fire", "東京は雨")
+
+    assert await found(store, q) == places
+
+
+async def test_no_phrase_reaches_from_one_text_into_the_next(store: Store) -> None:
+    await write(store, "green green")
+
+    assert await found(store, '"a colour"') == [0]
+    assert await found(store, '"colour green"') == [] and await found(store, '"green green"') == [0]
+
+
+async def test_a_deliberation_is_found_by_its_task_while_it_runs(store: Store) -> None:
+    running, records = Story("7"), records_of(Story("7"), told(Story("7"), answer("violet")))
+    await store.write(EPOCH, [written(records_of(running, told(running)[:2]))])
+    before = await found(store, "colour"), await found(store, "violet")
+    await store.write(EPOCH, [written(records)])
+    await store.write(EPOCH, [written(records[:1])])
+
+    assert before == ([7], [])
+    assert await found(store, "violet") == [7] and await found(store, "colour") == [7]
+
+
+async def test_no_other_tenant_is_found(store: Store) -> None:
+    await write(store, "violet")
+
+    assert await found(store, "violet", tenant="umbrella") == []
+    own = filter_word("umbrella", "tenant", "umbrella")
+    await write(store, f"violet {own}")
+    assert await found(store, "violet", tenant="umbrella") == []
+
+
+async def test_labels_that_are_equal_by_chance_show_no_other_tenant(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.archive.database.words.label", lambda *_: 1)
+    await write(store, "violet")
+
+    assert await found(store, "violet") == [0]
+    assert await found(store, "violet", tenant="umbrella") == []
+
+
+async def test_another_tenants_hits_take_no_place_of_a_page(store: Store) -> None:
+    ids = [f"{place:026d}" for place in range(3)]
+    mine, *theirs = (
+        written(records_of(Story(id), told(Story(id), answer("violet")), 1 + APART * place))
+        for place, id in enumerate(ids)
+    )
+    await store.write(EPOCH, [mine, *(replace(each, tenant="umbrella") for each in theirs)])
+
+    entries = await store.search("acme", parse("violet"), ListFilter(), limit=1)
+
+    assert [entry.id for _, entry in entries] == [ids[0]]
+
+
+async def test_filters_are_words_that_no_text_has(store: Store) -> None:
+    await write(store, "violet completed DEV independent " + filter_word("acme", "status", "failed"))
+
+    done, failed = ListFilter(statuses=frozenset(["completed"])), ListFilter(statuses=frozenset(["failed"]))
+    passing = [done, ListFilter(role="DEV"), ListFilter(strategy="independent")]
+    others = [failed, ListFilter(role="QA"), ListFilter(metadata={"k": "v"})]
+    hits = [await store.search("acme", parse("violet"), asked, limit=5) for asked in (*passing, *others)]
+    assert [len(each) for each in hits] == [1, 1, 1, 0, 0, 0]
+
+
+async def test_times_bound_what_is_found(store: Store) -> None:
+    stories = [Story(str(place)) for place in range(3)]
+    for place, story in enumerate(stories):
+        facts = told(story)
+        facts[0] = story.accepted().model_copy(update={"ts": NOW + timedelta(hours=place)})
+        await store.write(EPOCH, [written(records_of(story, facts, 1 + APART * place))])
+
+    assert await found(store, "colour", created_after=NOW) == [2, 1]
+    assert await found(store, "colour", created_before=NOW + timedelta(hours=2)) == [1, 0]
+    assert await found(store, "colour", created_after=NOW + timedelta(hours=2)) == []
+    assert await found(store, "colour", created_before=NOW) == []
+
+
+async def test_pages_follow_each_other(store: Store) -> None:
+    await write(store, *["violet"] * 7)
+    found, before = list[str](), None
+    while page := await store.search("acme", parse("violet"), ListFilter(), limit=3, before=before):
+        found += [entry.id for _, entry in page]
+        before = page[-1][0]
+
+    assert found == [f"{place:026d}" for place in range(6, -1, -1)]
+
+
+async def test_deletion_and_retention_remove_the_words(store: Store) -> None:
+    await write(store, "violet", "violet", "violet")
+    await store.delete("acme", f"{1:026d}", NOW)
+    after_deletion = await found(store, "violet")
+    await store.expire(NOW + timedelta(seconds=1))
+
+    assert after_deletion == [2, 0]
+    assert await found(store, "violet") == []
+
+
+async def test_the_words_of_very_long_answers_are_cut(store: Store) -> None:
+    story = Story("long", size=16)
+    texts = [" ".join(f"w{number:03x}{agent:02x}" for number in range(16_000)) for agent in range(16)]
+    answers = [story.finished(agent, answer(text)) for agent, text in zip(story.agents, texts, strict=True)]
+    facts = [story.accepted(), story.opened(), *answers, story.closed(), story.completed()]
+    await store.write(EPOCH, [written(records_of(story, facts))])
+    search = [
+        await store.search("acme", parse(q), ListFilter(), limit=5) for q in ("w00100", "w00101", "w0010f", "colour")
+    ]
+
+    assert sum(map(len, texts)) > BYTES_MAX
+    assert [len(hits) for hits in search] == [1, 1, 0, 1]
+
+
+HOSTILE = [
+    "'; DROP TABLE texts; --",
+    '" OR 1=1',
+    '""" cat',
+    "cat'",
+    "words:cat",
+    "NEAR(cat dog)",
+    "{words} : cat",
+    "^cat + dog",
+    "cat AND NOT",
+    "(((cat",
+    "cat | !dog & <-> :*",
+    r"cat \ ' \' %s :x $1",
+    "cat\x00dog\x01",
+    "a " * 128,
+    "ab -cd " * 36,
+    "x OR " * 51 + "y",
+    '"' + "a " * 127,
+    "𝒄𝒂𝒕 \u202e \ufeff",
+    "§ ¶ cat",
+]
+
+
+@pytest.mark.parametrize("q", HOSTILE)
+async def test_hostile_text_is_a_search_like_any_other(store: Store, q: str) -> None:
+    await write(store, "The cat sat.")
+
+    assert await found(store, q) in ([], [0])
+    assert await found(store, "cat") == [0]

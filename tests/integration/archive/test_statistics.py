@@ -1,0 +1,287 @@
+"""Statistics count each ended deliberation once, whatever is written again, deleted or expired, on both databases."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from random import Random
+
+import pytest
+from sqlalchemy import BigInteger, func, literal, select
+
+from app.api.schemas import Stats, StatsGroup
+from app.archive.database.connection import Database
+from app.archive.database.measures import WIDTHS_US, duration_class
+from app.archive.database.migrate import migrate
+from app.archive.database.rows import Written
+from app.archive.database.statistics import StatsFilter
+from app.archive.database.store import Store
+from app.archive.database.tables import AMOUNTS, ROLLUP_KEY, measures, rollups
+from app.catalog.projection import state_of
+from app.deliberation.calls import Usage
+from app.deliberation.facts import Degraded, StrategyRef, Verdict, encode, prefix, suffix
+from app.deliberation.ports import Record
+from app.deliberation.specification import AgentSpec
+from tests.story import NOW, Story
+
+EPOCH = "0a1b2c3d"
+DAY = timedelta(days=1)
+AS_OF = NOW + 3 * DAY
+
+
+def ended(
+    id: str,
+    *,
+    tenant: str = "acme",
+    at: datetime = NOW,
+    took_s: float = 2.0,
+    winner: str | None = "dev-001",
+    model: str = "m-1",
+    first: int = 1,
+    degraded: bool = False,
+) -> Written:
+    """A deliberation of a developer and a tester, who spend 10 and 5 tokens each time."""
+    story, moment = Story(id), at + timedelta(seconds=took_s)
+    accepted = story.accepted().model_copy(update={"ts": at})
+    agents = (AgentSpec(agent_id="dev-001", role="DEV"), AgentSpec(agent_id="dev-002", role="QA"))
+    accepted = accepted.model_copy(
+        update={"specification": accepted.specification.model_copy(update={"agents": agents})}
+    )
+    usage = Usage(prompt_tokens=10, cached_tokens=4, completion_tokens=5, calls=1)
+    answers = [
+        story.finished(agent.agent_id).model_copy(update={"role": agent.role, "usage": usage, "model": named})
+        for agent, named in zip(agents, (model, "m-2"), strict=True)
+    ]
+    verdict = Verdict(
+        winner=winner, content=None, ranking=(), margin=None, tie=winner is None, dissent=(), agreement=0.5,
+        strategy=StrategyRef(name="independent", version=1), calls=2,
+    )  # fmt: skip
+    completed = story.completed().model_copy(update={"ts": moment, "verdict": verdict})
+    if degraded:
+        completed = completed.model_copy(update={"degraded": Degraded.model_construct()})
+    facts = [accepted, story.opened(), *answers, story.closed(), completed]
+    stem = prefix(tenant, id)
+    records = [Record(f"{stem}.{suffix(fact)}", number, encode(fact)) for number, fact in enumerate(facts, first)]
+    state = state_of(records)
+    assert state is not None
+    return Written(tenant, id, at=at, state=state, records=records)
+
+
+async def stats(
+    store: Store,
+    by: StatsGroup | None = None,
+    *,
+    tenant: str | None = "acme",
+    since: datetime = NOW,
+    until: datetime | None = None,
+) -> Stats:
+    return await store.stats(StatsFilter(tenant, since, until, AS_OF, by), Counter())
+
+
+async def test_figures_are_those_of_the_period(store: Store) -> None:
+    await store.write(EPOCH, [ended(f"d{number}", took_s=number, first=10 * number) for number in range(1, 11)])
+
+    found = await stats(store)
+
+    assert (found.total, found.completed, found.active, found.groups) == (10, 10, 0, ())
+    assert found.seconds.mean == 5.5 and (found.from_, found.to) == (NOW, AS_OF)
+    assert (found.seconds.p50, found.seconds.p95, found.seconds.p99) == (5, 10, 10)
+    assert (found.tokens.prompt_tokens, found.tokens.cached_tokens, found.tokens.completion_tokens) == (200, 80, 100)
+    assert (found.agreement, found.degraded_share) == (0.5, 0)
+
+
+async def test_roles_and_models_have_their_own_tokens_and_wins(store: Store) -> None:
+    winners = ["dev-001", "dev-001", "dev-002", None]
+    await store.write(EPOCH, [ended(f"d{place}", winner=each, first=10 * place) for place, each in enumerate(winners)])
+
+    found = {by: (await stats(store, by)).groups for by in ("role", "model", "strategy", "tenant", "day")}
+
+    wins = [(each.name, each.wins) for each in (*found["role"], *found["model"])]
+    assert [(name, won.won, won.decided) for name, won in wins if won is not None] == [
+        ("DEV", 2, 3), ("QA", 1, 3), ("m-1", 2, 3), ("m-2", 1, 3),
+    ]  # fmt: skip
+    assert [(each.total, each.tokens.prompt_tokens) for each in found["role"]] == [(4, 40), (4, 40)]
+    assert [(each.name, each.total, each.tokens.prompt_tokens, each.wins) for each in found["strategy"]] == [
+        ("independent", 4, 80, None)
+    ]
+    assert [each.name for each in (*found["tenant"], *found["day"])] == ["acme", "2026-01-01"]
+
+
+async def test_a_period_is_exact_at_both_ends(store: Store) -> None:
+    times = [NOW + timedelta(hours=hours) for hours in range(0, 96, 5)]
+    times += [NOW + timedelta(minutes=minutes) for minutes in (59, 61, 119)]
+    times.sort()
+    await store.write(EPOCH, [ended(f"d{at:%d%H%M}", at=at, first=10 * place + 1) for place, at in enumerate(times)])
+    bounds = [NOW + timedelta(hours=hours) for hours in (-3, 0, 1, 1.01, 1.5, 2, 6, 20, 24, 30.5, 48, 72, 95, 99)]
+
+    for since in bounds:
+        for until in (*(each for each in bounds if each > since), None):
+            found = await stats(store, "day", since=since, until=until)
+            within = [at for at in times if since <= at and (until is None or at < until)]
+            assert found.total == len(within) == sum(each.total for each in found.groups), (since, until)
+            assert [each.name for each in found.groups] == sorted({f"{at:%Y-%m-%d}" for at in within})
+
+
+async def test_what_runs_counts_beside_what_has_ended(store: Store) -> None:
+    await store.write(EPOCH, [ended("d1")])
+
+    asked = StatsFilter("acme", NOW, None, AS_OF, "strategy")
+    found = await store.stats(asked, Counter({"": 3, "vote": 2, "independent": 1}))
+
+    assert (found.total, found.active, found.completed) == (4, 3, 1)
+    assert [(each.name, each.total, each.active) for each in found.groups] == [("independent", 2, 1), ("vote", 2, 2)]
+
+
+async def test_tenants_are_counted_apart(store: Store) -> None:
+    await store.write(
+        EPOCH, [ended("d1"), ended("d1", tenant="rival", first=50), ended("d2", tenant="rival", first=70)]
+    )
+
+    assert (await stats(store)).total == 1
+    everyone = await stats(store, "tenant", tenant=None)
+    assert [(each.name, each.total) for each in everyone.groups] == [("acme", 1), ("rival", 2)]
+    assert everyone.total == 3
+
+
+@pytest.mark.parametrize("begin", [NOW, NOW + timedelta(hours=1)])
+async def test_a_deletion_leaves_no_trace_in_statistics(store: Store, database_url: str, begin: datetime) -> None:
+    await store.write(EPOCH, [ended("d1", at=NOW + timedelta(hours=2), model="gone")])
+    await store.delete("acme", "d1", AS_OF)
+    await store.write(EPOCH, [ended("d1", at=NOW + timedelta(hours=2), model="gone")])
+
+    found = await stats(store, "model", since=begin)
+
+    assert (found.total, found.tokens.prompt_tokens, found.groups) == (0, 0, ())
+    assert await counted(database_url) == (0, 0)
+
+
+async def test_what_expired_leaves_the_sums(store: Store, database_url: str) -> None:
+    await store.write(EPOCH, [ended("d1"), ended("d2", at=NOW + DAY, first=20)])
+
+    await store.expire(NOW + DAY)
+
+    assert (await stats(store)).total == 1
+    await store.expire(NOW + 2 * DAY)
+    assert await counted(database_url) == (0, 0)
+
+
+async def test_projectors_that_write_the_same_at_once_count_it_once(store: Store, database_url: str) -> None:
+    draw = Random(5)
+    batches = [
+        [ended(f"d{number}", took_s=number, first=number * 100 + draw.randrange(3)) for number in range(30)]
+        for _ in range(6)
+    ]
+    for batch in batches:
+        draw.shuffle(batch)
+    await asyncio.gather(*(store.write(EPOCH, batch) for batch in batches))
+    await store.delete("acme", "d3", AS_OF)
+
+    assert (await stats(store)).total == 29
+    assert await differing(database_url) == []
+
+
+async def test_a_later_fact_replaces_what_was_counted(store: Store, database_url: str) -> None:
+    whole = ended("d1")
+    early = replace(whole, state=state_of(whole.records[:2]), records=whole.records[:2])
+    for each in (early, whole, whole, early, ended("d1", took_s=9, first=50)):
+        await store.write(EPOCH, [each])
+
+    found = await stats(store, "role")
+
+    assert [(each.name, each.total, each.tokens.prompt_tokens) for each in found.groups] == [
+        ("DEV", 1, 10),
+        ("QA", 1, 10),
+    ]
+    assert await differing(database_url) == []
+
+
+async def test_what_an_engine_makes_up_stops_no_copy(store: Store) -> None:
+    names = ["m" * 200 + "1", "m" * 200 + "2", "a\0b", ""]
+    written = [ended(f"d{place}", model=name, first=10 * place + 1) for place, name in enumerate(names)]
+    huge = ended("huge", first=900)
+    assert huge.state is not None
+    calls = {
+        id: each.model_copy(update={"usage": Usage(prompt_tokens=10**30, completion_tokens=-5)})
+        for id, each in huge.state.finished.items()
+    }
+    await store.write(EPOCH, [*written, replace(huge, state=replace(huge.state, finished=calls))])
+
+    found = await stats(store, "model")
+
+    assert [(each.name[:3], each.total) for each in found.groups] == [
+        ("", 1),
+        ("ab", 1),
+        ("m-1", 1),
+        ("m-2", 5),
+        ("mmm", 2),
+    ]
+    assert found.tokens.prompt_tokens > 10**12 and found.tokens.completion_tokens == 4 * 10
+
+
+async def test_the_migration_counts_what_is_there_already(empty_url: str) -> None:
+    await migrate(empty_url)
+    database = await Database.connect(empty_url)
+    await Store(database).write(EPOCH, [ended("d1"), ended("d2", tenant="rival", took_s=5, first=20)])
+    expected = await sums(database)
+    await database.close()
+    await downgraded(empty_url)
+
+    await migrate(empty_url)
+
+    database = await Database.connect(empty_url)
+    found = await sums(database)
+    await database.close()
+    assert found == expected and len(found) == 2 * 2 * 5
+
+
+async def sums(database: Database) -> Sequence[object]:
+    async with database.begin() as connection:
+        return (await connection.execute(select(rollups).order_by(*(rollups.c[name] for name in ROLLUP_KEY)))).all()
+
+
+async def downgraded(url: str) -> None:
+    """Make the database one of version 0003."""
+    database = await Database.connect(url)
+    async with database.begin() as connection:
+        await connection.run_sync(lambda sync: (measures.drop(sync), rollups.drop(sync)))
+        await connection.exec_driver_sql("DROP INDEX deliberations_by_tenant_and_age")
+        await connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0003'")
+    await database.close()
+
+
+async def counted(url: str) -> tuple[int, int]:
+    """The numbers of rows of both tables."""
+    database = await Database.connect(url)
+    async with database.begin() as connection:
+        found = [
+            (await connection.execute(select(func.count()).select_from(each))).scalar_one()
+            for each in (measures, rollups)
+        ]
+    await database.close()
+    return found[0], found[1]
+
+
+async def differing(url: str) -> Sequence[object]:
+    """The sums that are not those of all measures."""
+    expected = set[tuple[object, ...]]()
+    database = await Database.connect(url)
+    async with database.begin() as connection:
+        for width_us in WIDTHS_US:
+            width, begin_us = literal(width_us, BigInteger), measures.c.created_us - measures.c.created_us % width_us
+            rows = select(measures, width.label("width_us"), begin_us.label("begin_us")).subquery().c
+            key, added = [rows[name] for name in ROLLUP_KEY], [func.sum(rows[name]) for name in AMOUNTS]
+            expected |= {tuple(row) for row in await connection.execute(select(*key, *added).group_by(*key))}
+        chosen = select(*(rollups.c[name] for name in (*ROLLUP_KEY, *AMOUNTS)))
+        found = {tuple(row) for row in await connection.execute(chosen)}
+    await database.close()
+    return sorted(map(str, expected ^ found))
+
+
+def test_classes_of_durations_are_narrow() -> None:
+    assert duration_class(0) == duration_class(999) == 0
+    by_class = dict[int, list[int]]()
+    for took_us in (int(1_000 * 1.01**step) for step in range(2_000)):
+        by_class.setdefault(duration_class(took_us), []).append(took_us)
+    assert list(by_class) == sorted(by_class)
+    assert all(times[-1] < 1.1 * times[0] for times in by_class.values())

@@ -1,0 +1,160 @@
+"""What is exported from one database is the same after an import into another, of the same kind or not."""
+
+import random
+import tracemalloc
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from app.archive.database.connection import Database
+from app.archive.database.migrate import migrate
+from app.archive.database.store import ArchivedRow, RowFilter, Store
+from app.archive.transfer import export_archive, import_archive
+from app.deliberation.errors import Gone, InvalidRequest
+from tests.integration.archive.test_store import EPOCH, records_of, told, written
+from tests.story import NOW, Story
+
+HOSTILE = '{"answer":"\\u0000 \U0001f600 \u2028 \' -- %s \\n 1e-7 \\ud83d\\ude00"}'
+
+
+@pytest.fixture
+async def other(tmp_path: Path) -> AsyncIterator[Store]:
+    """An empty SQLite archive."""
+    url = f"sqlite:///{tmp_path / 'other.db'}"
+    await migrate(url)
+    database = await Database.connect(url)
+    yield Store(database)
+    await database.close()
+
+
+async def exported(store: Store, chosen: RowFilter | None = None, counts: Counter[str] | None = None) -> list[bytes]:
+    counts = Counter[str]() if counts is None else counts
+    return [line async for line in export_archive(store, chosen or RowFilter(), counts)]
+
+
+async def rows_of(store: Store) -> list[ArchivedRow]:
+    return [row async for row in store.rows(RowFilter())]
+
+
+async def fill(store: Store) -> None:
+    """Deliberations of two logs, one that has not ended, and one that was deleted."""
+    for number, epoch in enumerate((EPOCH, "ffffffff")):
+        stories = [Story(f"{number}{place:025d}") for place in range(30)]
+        await store.write(epoch, [written(records_of(each, told(each, HOSTILE), 7)) for each in stories])
+    await store.write(EPOCH, [written(records_of(Story("running"), told(Story("running"))[:2]))])
+    await store.delete("acme", "deleted", NOW + timedelta(days=1))
+
+
+async def test_an_import_holds_what_was_exported(store: Store, other: Store) -> None:
+    await fill(store)
+    counts = Counter[str]()
+    lines = await exported(store, counts=counts)
+    read = await import_archive(other, lines)
+    back = await exported(other)
+
+    assert lines == back and len(lines) == 63
+    assert counts == {"deliberations": 60, "tombstones": 1, "unfinished": 1}
+    assert read == {"deliberations": 60, "tombstones": 1}
+    assert [row for row in await rows_of(store) if row.deliberation_id != "running"] == await rows_of(other)
+    with pytest.raises(Gone):
+        await other.read("acme", "deleted")
+
+
+async def test_an_import_goes_from_sqlite_to_each_database(store: Store, other: Store) -> None:
+    await fill(other)
+    lines = await exported(other)
+
+    await import_archive(store, lines)
+
+    assert await exported(store) == lines
+
+
+async def test_a_repeated_import_changes_nothing_and_brings_nothing_back(store: Store, other: Store) -> None:
+    await fill(store)
+    lines = await exported(store)
+    await import_archive(other, lines)
+    await other.delete("acme", f"0{3:025d}", NOW)
+
+    await import_archive(other, lines)
+
+    counts = Counter[str]()
+    await exported(other, counts=counts)
+    assert counts == {"deliberations": 59, "tombstones": 2}
+
+
+async def test_filters_choose_by_tenant_and_time(store: Store, other: Store) -> None:
+    await fill(store)
+    counts = [Counter[str]() for _ in range(4)]
+    await exported(store, RowFilter(tenant="umbrella"), counts[0])
+    await exported(store, RowFilter(since=NOW + timedelta(seconds=1)), counts[1])
+    await exported(store, RowFilter(until=NOW), counts[2])
+    await import_archive(other, await exported(store, RowFilter("acme", NOW, NOW + timedelta(seconds=1)), counts[3]))
+
+    assert [sum(each.values()) for each in counts] == [0, 1, 0, 61]
+    assert len(await rows_of(other)) == 60
+
+
+async def test_an_archive_of_other_logs_takes_no_import(store: Store, other: Store) -> None:
+    await fill(store)
+    await other.write("12345678", [written(records_of(Story("own"), told(Story("own"))))])
+
+    with pytest.raises(InvalidRequest, match=r"other logs\. Import into a new, empty database"):
+        await import_archive(other, await exported(store))
+
+    assert [row.deliberation_id for row in await rows_of(other)] == ["own"]
+
+
+Spoil = Callable[[list[bytes]], list[bytes]]
+SPOILED: list[tuple[Spoil, str]] = [
+    (lambda lines: lines[:-1], "not complete"),
+    (lambda lines: [], "not complete"),
+    (lambda lines: [*lines[:2], lines[2][:40]], "Line 3 is not JSON"),
+    (lambda lines: lines[1:], "Line 1 is out of place"),
+    (lambda lines: [lines[0], *lines], "Line 2 is out of place"),
+    (lambda lines: [*lines, lines[1]], "is out of place"),
+    (lambda lines: [lines[0], lines[1], lines[1]], "Line 3 repeats"),
+    (lambda lines: [lines[0], b'{"hello":1}'], "Line 2 is no line of an export"),
+    (lambda lines: [lines[0], b"[]"], "Line 2 is no line of an export"),
+    (lambda lines: [lines[0].replace(b'n":1', b'n":2'), *lines[1:]], "version"),
+    (lambda lines: [lines[0], lines[1].replace(EPOCH.encode(), b"no")], "names a log"),
+    (lambda lines: [lines[0], lines[1].replace(b"acme", b"a.*")], "tenant"),
+    (lambda lines: [lines[0], lines[1].replace(b"[8,", b"[7,")], "out of place"),
+    (lambda lines: [lines[0], lines[1].replace(b"call.finished", b"call.delta")], "no fact"),
+    (lambda lines: [lines[0], lines[1].replace(b"deliberation.completed", b"?")], "no fact"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "complaint"), SPOILED)
+async def test_what_is_no_export_is_refused_by_its_line(
+    spoil: Spoil, complaint: str, other: Store, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path / 'source.db'}"
+    await migrate(url)
+    database = await Database.connect(url)
+    await fill(Store(database))
+    lines = await exported(Store(database))
+    await database.close()
+
+    with pytest.raises(InvalidRequest, match=complaint):
+        await import_archive(other, spoil(lines))
+
+
+async def test_memory_is_bounded_whatever_the_archive_holds(store: Store, other: Store) -> None:
+    """120 deliberations of a megabyte each pass through, and few of them are in memory at once."""
+    draw = random.Random(1)
+    for place in range(0, 120, 10):
+        stories = [Story(f"{number:026d}") for number in range(place, place + 10)]
+        text = draw.randbytes(500_000).hex()
+        await store.write(EPOCH, [written(records_of(each, told(each, f'{{"answer":"{text}"}}'))) for each in stories])
+
+    tracemalloc.start()
+    size = 0
+    async for line in export_archive(store, RowFilter(), Counter()):
+        size += len(line)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert size > 240_000_000 and peak < size / 2
