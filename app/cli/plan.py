@@ -1,0 +1,122 @@
+"""`deliberate plan approve | show`: starts one deliberation per role of a plan, and shows what became of them."""
+
+import json
+import sys
+from datetime import UTC, datetime
+from getpass import getuser
+from pathlib import Path
+from typing import Annotated, Any, cast
+from urllib.parse import quote
+from uuid import uuid4
+
+import typer
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from app.cli.client import JsonObject, parsed
+from app.cli.exits import EXIT_HELP, CommandError, Exit, cause, naming_options, output, run
+from app.cli.options import ApiKeyOption, JsonOption, StackOption, UrlOption
+from app.cli.render.ranking import plain
+from app.cli.show import print_resource
+from app.cli.target import gateway_client
+from app.deliberation.roles import Complexity
+from app.planning.resources import ApprovedPlan
+
+plan_cli = typer.Typer(no_args_is_help=True, help="Approve plans and see what became of them.", epilog=EXIT_HELP)
+
+_TASKS: dict[Complexity, tuple[str, str]] = {
+    "basic": ("Show the time of the last login", "Users see below their name when they logged in last."),
+    "medium": ("Log in by a link", "Users log in by a link that is sent to them, valid once and for ten minutes."),
+    "complex": (
+        "Move sessions out of the database",
+        "Sessions move to a store of their own, without a user being logged out and with a way back.",
+    ),
+}
+_STYLES = {"completed": "green", "failed": "red", "timeout": "red", "cancelled": "red", "gone": "dim"}
+
+CaseOption = Annotated[
+    Complexity | None, typer.Option("--case", help="An example of a plan with two, three or four roles.")
+]
+FileOption = Annotated[str | None, typer.Option("--file", metavar="FILE", help="A plan as JSON; - reads stdin.")]
+PlanArgument = Annotated[str, typer.Argument(metavar="PLAN", help="Id of the plan.")]
+
+
+def example_plan(case: Complexity) -> JsonObject:
+    """A new plan of this complexity."""
+    title, description = _TASKS[case]
+    return {
+        "story_id": f"story-{uuid4().hex[:8]}",
+        "plan_id": f"plan-{uuid4().hex[:8]}",
+        "approved_by": getuser(),
+        "timestamp": datetime.now(UTC).isoformat(timespec="seconds"),
+        "title": title,
+        "description": description,
+        "complexity": case,
+    }
+
+
+def read_plan(file: str) -> JsonObject:
+    """The plan in a file or on stdin; raises CommandError unless it is a JSON object."""
+    remedy = "name a file with a plan as JSON, or - for stdin"
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+        document: Any = json.loads(text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandError(Exit.USAGE, "unreadable_file", f"--file {file}: {cause(error)}", remedy=remedy) from error
+    except json.JSONDecodeError as error:
+        raise CommandError(Exit.USAGE, "invalid_json", f"--file {file}: {error}", remedy=remedy) from error
+    if not isinstance(document, dict):
+        raise CommandError(Exit.USAGE, "invalid_json", f"--file {file} holds no JSON object", remedy=remedy)
+    return cast(JsonObject, document)
+
+
+def plan_text(plan: ApprovedPlan) -> RenderableType:
+    """A line for the plan, and one for each role."""
+    table = Table.grid(padding=(0, 2))
+    for role in plan.roles:
+        table.add_row(
+            "  ", plain(role.role), Text(role.status, _STYLES.get(role.status, "yellow")), role.deliberation_id
+        )
+    style = {"completed": "green", "failed": "red"}.get(plan.status, "yellow")
+    return Group(Text.assemble(plain(f"{plan.id} of {plan.story_id}: "), (plan.status, style)), table)
+
+
+@plan_cli.command(epilog=EXIT_HELP)
+def approve(
+    case: CaseOption = None,
+    file: FileOption = None,
+    url: UrlOption = None,
+    data_dir: StackOption = None,
+    api_key: ApiKeyOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Start one deliberation per role of a plan. The same plan again starts nothing twice."""
+
+    async def work() -> Exit:
+        if (case is None) == (file is None):
+            detail = "a plan comes from --case or from --file, and from one of them"
+            remedy = "give --case basic, or --file FILE"
+            raise CommandError(Exit.USAGE, "missing_option", detail, remedy=remedy)
+        plan = example_plan(case) if case is not None else read_plan(file or "")
+        async with gateway_client(url, data_dir, api_key) as gateway:
+            # A faulty field of the file is an error of usage.
+            with naming_options({} if file is None else {"": "--file {}"}):
+                document = await gateway.approve(plan)
+        return output(document, lambda: plan_text(parsed(ApprovedPlan, document)), as_json=as_json)
+
+    run(work, as_json=as_json)
+
+
+@plan_cli.command(epilog=EXIT_HELP)
+def show(
+    plan_id: PlanArgument,
+    url: UrlOption = None,
+    data_dir: StackOption = None,
+    api_key: ApiKeyOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the state of each role of a plan, and of the whole."""
+    path = f"/plans/{quote(plan_id, safe='')}"
+    unknown = "`deliberate show ID` of one of its deliberations names its plan_id"
+    print_resource(path, ApprovedPlan, plan_text, url, data_dir, api_key, as_json=as_json, unknown=unknown)

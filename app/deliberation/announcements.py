@@ -1,0 +1,271 @@
+"""Messages for other services: the end of a deliberation with all that led to it, and each recorded answer.
+
+Texts are bounded, since a message of NATS is: a longer one is cut, with a mark that names where the whole is.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from pydantic import AwareDatetime, Field
+
+from app.deliberation.calls import FactProblem, Usage
+from app.deliberation.errors import InvalidOutput
+from app.deliberation.facts import (
+    TERMINAL_STATUS,
+    CallFinished,
+    Degraded,
+    End,
+    PlannedCall,
+    TerminalStatus,
+    TotalUsage,
+    Verdict,
+)
+from app.deliberation.fold import State, usage
+from app.deliberation.outputs import Answer, DebateTurn, Output, Program, Revision, parse_output
+from app.deliberation.specification import AgentSpec, Token, Value
+
+TEXT_CHARS_MAX = 16_384
+# Of all texts of one announcement together; a third of what nats-server takes by default, in the widest letters.
+TEXTS_CHARS_MAX = 80_000
+_ISSUES_MAX = 1_000
+
+AnswerStatus = Literal["answered", "failed", "late", "skipped"]
+
+
+class AnnouncedAnswer(Value, frozen=True):
+    """A member's final answer."""
+
+    agent_id: Token
+    role: str
+    model: str | None
+    status: AnswerStatus = Field(description="`late`: after its stage had closed; `skipped`: the end came first")
+    content: str | None = Field(description="The version that stands in the ranking, else the last; null without any")
+    usage: Usage
+    duration_ms: int = Field(description="Of all its calls together")
+    problem: FactProblem | None = Field(description="Of its last failed call; null where there is content")
+
+
+class AnswerCounts(Value, frozen=True):
+    """Members of the council by what became of them."""
+
+    total: int
+    succeeded: int
+    failed: int
+
+
+class Announcement(Value, frozen=True):
+    """The end of a deliberation, with all that a consumer needs without asking back.
+
+    `type`, `deliberation_id`, `ts`, `verdict`, `problem`, `usage` and `degraded` are those of the terminal event.
+    """
+
+    type: str
+    deliberation_id: Token
+    task_id: Token = Field(description="The deliberation's id, under the name that consumers of old know")
+    ts: AwareDatetime
+    tenant: str
+    status: TerminalStatus
+    task: str | None = Field(description="Null, as all of the request, where the log is damaged")
+    strategy: str | None
+    metadata: dict[str, str]
+    roles: tuple[str, ...]
+    results: tuple[AnnouncedAnswer, ...]
+    counts: AnswerCounts
+    duration_ms: int | None = Field(description="From acceptance to end")
+    verdict: Verdict | None
+    problem: FactProblem | None
+    usage: TotalUsage
+    degraded: Degraded | None
+    url: str = Field(description="Path of the deliberation at any gateway")
+
+
+class AgentProposal(Value, frozen=True):
+    """An answer with its author."""
+
+    content: str
+    author_id: Token
+    author_role: str
+    model: str | None
+    temperature: float | None
+    tokens: int
+
+
+class AgentResponse(Value, frozen=True):
+    """One recorded outcome of a call: with a `proposal` on `agent.response.completed`, else on `.failed`."""
+
+    task_id: Token = Field(description="The deliberation's id")
+    call_id: Token
+    tenant: str
+    agent_id: Token
+    role: str
+    status: Literal["completed", "failed"]
+    proposal: AgentProposal | None = None
+    error: str | None = None
+    error_type: str | None = Field(default=None, description="The problem's code")
+    model: str | None
+    diversity: bool = Field(description="Whether the agent varies its sampling: all but the council's first do")
+    usage: Usage
+    duration_ms: int
+    timestamp: AwareDatetime
+
+
+def cut(text: str, deliberation_id: str, chars_max: int = TEXT_CHARS_MAX) -> str:
+    """The text, or its beginning with a mark that names where the whole is."""
+    if len(text) <= chars_max:
+        return text
+    return f"{text[:chars_max]}… [cut after {chars_max} of {len(text)} characters; whole: {_path(deliberation_id)}]"
+
+
+def announcement(tenant: str, end: End, state: State | None) -> Announcement:
+    """Builds the announcement of an end. `state` has the facts before it; it is None if the log is damaged."""
+    status, id = TERMINAL_STATUS[end.type], end.deliberation_id
+    results = () if state is None else tuple(_results(state, end))
+    texts = 2 + sum(result.content is not None for result in results)
+    chars_max = min(TEXT_CHARS_MAX, TEXTS_CHARS_MAX // texts)
+    verdict = end.verdict
+    if verdict is not None and verdict.content is not None:
+        verdict = verdict.model_copy(update={"content": cut(verdict.content, id, chars_max)})
+    specification = None if state is None else state.specification
+    succeeded = sum(result.content is not None for result in results)
+    accepted_at = None if state is None else state.accepted.ts
+    return Announcement(
+        type=end.type,
+        deliberation_id=id,
+        task_id=id,
+        ts=end.ts,
+        tenant=tenant,
+        status=status,
+        task=specification and cut(specification.task, id, chars_max),
+        strategy=specification and specification.strategy,
+        metadata={} if specification is None else specification.metadata,
+        roles=() if specification is None else tuple(dict.fromkeys(agent.role for agent in specification.agents)),
+        results=tuple(
+            result.model_copy(update={"content": result.content and cut(result.content, id, chars_max)})
+            for result in results
+        ),
+        counts=AnswerCounts(total=len(results), succeeded=succeeded, failed=len(results) - succeeded),
+        duration_ms=accepted_at and round((end.ts - accepted_at).total_seconds() * 1_000),
+        verdict=verdict,
+        problem=end.problem,
+        usage=end.usage,
+        degraded=end.degraded,
+        url=_path(id),
+    )
+
+
+def agent_response(
+    tenant: str, finished: CallFinished, form: Output, *, temperature: float | None, first_agent: str
+) -> AgentResponse:
+    """Builds the message of one recorded outcome; `first_agent` is the council's first, which keeps its sampling."""
+    common: dict[str, Any] = {
+        "task_id": finished.deliberation_id,
+        "call_id": finished.call_id,
+        "tenant": tenant,
+        "agent_id": finished.agent_id,
+        "role": finished.role,
+        "model": finished.model,
+        "diversity": finished.agent_id != first_agent,
+        "usage": finished.usage,
+        "duration_ms": finished.duration_ms,
+        "timestamp": finished.ts,
+    }
+    if finished.text is None:
+        problem = finished.problem
+        return AgentResponse(
+            **common, status="failed", error=problem and problem.detail, error_type=problem and problem.code
+        )
+    content = _content(form, finished.text)
+    proposal = AgentProposal(
+        content=cut(finished.text if content is None else content, finished.deliberation_id),
+        author_id=finished.agent_id,
+        author_role=finished.role,
+        model=finished.model,
+        temperature=temperature,
+        tokens=finished.usage.completion_tokens,
+    )
+    return AgentResponse(**common, status="completed", proposal=proposal)
+
+
+def recorded_responses(tenant: str, state: State) -> Iterator[AgentResponse]:
+    """The response of every recorded outcome of a deliberation."""
+    members = {agent.agent_id: agent for agent in state.specification.agents}
+    first_agent = state.specification.agents[0].agent_id
+    for stage in state.stages:
+        for planned in stage.opened.calls:
+            finished, member = state.finished.get(planned.call_id), members.get(planned.agent_id)
+            if finished is not None:
+                temperature = None if member is None else member.sampling.temperature
+                form = _form(state, planned)
+                yield agent_response(tenant, finished, form, temperature=temperature, first_agent=first_agent)
+
+
+def _path(deliberation_id: str) -> str:
+    return f"/deliberations/{deliberation_id}"
+
+
+def _form(state: State, planned: PlannedCall) -> Output:
+    constraints = state.specification.constraints
+    criteria = tuple(criterion.id for criterion in constraints.rubric)
+    # A revision may answer any issue: the number of issues in its prompt is not recorded.
+    form = Output(kind=planned.output, labels=tuple(planned.labels), criteria=criteria, issues=_ISSUES_MAX)
+    return form.with_answers_of(constraints.answer_schema)
+
+
+def _content(form: Output, text: str) -> str | None:
+    """The answer in an engine's text; None for other outputs, and for a text that another version accepted."""
+    try:
+        match parse_output(form, text):
+            case Answer(answer=answer) | DebateTurn(answer=answer) | Revision(answer=answer):
+                return answer
+            case Program(code=code):
+                return code
+            case _:
+                return None
+    except InvalidOutput:
+        return None
+
+
+def _results(state: State, end: End) -> Iterator[AnnouncedAnswer]:
+    """The final answer of each member, in the order of the ranking, then of the council."""
+    standings = {} if end.verdict is None else {each.agent_id: each for each in end.verdict.ranking}
+    places = {agent_id: place for place, agent_id in enumerate(standings)}
+    spent = {each.agent_id: each for each in usage(state).by_agent}
+    members = sorted(state.specification.agents, key=lambda agent: places.get(agent.agent_id, len(places)))
+    for agent in members:
+        versions, status, model, problem, duration_ms = _work(state, agent)
+        standing = standings.get(agent.agent_id)
+        chosen = len(versions) - 1 if standing is None else min(standing.version, len(versions) - 1)
+        content = versions[chosen] if versions else None
+        yield AnnouncedAnswer(
+            agent_id=agent.agent_id,
+            role=agent.role,
+            model=model,
+            status=status,
+            content=content,
+            usage=spent.get(agent.agent_id, Usage()),
+            duration_ms=duration_ms,
+            problem=problem if content is None else None,
+        )
+
+
+def _work(state: State, agent: AgentSpec) -> tuple[list[str], AnswerStatus, str | None, FactProblem | None, int]:
+    """A member's counted texts, the status of its first answer, its model, its last problem, and its calls' time."""
+    versions, model, problem, duration_ms = list[str](), agent.model, None, 0
+    status: AnswerStatus | None = None
+    for stage in state.stages:
+        seen = None if stage.closed is None else set(stage.closed.seen)
+        for planned in stage.opened.calls:
+            finished = state.finished.get(planned.call_id)
+            if planned.agent_id != agent.agent_id or finished is None:
+                continue
+            duration_ms += finished.duration_ms
+            late = seen is not None and planned.call_id not in seen
+            problem = finished.problem or problem
+            if status is None:
+                status = "failed" if finished.problem is not None else "late" if late else "answered"
+            text = None if late or finished.text is None else _content(_form(state, planned), finished.text)
+            # A text fused from several candidates is no member's version.
+            if text is not None and (planned.output != "answer" or stage.opened.purpose == "propose"):
+                versions.append(text)
+                model = finished.model or model
+    return versions, status or "skipped", model, problem, duration_ms

@@ -1,0 +1,18 @@
+"""The process that takes plans: `python -m app.planning` reads the environment and runs until it receives a signal."""
+
+from app.log.seal import LogSeal
+from app.observability.process import run_process
+from app.planning.service import serve
+from app.planning.settings import PlanningSettings
+from app.routes.roles import read_roles
+
+
+def _settings() -> PlanningSettings:
+    settings = PlanningSettings()
+    LogSeal.of_file(settings.log_key_file)
+    read_roles(settings.roles_file)
+    return settings
+
+
+if __name__ == "__main__":
+    run_process(_settings, serve)

@@ -1,0 +1,114 @@
+"""Works off the events of the planning service: starts plans, keeps transitions, rejects what cannot be read."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import structlog
+from pydantic import AwareDatetime, Field
+
+from app.api.problems import PROBLEM_DOCUMENTS, answer_to, problem
+from app.api.request_body import parsed_body
+from app.api.requests import Submission
+from app.api.schemas import Problem, Resource, dump
+from app.deliberation.errors import ArchiveUnavailable, DeliberationError, JournalUnavailable, QueueFull
+from app.deliberation.ports import Record
+from app.deliberation.specification import ContextStatus
+from app.log.journal import JetStreamJournal
+from app.log.queue_worker import ItemDeferred
+from app.planning.events import PlanRequest, StoryTransition
+from app.planning.plans import Plans
+from app.planning.stories import keep_transition
+
+APPROVED = "planning.plan.approved"
+REJECTED = "planning.plan.rejected"
+RECEIVED_CHARS_MAX = 4_096
+ARCHIVE_RETRY_S = 5.0
+
+log = structlog.get_logger(__name__)
+
+
+class PlanRejected(Resource):
+    """The answer to an event that starts nothing."""
+
+    subject: str = Field(description="The subject of the event")
+    sequence: int = Field(description="Its sequence in PLANNING_EVENTS; a rejection with a known one is a repetition")
+    rejected_at: AwareDatetime
+    plan_id: str | None = Field(description="As given; null where it cannot be read")
+    story_id: str | None
+    problem: Problem
+    received: str = Field(description=f"The beginning of the event, at most {RECEIVED_CHARS_MAX} characters")
+
+
+class PlanConsumer:
+    """`counts` counts events: `started`, `repeated`, `delayed`, `rejected`, `transitions`."""
+
+    def __init__(self, journal: JetStreamJournal, plans: Plans, tenants: Sequence[str]) -> None:
+        self.counts: Counter[str] = Counter()
+        self._journal = journal
+        self._plans = plans
+        self._tenants = tenants
+
+    @property
+    def contexts(self) -> Mapping[ContextStatus, int]:
+        """Answers of the context service by status; empty where none is asked."""
+        hydrator = self._plans.deliberations.context
+        return {} if hydrator is None else hydrator.counts
+
+    async def take(self, event: Record) -> None:
+        """Work off one event. Raises ItemDeferred while the queue is full, and JournalUnavailable."""
+        try:
+            await (self._approve(event) if event.subject == APPROVED else self._transit(event))
+        except QueueFull as full:
+            self.counts["delayed"] += 1
+            log.info("plan_delayed", sequence=event.sequence, delay_s=full.retry_after_s, reason=str(full))
+            raise ItemDeferred(full.retry_after_s) from full
+        except ArchiveUnavailable as exc:
+            log.warning("plan_delayed", sequence=event.sequence, delay_s=ARCHIVE_RETRY_S, reason=str(exc))
+            raise ItemDeferred(ARCHIVE_RETRY_S) from exc
+        except JournalUnavailable:
+            raise
+        except DeliberationError as refused:
+            await self._reject(event, refused)
+
+    async def _approve(self, event: Record) -> None:
+        context = {"roles": self._plans.deliberations.roles, "tenants": self._tenants}
+        request = parsed_body(event.data, PlanRequest, context)
+        tenant = request.tenant or self._tenants[0]
+        plan, replayed = await self._plans.approve(tenant, request, Submission())
+        self.counts["repeated" if replayed else "started"] += 1
+        log.info("plan_approved", plan_id=plan.id, tenant=tenant, roles=len(plan.roles), repeated=replayed)
+
+    async def _transit(self, event: Record) -> None:
+        transition = parsed_body(event.data, StoryTransition, {"tenants": self._tenants})
+        await keep_transition(self._journal, transition.tenant or self._tenants[0], transition, event.sequence)
+        self.counts["transitions"] += 1
+
+    async def _reject(self, event: Record, refused: DeliberationError) -> None:
+        document = problem(answer_to(refused, PROBLEM_DOCUMENTS, ""), event.subject, "")
+        rejected = PlanRejected(
+            subject=event.subject,
+            sequence=event.sequence,
+            rejected_at=datetime.now(UTC),
+            problem=document,
+            received=event.data[: 4 * RECEIVED_CHARS_MAX].decode(errors="replace")[:RECEIVED_CHARS_MAX],
+            **_ids(event.data),
+        )
+        await self._journal.publish(REJECTED, dump(rejected), f"rejected.{event.sequence}")
+        self.counts["rejected"] += 1
+        # Pointers and codes alone: the event is not ours to log.
+        faults = [f"{fault.pointer} {fault.code}" for fault in document.errors]
+        log.warning("plan_rejected", subject=event.subject, sequence=event.sequence, code=document.code, faults=faults)
+
+
+def _ids(data: bytes) -> dict[str, str | None]:
+    """The ids of an event where it is JSON and has them."""
+    try:
+        read: Any = json.loads(data)
+    except (ValueError, RecursionError):
+        read = None
+    given = cast("dict[str, Any]", read) if isinstance(read, dict) else dict[str, Any]()
+    ids = {name: given.get(name) for name in ("plan_id", "story_id")}
+    return {name: value[:512] if isinstance(value, str) else None for name, value in ids.items()}

@@ -1,0 +1,93 @@
+"""Approved plans: one deliberation per role, found again by ids that tenant, plan and role determine."""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from app.api.requests import Submission
+from app.deliberation.errors import Gone, IdempotencyConflict, InvalidRequest, NotFound
+from app.deliberation.fold import State
+from app.deliberation.roles import Complexity
+from app.lifecycle.deliberations import Deliberations
+from app.lifecycle.specify import Identity, digest_id
+from app.planning.events import PlanRequest
+from app.planning.resources import ApprovedPlan, RoleStatus, plan_resource
+from app.planning.stories import last_transition
+
+
+class PlanConflict(InvalidRequest):
+    """The plan was approved before with other content."""
+
+    code = "plan_conflict"
+
+
+def role_deliberation_id(tenant: str, plan_id: str, role: str) -> str:
+    """The id of the deliberation of a plan's role."""
+    return digest_id("p", tenant, f"{plan_id}\n{role}")
+
+
+def plan_identity(tenant: str, plan: PlanRequest, role: str) -> Identity:
+    """What all approvals of a plan share, for one role. Who approved it, and when, may differ."""
+    asked = plan.model_dump(mode="json", exclude={"approved_by", "timestamp", "tenant"}) | {"role": role}
+    canonical = json.dumps(asked, sort_keys=True, separators=(",", ":"))
+    return Identity(role_deliberation_id(tenant, plan.plan_id, role), hashlib.sha256(canonical.encode()).hexdigest())
+
+
+@dataclass(frozen=True, slots=True)
+class Plans:
+    """Operations on plans; each raises JournalUnavailable while the log cannot be reached."""
+
+    deliberations: Deliberations
+    roles_by_complexity: Mapping[Complexity, Sequence[str]]
+
+    async def approve(self, tenant: str, plan: PlanRequest, submission: Submission) -> tuple[ApprovedPlan, bool]:
+        """The plan with one accepted deliberation per role, and whether all of them were accepted before.
+
+        Durable when this returns. After QueueFull or another error the same plan continues where it stopped. Raises
+        ValidationFailed, PlanConflict, and what `Deliberations.accept` raises.
+        """
+        roles = plan.resolved_roles(self.roles_by_complexity, self.deliberations.roles)
+        transition = await last_transition(self.deliberations.journal, tenant, plan.story_id)
+        metadata = plan.metadata(roles, {} if transition is None else transition.metadata)
+        found, replayed = dict[str, tuple[str, RoleStatus]](), True
+        for role in roles:
+            identity, request = plan_identity(tenant, plan, role), plan.of_role(role, metadata)
+            try:
+                state, known = await self.deliberations.accept(tenant, request, submission, identity)
+            except IdempotencyConflict:
+                raise PlanConflict(f"Plan {plan.plan_id} was approved before with other content.") from None
+            except Gone:
+                found[role] = identity.id, "gone"
+                continue
+            found[role] = identity.id, _status(state)
+            replayed = replayed and known
+        return plan_resource(plan.plan_id, plan.story_id, found), replayed
+
+    async def find(self, tenant: str, plan_id: str) -> ApprovedPlan:
+        """The plan as its deliberations tell of it; raises NotFound when none of them was ever accepted here."""
+        found = dict(await asyncio.gather(*(self._find(tenant, plan_id, role) for role in self.deliberations.roles)))
+        states = [state for state in found.values() if isinstance(state, State)]
+        if not states:
+            raise NotFound(f"There is no plan {plan_id}, or all of its deliberations are gone.")
+        metadata = states[0].specification.metadata
+        named = metadata.get("plan_roles", "").split(",")
+        found |= dict(await asyncio.gather(*(self._find(tenant, plan_id, role) for role in named if role not in found)))
+        return plan_resource(
+            plan_id,
+            metadata["story_id"],
+            {role: (role_deliberation_id(tenant, plan_id, role), _status(found[role])) for role in named},
+        )
+
+    async def _find(self, tenant: str, plan_id: str, role: str) -> tuple[str, State | RoleStatus]:
+        try:
+            return role, (await self.deliberations.find(tenant, role_deliberation_id(tenant, plan_id, role))).state
+        except NotFound:
+            return role, "waiting"
+        except Gone:
+            return role, "gone"
+
+
+def _status(found: State | RoleStatus) -> RoleStatus:
+    return found.status if isinstance(found, State) else found  # pyright: ignore[reportReturnType] -- the fold's statuses are these

@@ -1,0 +1,103 @@
+"""The process that takes plans: a consumer of the planning service's events, and a port for health checks."""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Awaitable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import structlog
+
+from app.admission.backlog import Backlog
+from app.archive.database.connection import Database
+from app.archive.database.store import Store
+from app.catalog.index import Catalog
+from app.deliberation.strategies import STRATEGIES
+from app.lifecycle.context import ContextHydrator
+from app.lifecycle.deliberations import Deliberations
+from app.log.journal import JetStreamJournal
+from app.log.queue_worker import QueueWorker
+from app.log.seal import LogSeal
+from app.log.stream_settings import PLANNING_CONSUMER, PLANNING_STREAM
+from app.log.work_queue import QueueItem
+from app.observability.process import work_until_stopped
+from app.observability.replica_status import PLANNERS_SUBJECT
+from app.planning.consumer import PlanConsumer
+from app.planning.plans import Plans
+from app.planning.settings import PlanningSettings
+from app.routes.dependencies import SystemClock
+from app.routes.roles import read_roles
+
+# One event at a time, so that a plan finds the transitions that were announced before it.
+SLOTS = 1
+
+log = structlog.get_logger(__name__)
+
+
+async def figures(journal: JetStreamJournal, consumer: PlanConsumer) -> dict[str, Any]:
+    """The consumer's figures, and the queue that all consumers of plans share."""
+    found = await journal.request(f"$JS.API.CONSUMER.INFO.{PLANNING_STREAM}.{PLANNING_CONSUMER}")
+    return {
+        "replica": f"planning-{os.getpid()}",
+        "counts": dict(consumer.counts),
+        "contexts": dict(consumer.contexts),
+        "pending": found.get("num_pending", 0) + found.get("num_ack_pending", 0),
+    }
+
+
+@asynccontextmanager
+async def consumer_of(settings: PlanningSettings) -> AsyncGenerator[tuple[JetStreamJournal, PlanConsumer]]:
+    """A connected consumer that knows the backlog. Waits for the log without a limit.
+
+    Raises JournalUnavailable if the log refuses the connection, InvalidRequest for unreadable roles.
+    """
+    clock, url = SystemClock(), settings.database_url
+    journal = JetStreamJournal(settings.nats_url, name="planning", seal=LogSeal.of_file(settings.log_key_file))
+    database = None if url is None else Database(url.get_secret_value())
+    backlog = Backlog(clock, settings.queue_depth_max, {}, settings.tenant_in_flight_max)
+    catalog = Catalog(clock, backlog, retention_s=settings.retention_s)
+    deliberations = Deliberations(
+        journal,
+        clock,
+        catalog,
+        read_roles(settings.roles_file),
+        STRATEGIES,
+        kept_s=lambda _: settings.retention_s,
+        timeout_s=settings.deliberation_timeout_s,
+        draining=lambda: False,
+        archive=None if database is None else Store(database),
+        context=ContextHydrator(journal, settings.context_timeout_s) if settings.context else None,
+    )
+    try:
+        await journal.open()
+        async with asyncio.TaskGroup() as group:
+            following = group.create_task(catalog.follow(journal))
+            while not catalog.caught_up:  # noqa: ASYNC110 -- once, for the time of reading unfinished work
+                await asyncio.sleep(0.02)
+            yield journal, PlanConsumer(journal, Plans(deliberations, settings.plan_roles), settings.planning_tenants)
+            following.cancel()
+    finally:
+        await journal.close()
+        if database is not None:
+            await database.close()
+
+
+async def run(journal: JetStreamJournal, consumer: PlanConsumer) -> None:
+    """Take events until cancelled."""
+
+    def take(item: QueueItem) -> Awaitable[None]:
+        return consumer.take(item.record)
+
+    await QueueWorker(journal, PLANNING_STREAM, PLANNING_CONSUMER, SLOTS, take, sealed=False).run()
+
+
+async def serve(settings: PlanningSettings) -> None:
+    """Take plans until SIGTERM or SIGINT. Raises what `consumer_of` raises."""
+    await work_until_stopped(settings.planning_host, settings.planning_port, "planning_listening", _take(settings))
+
+
+async def _take(settings: PlanningSettings) -> None:
+    async with consumer_of(settings) as (journal, consumer):
+        await journal.answer(PLANNERS_SUBJECT, lambda: figures(journal, consumer))
+        log.info("planning_taking")
+        await run(journal, consumer)

@@ -1,0 +1,154 @@
+"""`POST /plans` and `GET /plans/{id}`: what clients see of a plan, and what is refused."""
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import httpx
+import pytest
+
+from app.deliberation.calls import FactProblem
+from app.deliberation.facts import Failed
+from app.planning.plans import role_deliberation_id
+from tests.components.routes.served import Served, served
+from tests.story import NOW
+
+PLAN: dict[str, Any] = {
+    "story_id": "story-1",
+    "plan_id": "plan-1",
+    "approved_by": "po",
+    "timestamp": "2026-01-01T00:00:00Z",
+    "roles": ["DEV", "QA"],
+}
+
+
+@pytest.fixture
+async def gateway() -> AsyncGenerator[Served, None]:
+    async with served(lists=True) as running:
+        yield running
+
+
+async def approve(gateway: Served, **more: Any) -> httpx.Response:
+    given = {name: value for name, value in {**PLAN, **more}.items() if value is not None}
+    return await gateway.client.post("/plans", json=given)
+
+
+def statuses(plan: dict[str, Any]) -> dict[str, str]:
+    return {role["role"]: role["status"] for role in plan["roles"]}
+
+
+async def test_a_plan_is_accepted_once_with_a_deliberation_per_role(gateway: Served) -> None:
+    first, again = await approve(gateway), await approve(gateway, approved_by="another")
+    assert (first.status_code, first.headers["location"]) == (202, "/plans/plan-1")
+    assert "idempotency-replayed" not in first.headers and again.headers["idempotency-replayed"] == "true"
+    assert first.json() == again.json()
+    assert statuses(first.json()) == {"DEV": "pending", "QA": "pending"}
+    assert len([record for record in gateway.journal.records if record.tokens[-1] == "accepted"]) == 2
+    for role in first.json()["roles"]:
+        found = (await gateway.client.get(role["link"])).json()
+        assert (found["role"], found["metadata"]["story_id"]) == (role["role"], "story-1")
+        assert "plan-1 of story story-1" in found["task"]
+
+
+async def test_the_whole_follows_its_roles(gateway: Served) -> None:
+    ids = [role_deliberation_id("default", "plan-1", role) for role in ("DEV", "QA")]
+    plan = (await approve(gateway)).json()
+    assert plan["status"] == "in_progress"
+    await gateway.play(ids[0])
+    plan = (await gateway.client.get("/plans/plan-1")).json()
+    assert (plan["status"], statuses(plan)) == ("in_progress", {"DEV": "completed", "QA": "pending"})
+    problem = FactProblem(code="no_answers", detail="none", retryable=False)
+    await gateway.append(Failed(deliberation_id=ids[1], ts=NOW, problem=problem))
+    assert (await gateway.client.get("/plans/plan-1")).json()["status"] == "partial"
+    await gateway.client.delete(f"/deliberations/{ids[0]}")
+    plan = (await gateway.client.get("/plans/plan-1")).json()
+    assert (plan["status"], statuses(plan)) == ("failed", {"DEV": "gone", "QA": "failed"})
+
+
+async def test_all_roles_completed_complete_the_plan(gateway: Served) -> None:
+    for role in (await approve(gateway)).json()["roles"]:
+        await gateway.play(role["deliberation_id"])
+    plan = (await gateway.client.get("/plans/plan-1")).json()
+    assert plan["status"] == "completed"
+    assert plan["links"] == {"self": "/plans/plan-1", "deliberations": "/deliberations?metadata.plan_id=plan-1"}
+
+
+async def test_a_full_queue_keeps_what_is_accepted_and_the_same_plan_continues() -> None:
+    async with served(queue_depth_max=1) as gateway:
+        refused = await approve(gateway)
+        assert (refused.status_code, refused.json()["code"]) == (429, "queue_full")
+        plan = (await gateway.client.get("/plans/plan-1")).json()
+        assert (plan["status"], statuses(plan)) == ("waiting", {"DEV": "pending", "QA": "waiting"})
+        await gateway.play(plan["roles"][0]["deliberation_id"])
+        assert statuses((await approve(gateway)).json()) == {"DEV": "pending", "QA": "pending"}
+
+
+async def test_a_plan_of_another_tenant_is_unknown(gateway: Served) -> None:
+    await approve(gateway)
+    assert role_deliberation_id("default", "plan-1", "DEV") != role_deliberation_id("acme", "plan-1", "DEV")
+    assert (await gateway.client.get("/plans/plan-2")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("more", "pointer", "code"),
+    [
+        ({"plan_id": None}, "/plan_id", "missing"),
+        ({"story_id": None}, "/story_id", "missing"),
+        ({"approved_by": ""}, "/approved_by", "string_too_short"),
+        ({"plan_id": "a b"}, "/plan_id", "string_pattern_mismatch"),
+        ({"timestamp": "now"}, "/timestamp", "not_iso_8601"),
+        ({"roles": ["NOBODY"]}, "/roles/0", "unknown_role"),
+        ({"complexity": "huge"}, "/complexity", "literal_error"),
+        ({"tenant": "rival"}, "/tenant", "foreign_tenant"),
+        ({"sprint": ["x" * 512]}, "/sprint", "string_too_long"),
+        ({"a b": "c"}, "/a b", "string_pattern_mismatch"),
+        ({f"field{number}": "" for number in range(12)}, "", "too_long"),
+    ],
+)
+async def test_a_plan_that_breaks_the_contract_names_the_field(
+    gateway: Served, more: dict[str, Any], pointer: str, code: str
+) -> None:
+    response = await approve(gateway, **more)
+    assert response.status_code == 422
+    (fault,) = response.json()["errors"]
+    assert (fault["pointer"], fault["code"]) == (pointer, code) and fault["remedy"]
+    assert gateway.journal.records == []
+
+
+async def test_roles_of_a_complexity_that_the_gateway_lacks_are_named() -> None:
+    async with served(plan_roles_medium=("DEV", "WIZARD")) as gateway:
+        response = await approve(gateway, roles=None, complexity="medium")
+    (fault,) = response.json()["errors"]
+    assert response.status_code == 422 and (fault["pointer"], fault["code"]) == ("/roles", "unknown_role")
+    assert "WIZARD" in fault["detail"] and "DEV" in fault["remedy"]
+
+
+async def test_other_content_under_a_known_id_conflicts(gateway: Served) -> None:
+    await approve(gateway)
+    response = await approve(gateway, title="Another")
+    assert (response.status_code, response.json()["code"]) == (409, "plan_conflict")
+
+
+async def test_roles_that_leave_no_room_for_metadata_are_refused(gateway: Served) -> None:
+    response = await approve(gateway, roles=["DEV"] * 16)
+    assert response.json()["errors"][0]["pointer"] == "/roles"
+    assert (await approve(gateway, roles=["dev"] * 15)).json()["roles"][0]["role"] == "DEV"
+
+
+async def test_a_missing_process_that_takes_plans_degrades_the_gateway_and_its_figures_are_metrics() -> None:
+    async with served(planning=True) as gateway:
+        (fault,) = (await gateway.client.get("/readyz")).json()["degraded"]
+        assert fault["pointer"] == "planning" and "python -m app.planning" in fault["remedy"]
+        assert "planning_processes 0.0" in (await gateway.client.get("/metrics")).text
+        status = {"replica": "planning-7", "counts": {"started": 3, "rejected": 1}, "pending": 2}
+        gateway.journal.replies["control.planning"] = [status]
+        ready = (await gateway.client.get("/readyz")).json()
+        assert ready["degraded"] == [] and "planning" in ready["checks"]
+        metrics = (await gateway.client.get("/metrics")).text
+    assert "planning_processes 1.0" in metrics and "planning_pending 2.0" in metrics
+    assert 'planning_events_total{outcome="started",process="planning-7"} 3.0' in metrics
+    assert 'planning_events_total{outcome="rejected",process="planning-7"} 1.0' in metrics
+
+
+async def test_a_gateway_without_plans_by_nats_does_not_miss_the_process(gateway: Served) -> None:
+    assert "planning" not in (await gateway.client.get("/readyz")).json()["checks"]
+    assert "planning_processes" not in (await gateway.client.get("/metrics")).text

@@ -1,0 +1,269 @@
+"""What other services read of an end, on the streams of a real nats-server, while coordinators die."""
+
+import asyncio
+import base64
+import json
+from collections import Counter
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from app.deliberation.announcements import Announcement, announcement
+from app.deliberation.calls import Usage
+from app.deliberation.errors import JournalUnavailable
+from app.deliberation.facts import Accepted, CallDelta, Completed, Deleted
+from app.deliberation.specification import AgentSpec, Sampling
+from app.deliberation.strategies import STRATEGIES
+from app.log.journal import JetStreamJournal
+from app.log.stream_settings import StreamSettings
+from app.log.streams import UPGRADE, apply, plan
+from tests.conftest import NatsServer
+from tests.integration.coordinator.test_coordinator import Replica, Role, accepted, waiting
+
+DELIBERATIONS = 100
+GROUPS = ("memory", "dashboard")
+DOOMED_EVERY = 8
+
+
+class Mortal(JetStreamJournal):
+    """A journal that dies around announcing every eighth deliberation: before it, or between it and the ack."""
+
+    dead: asyncio.Event
+    died_of: set[str]
+
+    async def announce(self, announced: Announcement) -> None:
+        id = announced.deliberation_id
+        number = int(id.removeprefix("d"))
+        doomed = number % DOOMED_EVERY == 0 and id not in self.died_of
+        if doomed and number % (2 * DOOMED_EVERY):
+            await self._die(id)
+        await super().announce(announced)
+        if doomed:
+            await self._die(id)
+
+    async def _die(self, id: str) -> None:
+        self.died_of.add(id)
+        await self.client.close()
+        self.dead.set()
+        await asyncio.Event().wait()
+
+
+async def raw(journal: JetStreamJournal, stream: str, subject: str) -> tuple[dict[str, Any], bytes]:
+    """The last message on a subject as the server stored it: its JSON, and its headers."""
+    query = json.dumps({"last_by_subj": subject}).encode()
+    reply = await journal.request(f"$JS.API.STREAM.MSG.GET.{stream}", query)
+    stored = reply["message"]
+    return json.loads(base64.b64decode(stored["data"])), base64.b64decode(stored.get("hdrs", ""))
+
+
+async def messages(journal: JetStreamJournal, stream: str) -> int:
+    return (await journal.request(f"$JS.API.STREAM.INFO.{stream}"))["state"]["messages"]
+
+
+async def consumed(journal: JetStreamJournal, group: str) -> list[str]:
+    """The ids that a consumer group gets, every message of it."""
+    config = {
+        "durable_name": group,
+        "ack_policy": "explicit",
+        "filter_subject": "orchestration.deliberation.completed",
+    }
+    body = json.dumps({"stream_name": "ORCHESTRATOR_EVENTS", "config": config}).encode()
+    await journal.request(f"$JS.API.CONSUMER.DURABLE.CREATE.ORCHESTRATOR_EVENTS.{group}", body)
+    subscription = await journal.client.jetstream().pull_subscribe_bind(consumer=group, stream="ORCHESTRATOR_EVENTS")
+    found: list[str] = []
+    while (await subscription.consumer_info()).num_pending:
+        for message in await subscription.fetch(100, timeout=5):
+            found.append(json.loads(message.data)["deliberation_id"])
+            await message.ack()
+    return found
+
+
+async def test_each_end_is_announced_once_whatever_coordinators_die(own_nats_server: NatsServer) -> None:
+    journal = await JetStreamJournal.connect(own_nats_server.url)
+    await apply(journal, StreamSettings(ack_wait_s=1))
+    ids = [f"d{number}" for number in range(DELIBERATIONS)]
+    await asyncio.gather(*(journal.append("default", accepted(id)) for id in ids))
+    deaths, died_of = 0, set[str]()
+
+    async def answer(_: object) -> bool:
+        return True
+
+    async with asyncio.timeout(120):
+        while await waiting(journal) != (0, 0):
+            mortal = type("Mortal", (Mortal,), {"dead": asyncio.Event(), "died_of": died_of})
+            replica = await Replica.start(own_nats_server.url, Role(journal, answer), mortal)
+            while not mortal.dead.is_set() and await waiting(journal) != (0, 0):
+                await asyncio.sleep(0.02)
+            deaths += mortal.dead.is_set()
+            await replica.die()
+
+    # No redelivery depends on the server's window: it holds after the server's own death too.
+    own_nats_server.kill()
+    own_nats_server.start()
+    found: list[tuple[dict[str, Any], bytes]] = []
+    async with asyncio.timeout(30):
+        while not found:
+            with suppress(JournalUnavailable):
+                found.append(await raw(journal, "ORCHESTRATOR_EVENTS", "orchestration.deliberation.completed"))
+    ((stored, headers),) = found
+    assert b"Nats-Msg-Id" not in headers
+    await journal.announce(Announcement.model_validate(stored))
+    assert len(died_of) == -(-DELIBERATIONS // DOOMED_EVERY) and deaths >= 2
+    for group in GROUPS:
+        assert Counter(await consumed(journal, group)) == dict.fromkeys(ids, 1)
+    assert await messages(journal, "ORCHESTRATOR_EVENTS") == 2 * DELIBERATIONS
+    assert await messages(journal, "AGENT_RESPONSES") == DELIBERATIONS
+    await journal.close()
+
+
+def asked(id: str) -> Accepted:
+    """Two members that answer independently, one of them with a sampling of its own."""
+    fact = accepted(id)
+    members = (
+        AgentSpec(agent_id="dev-001", role="DEV", sampling=Sampling(temperature=0.7)),
+        AgentSpec(agent_id="dev-002", role="DEV", sampling=Sampling(temperature=0.91)),
+    )
+    specification = fact.specification.model_copy(
+        update={
+            "agents": members,
+            "strategy": "independent",
+            "strategy_version": STRATEGIES["independent"].version,
+            "metadata": {"story_id": "story-17", "plan_id": "plan-42"},
+            "quorum": 2,
+            "task": "Name a colour. " * 2_000,
+        }
+    )
+    return fact.model_copy(update={"specification": specification})
+
+
+async def test_every_field_stands_on_the_raw_streams_and_a_deletion_empties_them(own_nats_server: NatsServer) -> None:
+    journal = await JetStreamJournal.connect(own_nats_server.url)
+    await apply(journal, StreamSettings(ack_wait_s=1))
+
+    async def answer(_: object) -> bool:
+        return True
+
+    for id in ("kept", "gone"):
+        await journal.append("acme", asked(id))
+    replica = await Replica.start(own_nats_server.url, Role(journal, answer))
+    async with asyncio.timeout(20):
+        while await waiting(journal) != (0, 0):
+            await asyncio.sleep(0.02)
+    delta = CallDelta(
+        deliberation_id="gone", ts=datetime.now(UTC), call_id="s1-dev-001", agent_id="dev-001", attempt=1, offset=0,
+        text="blue",
+    )  # fmt: skip
+    await journal.publish_view("acme", delta)
+    async with asyncio.timeout(20):
+        while await messages(journal, "VLLM_STREAMING") < 1 or await messages(journal, "AGENT_RESULTS") < 4:
+            await asyncio.sleep(0.02)
+    await replica.stop()
+
+    told, _ = await raw(journal, "ORCHESTRATOR_EVENTS", "orchestration.deliberation.completed")
+    id = told["deliberation_id"]
+    facts = {record.tokens[-1]: json.loads(record.data) for record in await journal.facts("acme", id)}
+    end, took = facts["end"], told.pop("duration_ms")
+    assert told.pop("task").startswith("Name a colour.")
+    assert told == {
+        "type": "deliberation.completed",
+        "deliberation_id": id,
+        "task_id": id,
+        "ts": end["ts"],
+        "tenant": "acme",
+        "status": "completed",
+        "strategy": "independent",
+        "metadata": {"story_id": "story-17", "plan_id": "plan-42"},
+        "roles": ["DEV"],
+        "results": [
+            {
+                "agent_id": agent,
+                "role": "DEV",
+                "model": None,
+                "status": "answered",
+                "content": "blue",
+                "usage": Usage(calls=1).model_dump(),
+                "duration_ms": 1,
+                "problem": None,
+            }
+            for agent in ("dev-001", "dev-002")
+        ],
+        "counts": {"total": 2, "succeeded": 2, "failed": 0},
+        "verdict": end["verdict"],
+        "problem": None,
+        "usage": end["usage"],
+        "degraded": None,
+        "url": f"/deliberations/{id}",
+    }
+    spent = datetime.fromisoformat(end["ts"]) - datetime.fromisoformat(facts["accepted"]["ts"])
+    assert abs(timedelta(milliseconds=took) - spent) < timedelta(milliseconds=1)
+
+    response, _ = await raw(journal, "AGENT_RESPONSES", f"agent.response.completed.{id}.s1-dev-002")
+    assert response == {
+        "task_id": id,
+        "call_id": "s1-dev-002",
+        "tenant": "acme",
+        "agent_id": "dev-002",
+        "role": "DEV",
+        "status": "completed",
+        "proposal": {
+            "content": "blue",
+            "author_id": "dev-002",
+            "author_role": "DEV",
+            "model": None,
+            "temperature": 0.91,
+            "tokens": 0,
+        },
+        "error": None,
+        "error_type": None,
+        "model": None,
+        "diversity": True,
+        "usage": Usage(calls=1).model_dump(),
+        "duration_ms": 1,
+        "timestamp": response["timestamp"],
+    }
+    result, _ = await raw(journal, "AGENT_RESULTS", f"agent.results.{id}")
+    assert (result["type"], result["deliberation_id"]) == ("call.finished", id)
+    streamed, _ = await raw(journal, "VLLM_STREAMING", "vllm.streaming.gone")
+    assert streamed["text"] == "blue"
+
+    for _ in range(2):
+        await journal.append("acme", Deleted(deliberation_id="gone", ts=datetime.now(UTC)))
+        await journal.purge("acme", "gone")
+    counts = {"ORCHESTRATOR_EVENTS": 2, "AGENT_RESPONSES": 2, "AGENT_RESULTS": 2, "VLLM_STREAMING": 0}
+    assert {stream: await messages(journal, stream) for stream in counts} == counts
+    told, _ = await raw(journal, "ORCHESTRATOR_EVENTS", "orchestration.deliberation.completed")
+    assert told["deliberation_id"] == "kept"
+    await journal.close()
+
+
+async def test_the_stream_of_an_earlier_version_is_upgraded_and_keeps_its_events(own_nats_server: NatsServer) -> None:
+    journal = await JetStreamJournal.connect(own_nats_server.url)
+    await apply(journal, StreamSettings())
+    declared = (await journal.request("$JS.API.STREAM.INFO.ORCHESTRATOR_EVENTS"))["config"]
+    await journal.request("$JS.API.STREAM.DELETE.ORCHESTRATOR_EVENTS")
+    earlier = {name: value for name, value in declared.items() if name not in ("allow_atomic", "metadata")}
+    earlier["subjects"] = ["orchestration.>"]
+    await journal.request("$JS.API.STREAM.CREATE.ORCHESTRATOR_EVENTS", json.dumps(earlier).encode())
+    await journal.request("orchestration.deliberation.completed", b"{}")
+
+    upgraded = [f"ORCHESTRATOR_EVENTS{UPGRADE}", "ORCHESTRATOR_EVENTS/context"]
+    assert await apply(journal, StreamSettings()) == upgraded
+    assert await plan(journal, StreamSettings()) == ([], [])
+    assert await messages(journal, "ORCHESTRATOR_EVENTS") == 1
+    await journal.close()
+
+
+@pytest.mark.parametrize("tenant", ["acme", "rival"])
+async def test_equal_ids_of_two_tenants_are_announced_each(own_nats_server: NatsServer, tenant: str) -> None:
+    journal = await JetStreamJournal.connect(own_nats_server.url)
+    await apply(journal, StreamSettings())
+    end = Completed(deliberation_id="d1", ts=datetime.now(UTC))
+    for each in ("acme", "rival", tenant):
+        await journal.announce(announcement(each, end, None))
+    assert await messages(journal, "ORCHESTRATOR_EVENTS") == 4
+    await journal.purge(tenant, "d1")
+    told, _ = await raw(journal, "ORCHESTRATOR_EVENTS", "orchestration.deliberation.completed")
+    assert told["tenant"] == ({"acme", "rival"} - {tenant}).pop()
+    await journal.close()
