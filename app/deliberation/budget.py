@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from decimal import Decimal
 from typing import Literal
 
-from app.deliberation.calls import Call, Cost
+from app.deliberation.calls import Call, Cost, Money, price_of
 from app.deliberation.facts import CallFinished
 from app.deliberation.specification import Budget
 
@@ -13,28 +14,51 @@ from app.deliberation.specification import Budget
 BYTES_PER_TOKEN = 3
 
 
-def spent_on(calls: Sequence[Call], seen: Mapping[str, CallFinished]) -> Cost:
+def spent_on(budget: Budget, calls: Sequence[Call], seen: Mapping[str, CallFinished]) -> Cost:
     """The cost of a closed stage of these calls, with its seen outcomes by call id. Every attempt counts.
 
-    A call without a seen outcome counts as one request: a late outcome must not change what a replay admits.
+    A call without a seen outcome counts as one request: a late outcome must not change what a replay admits. An
+    outcome without a recorded cost counts at the budget's prices.
     """
     asked = [call for call in calls if call.check is None]
     requests = sum(max(1, seen[call.call_id].usage.calls) if call.call_id in seen else 1 for call in asked)
-    return Cost(calls=requests, tokens=sum(finished.usage.tokens for finished in seen.values()))
+    costs = sum((_cost_of(budget, finished) for finished in seen.values()), Cost())
+    return costs.model_copy(update={"calls": requests})
 
 
-def predicted_tokens(calls: Iterable[Call]) -> int:
-    """Tokens that calls will cost, erring upwards: prompts by length, and every completion at its bound.
+def _cost_of(budget: Budget, finished: CallFinished) -> Cost:
+    usage = finished.usage
+    at_most = priced(budget, finished.role, usage.prompt_tokens, usage.completion_tokens)
+    return at_most if usage.cost is None else at_most.model_copy(update={"amount": usage.cost.amount})
 
-    The persona, which a replica adds, and repeated attempts are not predicted; both count once they are spent.
+
+def priced(budget: Budget, role: str, prompt_tokens: int, completion_tokens: int = 0) -> Cost:
+    """So many tokens of a role's calls, and the most that they cost; 0 where the budget has no price."""
+    prices = next((each for each in budget.prices if each.role == role), None)
+    amount = Decimal(0) if prices is None else price_of(prices, prompt_tokens, completion_tokens)
+    return Cost(tokens=prompt_tokens + completion_tokens, amount=amount)
+
+
+def tokens_of(text: str) -> int:
+    """The tokens of a text, erring upwards."""
+    return len(text.encode()) // BYTES_PER_TOKEN + 1
+
+
+def predicted(budget: Budget, calls: Iterable[Call]) -> Cost:
+    """What calls will cost, erring upwards: prompts by length, and every completion at its bound.
+
+    Persona and schema, which a replica adds, and repeated attempts are not predicted; they count once they are spent.
     """
-    return sum(
-        sum(len(message.content.encode()) for message in call.messages) // BYTES_PER_TOKEN + call.max_tokens
-        for call in calls
-    )
+    total = Cost()
+    for call in calls:
+        prompt = sum(len(message.content.encode()) for message in call.messages) // BYTES_PER_TOKEN
+        total += Cost(calls=1) + priced(budget, call.role, prompt, call.max_tokens)
+    return total
 
 
-def refused_by(budget: Budget, spent: Cost, calls: Sequence[Call], reserve: Cost) -> Literal["calls", "tokens"] | None:
+def refused_by(
+    budget: Budget, spent: Cost, calls: Sequence[Call], reserve: Cost
+) -> Literal["calls", "tokens", "cost"] | None:
     """The side of the budget that a stage exceeds: spent + predicted + reserve > budget. None if it fits.
 
     Calls without an engine are free.
@@ -44,18 +68,27 @@ def refused_by(budget: Budget, spent: Cost, calls: Sequence[Call], reserve: Cost
         return None
     if budget.max_calls is not None and spent.calls + len(asked) + reserve.calls > budget.max_calls:
         return "calls"
-    if budget.max_tokens is None:
+    if not budget.counts_tokens:
         return None
-    return "tokens" if spent.tokens + predicted_tokens(asked) + reserve.tokens > budget.max_tokens else None
+    total = spent + predicted(budget, asked) + reserve
+    if budget.max_tokens is not None and total.tokens > budget.max_tokens:
+        return "tokens"
+    return "cost" if budget.max_cost is not None and total.amount > budget.max_cost else None
 
 
 def needs_of_first_stage(budget: Budget, calls: Sequence[Call]) -> str:
     """What a first stage that the budget refuses would need, what the budget has, and the remedy."""
-    needed, answers = predicted_tokens(calls), sum(call.max_tokens for call in calls)
-    limits = ", ".join(f"budget.{name} is {limit}" for name, limit in budget if limit is not None)
+    needed, answers = predicted(budget, calls), sum(call.max_tokens for call in calls)
+    ceilings: dict[str, object] = {"max_tokens": budget.max_tokens, "max_calls": budget.max_calls}
+    cost = ""
+    if budget.max_cost is not None:
+        currency = budget.prices[0].currency
+        ceilings["max_cost"] = Money(amount=budget.max_cost, currency=currency)
+        cost = f", which may cost {Money(amount=needed.amount, currency=currency)}"
+    limits = ", ".join(f"budget.{name} is {limit}" for name, limit in ceilings.items() if limit is not None)
     return (
-        f"the first stage needs {len(calls)} calls and {needed} tokens, "
-        f"{answers} of them for answers at their longest; {limits}. "
+        f"the first stage needs {len(calls)} calls and {needed.tokens} tokens, "
+        f"{answers} of them for answers at their longest{cost}; {limits}. "
         "Raise it, lower sampling.max_tokens, or ask fewer agents."
     )
 

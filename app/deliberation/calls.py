@@ -1,11 +1,16 @@
 """Model requests: one call, the calls of a stage, and what they cost."""
 
+from decimal import ROUND_HALF_UP, Decimal
 from typing import Literal
 
-from pydantic import Field
+from pydantic import AwareDatetime, Field
 
 from app.deliberation.outputs import Output, TestCase
-from app.deliberation.specification import Purpose, Token, Value
+from app.deliberation.specification import Amount, Currency, Prices, Purpose, Token, Value
+
+# An engine may report any number of tokens. Up to this amount a JSON number holds millionths exactly.
+AMOUNT_MAX = Decimal(10**9)
+_MILLIONTH = Decimal("0.000001")
 
 
 class ChatMessage(Value, frozen=True):
@@ -46,14 +51,37 @@ class Call(Value, frozen=True):
     check: Check | None = None
 
 
+class StageRequest(Value, frozen=True):
+    """Calls of one role in one stage.
+
+    `asked_at` is when the coordinator sent it, since a replica that hangs reads it late. `resumed` says that some calls
+    may have been made or recorded before. `accepted_sequence` is the acceptance's place in the stream, and
+    `first_agent` the council's first member. Calls with a lower `priority` go first.
+    """
+
+    tenant: str
+    deliberation_id: str
+    stage: int
+    calls: tuple[Call, ...]
+    asked_at: AwareDatetime
+    deadline_at: AwareDatetime
+    resumed: bool
+    accepted_sequence: int = 0
+    first_agent: str = ""
+    priority: int = 0
+
+
 class Cost(Value, frozen=True):
-    """Engine requests and tokens: spent by closed stages, or predicted for later ones."""
+    """Engine requests, tokens and their price: spent by closed stages, or predicted for later ones."""
 
     calls: int = 0
     tokens: int = 0
+    amount: Amount = Decimal(0)
 
     def __add__(self, other: "Cost") -> "Cost":
-        return Cost(calls=self.calls + other.calls, tokens=self.tokens + other.tokens)
+        return Cost(
+            calls=self.calls + other.calls, tokens=self.tokens + other.tokens, amount=self.amount + other.amount
+        )
 
 
 class Ask(Value, frozen=True):
@@ -71,13 +99,54 @@ class Ask(Value, frozen=True):
     reserve: Cost = Cost()
 
 
+class Money(Value, frozen=True):
+    """An amount, and its currency."""
+
+    amount: Amount
+    currency: Currency
+
+    def __str__(self) -> str:
+        """All of its decimal places, and its currency."""
+        return f"{self.amount.normalize():f} {self.currency}"
+
+
+class UsageCost(Money, frozen=True):
+    """What requests cost at the prices of their engines; it leaves out `unpriced_calls`, whose engines had no price."""
+
+    unpriced_calls: int = 0
+
+    def __str__(self) -> str:
+        """The amount, and what it leaves out."""
+        left_out = f", without {self.unpriced_calls} unpriced call{'s' * (self.unpriced_calls != 1)}"
+        return super().__str__() + (left_out if self.unpriced_calls else "")
+
+
+def price_of(prices: Prices, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> Decimal:
+    """The price of so many tokens, of which `cached_tokens` are part of the prompt, rounded half up to a millionth."""
+    cached = min(max(cached_tokens, 0), max(prompt_tokens, 0))
+    each_cached = prices.prompt if prices.cached is None else prices.cached
+    # Prices per million tokens are millionths per token.
+    millionths = (
+        (max(prompt_tokens, 0) - cached) * prices.prompt
+        + cached * each_cached
+        + max(completion_tokens, 0) * prices.completion
+    )
+    return min(millionths, AMOUNT_MAX / _MILLIONTH).quantize(Decimal(1), ROUND_HALF_UP) * _MILLIONTH
+
+
 class Usage(Value, frozen=True):
-    """Tokens and requests as the engine reported them, summed over attempts."""
+    """Tokens as the engine reported them, requests, and their cost, summed over attempts.
+
+    A request for several choices counts once for each; the call that ends last has its prompt's tokens.
+
+    `cost` is null where no request has a price. Requests in another currency than the first one's count as unpriced.
+    """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
     calls: int = 0
+    cost: UsageCost | None = None
 
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(
@@ -85,7 +154,27 @@ class Usage(Value, frozen=True):
             completion_tokens=self.completion_tokens + other.completion_tokens,
             cached_tokens=self.cached_tokens + other.cached_tokens,
             calls=self.calls + other.calls,
+            cost=self._cost_with(other),
         )
+
+    def _cost_with(self, other: "Usage") -> UsageCost | None:
+        first = self.cost or other.cost
+        if first is None:
+            return None
+        amount, unpriced = Decimal(0), 0
+        for each in (self, other):
+            if each.cost is None or each.cost.currency != first.currency:
+                unpriced += each.calls
+            else:
+                amount, unpriced = amount + each.cost.amount, unpriced + each.cost.unpriced_calls
+        return UsageCost(amount=amount, currency=first.currency, unpriced_calls=unpriced)
+
+    def at(self, prices: Prices | None) -> "Usage":
+        """The same usage with its cost at an engine's prices; without a cost where there are none."""
+        if prices is None:
+            return self.model_copy(update={"cost": None})
+        amount = price_of(prices, self.prompt_tokens, self.completion_tokens, self.cached_tokens)
+        return self.model_copy(update={"cost": UsageCost(amount=amount, currency=prices.currency)})
 
     @property
     def tokens(self) -> int:

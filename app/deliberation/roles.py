@@ -1,18 +1,48 @@
-"""Roles as roles.yaml declares them: persona, model, engines, sampling, replica bounds and concurrency.
+"""Engines and roles as roles.yaml declares them.
 
-Reading the file is an edge's work; here its parsed content is checked.
+Reading the file is an edge's work; here its parsed content is checked. An engine's key is never part of it.
 """
 
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
-from app.deliberation.errors import InvalidRequest
-from app.deliberation.specification import Sampling
+from app.deliberation.errors import InvalidRequest, fault_of
+from app.deliberation.specification import Amount, Prices, RolePrices, Sampling, Structured, Value
 
 ROLE_PATTERN = r"^[A-Z][A-Z0-9_-]{0,31}$"
+ENGINE_PATTERN = r"^[a-z][a-z0-9_-]{0,31}$"
+DEFAULT_KEY_VARIABLE = "VLLM_API_KEY"
+"""Variable with the key of the engines of `--engine-url` and VLLM_URL."""
+# Those that the requests carry already, and those that belong to the connection.
+_OWN_HEADERS = frozenset("accept accept-encoding connection content-length content-type host transfer-encoding".split())
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}")
+_HEADER_VALUE = re.compile(r"[\x20-\x7e]{0,1024}")
+_KEY = re.compile(r"[\x21-\x7e]{1,4096}")
+Complexity = Literal["basic", "medium", "complex"]
+ROLES_BY_COMPLEXITY: Mapping[Complexity, tuple[str, ...]] = MappingProxyType(
+    {
+        "basic": ("DEV", "QA"),
+        "medium": ("ARCHITECT", "DEV", "QA"),
+        "complex": ("ARCHITECT", "DEV", "QA", "DEVOPS"),
+    }
+)
+"""The roles of a plan, or of a demo, that names its complexity alone."""
 
 
 def engine_base(given: str) -> str:
@@ -28,14 +58,20 @@ def without_credentials(url: str) -> str:
     return re.sub(r"(?<=://)[^/?#]*@", "", url, count=1)
 
 
+def _absolute(path: str) -> str:
+    if not path.startswith("/"):
+        raise ValueError("give an absolute path, because agents run in directories of their own")
+    return path
+
+
 class _Declared(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Replicas(_Declared):
-    """Bounds within which Ray Serve scales the role's deployment."""
+    """Bounds within which Ray Serve scales the role's deployment; with a `min` of 0 it starts at its first use."""
 
-    min: int = Field(default=1, ge=1, le=1_000)
+    min: int = Field(default=1, ge=0, le=1_000)
     max: int = Field(default=1, ge=1, le=1_000)
 
     @model_validator(mode="after")
@@ -45,6 +81,153 @@ class Replicas(_Declared):
         return self
 
 
+_Price = Annotated[Amount, Field(le=1_000_000, decimal_places=6)]
+
+
+class EnginePrices(Prices, frozen=True, extra="forbid"):
+    """Prices as a roles file declares them, per million tokens."""
+
+    prompt: _Price
+    cached: _Price | None = None
+    completion: _Price
+
+
+class EngineSpec(_Declared):
+    """An OpenAI-compatible engine. `name` is its key under `engines`; an engine that is given by its URL has none."""
+
+    name: str | None = None
+    url: Annotated[str, AfterValidator(engine_base)]
+    api_key_env: str | None = Field(
+        default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", description="Environment variable with its key"
+    )
+    api_key_file: Annotated[str, AfterValidator(_absolute)] | None = Field(
+        default=None, description="Absolute path of a file with its key; a change is read within seconds"
+    )
+    headers: dict[str, str] = Field(default={}, repr=False, description="Sent with every request; not for secrets")
+    model: str | None = Field(default=None, description="Model for roles and agents that name none")
+    structured: Structured | None = Field(
+        default=None, description="How it is made to answer in a form; found out when absent"
+    )
+    max_in_flight: int | None = Field(
+        default=None, ge=1, le=10_000, description="Its requests at once, per replica of a role; others wait"
+    )
+    prices: EnginePrices | None = Field(default=None, description="What its tokens cost, per million")
+    connect_timeout_s: float = Field(default=2.0, gt=0, le=60, description="Seconds for a connection")
+    idle_timeout_s: float = Field(default=20.0, gt=0, le=3_600, description="Seconds without a byte of a stream")
+
+    @field_validator("headers")
+    @classmethod
+    def _sendable(cls, headers: dict[str, str]) -> dict[str, str]:
+        for name, value in headers.items():
+            if name.lower() == "authorization":
+                raise ValueError("Authorization is sent from api_key_env or api_key_file; name one of them instead")
+            if name.lower() in _OWN_HEADERS:
+                raise ValueError(f"{name} is set by the gateway; remove it")
+            if _HEADER_NAME.fullmatch(name) is None or _HEADER_VALUE.fullmatch(value) is None:
+                raise ValueError(f"{name[:64]!r} or its value has a character that no header may have; remove it")
+        return headers
+
+    @model_validator(mode="after")
+    def _one_key(self) -> Self:
+        if self.api_key_env is not None and self.api_key_file is not None:
+            raise ValueError("it has both api_key_env and api_key_file; remove one of them")
+        if self.key_source is not None and self.address != self.url:
+            raise ValueError("its url has a user or password and it has a key; remove one of them")
+        return self
+
+    @property
+    def address(self) -> str:
+        """Its URL without credentials."""
+        return without_credentials(self.url)
+
+    @property
+    def label(self) -> str:
+        """How errors call it: its name, if it has one, and its address."""
+        return f"{self.name} ({self.address})" if self.name else self.address
+
+    @property
+    def key_source(self) -> str | None:
+        """Where its key comes from, as `api_key_env NAME` or `api_key_file PATH`; None without a key."""
+        if self.api_key_env is not None:
+            return f"api_key_env {self.api_key_env}"
+        return None if self.api_key_file is None else f"api_key_file {self.api_key_file}"
+
+    @property
+    def key_remedy(self) -> str:
+        """What to do when the engine refuses its key, or wants one."""
+        if self.api_key_file is not None:
+            return f"correct the key in {self.api_key_file}, which is read anew within seconds"
+        if self.api_key_env is not None:
+            return f"correct {self.api_key_env} in the environment of the agents, and restart them"
+        default = "" if self.name else f"set {DEFAULT_KEY_VARIABLE} for engines of VLLM_URL and --engine-url, or "
+        return f"{default}give it api_key_file or api_key_env under `engines` of the roles file"
+
+
+class KeyRejected(Value, frozen=True):
+    """An engine refuses its key, or wants one: since when, with which status, and what to do."""
+
+    since: AwareDatetime
+    status: int
+    remedy: str
+
+    def __str__(self) -> str:
+        """The predicate of a sentence about the engine."""
+        return f"refuses its key since {self.since.astimezone(UTC):%H:%M:%S} UTC ({self.status}); {self.remedy}"
+
+
+def api_key(spec: EngineSpec, environment: Mapping[str, str], read: Callable[[str], str], file: str) -> str | None:
+    """The key of an engine that `file` declares; None for one without. `read` returns the text of a file.
+
+    Raises InvalidRequest, which has no part of the key, for a missing, empty or malformed one.
+    """
+
+    def refused(field: str, fault: str) -> InvalidRequest:
+        where = f"engines.{spec.name}.{field}" if spec.name else DEFAULT_KEY_VARIABLE
+        return InvalidRequest(f"{file}: {where}: {fault}" if spec.name else f"{where}: {fault}", where)
+
+    if spec.api_key_env is not None:
+        key, field, source = environment.get(spec.api_key_env, ""), "api_key_env", f"variable {spec.api_key_env}"
+        remedy = "set it where the agents run and where they are deployed"
+    elif spec.api_key_file is not None:
+        field, source, remedy = "api_key_file", spec.api_key_file, "write the key into it"
+        try:
+            key = read(spec.api_key_file)
+        except (OSError, ValueError) as exc:
+            # Without `from`: the error of a wrong encoding quotes the file.
+            fault = getattr(exc, "strerror", None) or type(exc).__name__
+            raise refused(field, f"{source} cannot be read ({fault}); correct the path or its permissions") from None
+    else:
+        return None
+    key = key.strip()
+    if not key:
+        raise refused(field, f"{source} is {'empty' if field == 'api_key_file' else 'not set or empty'}; {remedy}")
+    if _KEY.fullmatch(key) is None:
+        raise refused(field, f"{source} holds more than one line of printable ASCII without spaces; correct it")
+    return key
+
+
+def _engine(given: object, info: ValidationInfo) -> object:
+    """The engine that a role names: a declared one by its name or URL, or one that has only a URL."""
+    if not isinstance(given, str):
+        return given
+    context: dict[str, dict[str, EngineSpec]] = info.context or {}
+    declared = context.get("engines", {})
+    if given in declared:
+        return declared[given]
+    if "://" not in given:
+        known = f"declared are {', '.join(declared)}" if declared else "none is declared under `engines`"
+        raise ValueError(f"no engine is called {given!r}; {known}. Name one of them, or give an http(s) URL")
+    url = engine_base(given)
+    return next((spec for spec in declared.values() if spec.url == url), {"url": url})
+
+
+_RoleEngine = Annotated[EngineSpec, BeforeValidator(_engine)]
+
+
+AgentRunner = Literal["ray", "nats"]
+"""What runs a role's agents: replicas in Ray Serve, or workers that pull from NATS."""
+
+
 class Role(_Declared):
     """One role: the persona, model and engines of its agents, and the bounds of its replicas."""
 
@@ -52,8 +235,11 @@ class Role(_Declared):
         min_length=1, max_length=4_000, description="The agent's persona; it ends every prompt of the role"
     )
     model: str | None = Field(default=None, description="Model name; the first that the engine serves when absent")
-    engines: tuple[Annotated[str, AfterValidator(engine_base)], ...] = Field(
-        default=(), description="Base URLs of engines; the default ones when empty"
+    engines: tuple[_RoleEngine, ...] = Field(
+        default=(), description="Names of declared engines, or base URLs; the default ones when empty"
+    )
+    fallback: tuple[_RoleEngine, ...] = Field(
+        default=(), description="Engines that are asked only while none of `engines` can take a call"
     )
     sampling: Sampling = Field(default=Sampling(), description="Used where a request names none")
     replicas: Replicas = Replicas()
@@ -66,6 +252,28 @@ class Role(_Declared):
         default=False, description="Ask a second engine when the first is slower than 95 % of like calls (2 % of calls)"
     )
     concurrency: int = Field(default=1_024, ge=1, le=10_000, description="Calls in flight to engines, per replica")
+    agents: AgentRunner | None = Field(
+        default=None, description="`ray` for replicas in Ray Serve, `nats` for workers; that of AGENTS when absent"
+    )
+
+    @property
+    def unpriced_engine(self) -> str | None:
+        """What lacks prices: one of its engines by its label, or the default ones; None when all have them."""
+        if not self.engines:
+            return "the default engines"
+        return next((spec.label for spec in (*self.engines, *self.fallback) if spec.prices is None), None)
+
+    def dearest(self, name: str) -> RolePrices | None:
+        """The most that its tokens cost, under the role's name; None when an engine lacks prices."""
+        found = [spec.prices for spec in (*self.engines, *self.fallback) if spec.prices is not None]
+        if self.unpriced_engine is not None:
+            return None
+        return RolePrices(
+            role=name,
+            currency=found[0].currency,
+            prompt=max(max(each.prompt, each.cached or each.prompt) for each in found),
+            completion=max(each.completion for each in found),
+        )
 
     @field_validator("sampling", mode="before")
     @classmethod
@@ -75,11 +283,43 @@ class Role(_Declared):
             raise ValueError(f"unknown: {', '.join(sorted(map(str, unknown)))}")
         return sampling
 
+    @model_validator(mode="after")
+    def _distinct(self) -> Self:
+        if self.fallback and not self.engines:
+            raise ValueError("fallback needs engines; name the first choice there")
+        urls = [spec.url for spec in (*self.engines, *self.fallback)]
+        if repeated := next((url for url in urls if urls.count(url) > 1), None):
+            raise ValueError(f"{without_credentials(repeated)} stands twice in engines and fallback; remove one")
+        return self
+
 
 class RoleTable(_Declared):
-    """All roles by name."""
+    """All declared engines and roles by name."""
 
+    engines: dict[str, EngineSpec] = {}
     roles: dict[str, Role] = Field(min_length=1)
+
+    @field_validator("engines")
+    @classmethod
+    def _known_to_roles(cls, engines: dict[str, EngineSpec], info: ValidationInfo) -> dict[str, EngineSpec]:
+        named: dict[str, EngineSpec] = {}
+        for name, spec in engines.items():
+            if re.fullmatch(ENGINE_PATTERN, name) is None:
+                raise ValueError(f"an engine's name matches {ENGINE_PATTERN}, not {name!r}")
+            if spec.name is not None:
+                raise ValueError(f"{name}: its name stands before its fields; remove `name`")
+            same = next((other for other, known in named.items() if known.url == spec.url), None)
+            if same is not None:
+                raise ValueError(f"{name} has the url of {same}; remove one, and let roles name their models")
+            named[name] = spec.model_copy(update={"name": name})
+        currencies = {spec.prices.currency: name for name, spec in named.items() if spec.prices is not None}
+        if len(currencies) > 1:
+            found = " and ".join(f"{name} in {currency}" for currency, name in sorted(currencies.items()))
+            raise ValueError(f"{found}: costs of different currencies have no sum; give all prices in one currency")
+        # The validation of roles, which comes after, looks names up there.
+        context: Any = info.context
+        context["engines"] = named
+        return named
 
     @field_validator("roles")
     @classmethod
@@ -90,11 +330,23 @@ class RoleTable(_Declared):
         return roles
 
 
-def parse_roles(content: object) -> Mapping[str, Role]:
-    """Roles by name from the parsed content of roles.yaml; raises InvalidRequest naming the first fault."""
+def parse_roles(content: object, file: str = "roles.yaml") -> Mapping[str, Role]:
+    """Roles by name from the parsed content of a roles file; raises InvalidRequest naming file, field and fault."""
     try:
-        return RoleTable.model_validate(content).roles
+        return RoleTable.model_validate(content, context={}).roles
     except ValidationError as exc:
-        first: Any = exc.errors(include_url=False)[0]
+        first: Any = exc.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "roles.yaml"
-        raise InvalidRequest(f"roles.yaml: {where}: {first['msg']}", where) from exc
+        detail, remedy = fault_of(first)
+        raise InvalidRequest(f"{file}: {where}: {detail}{f'. {remedy}' if remedy else ''}", where) from exc
+
+
+def roles_over_nats(roles: Mapping[str, Role], default: AgentRunner) -> tuple[str, ...]:
+    """The roles whose calls workers pull from NATS; `default` is for roles that do not say it."""
+    return tuple(name for name, role in roles.items() if (role.agents or default) == "nats")
+
+
+def engines_of(roles: Mapping[str, Role]) -> Iterable[EngineSpec]:
+    """The engines that roles name, each once."""
+    named = {spec.url: spec for role in roles.values() for spec in (*role.engines, *role.fallback)}
+    return named.values()

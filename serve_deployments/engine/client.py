@@ -1,16 +1,15 @@
 """HTTP to engines, which are OpenAI-compatible servers: probes, and one completion per request, streamed or not.
 
 httpx runs over an aiohttp transport, because its own rescans the whole pool on every request (docs/decisions/0013).
-One client lives as long as its replica. `wire` holds the bodies of requests and replies.
+One client lives as long as its replica. `state` holds what is known of an engine, `wire` the bodies of requests and
+replies.
 """
 
 import asyncio
-import math
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import aiohttp
@@ -19,21 +18,30 @@ import structlog
 from httpx_aiohttp import AiohttpTransport
 
 from app.deliberation.calls import Call
+from app.deliberation.engine import BATCH_AFTER
 from app.deliberation.errors import CallCancelled, CallTimeout, EngineRejected, EngineUnavailable
-from app.deliberation.roles import without_credentials
-from serve_deployments.engine.limits import Circuit, Hedges, RetryBudget
-from serve_deployments.engine.reachability import CONNECT_TIMEOUT_S, Outage, cause_of, check_connection
+from app.deliberation.roles import EngineSpec
+from serve_deployments.engine.dialect import refused_fields
+from serve_deployments.engine.limits import Hedges, RetryBudget
+from serve_deployments.engine.reachability import Outage, cause_of, check_connection
+from serve_deployments.engine.routing import engine_for
+from serve_deployments.engine.state import (
+    EngineFull,
+    EngineState,
+    EngineUnreachable,
+    FieldsRefused,
+    KeyRefused,
+    RetryLater,
+)
+from serve_deployments.engine.streamed_reply import StreamedChoice, StreamedReply
 from serve_deployments.engine.wire import (
-    DETAIL_CHARACTERS,
     EngineReply,
     Meter,
     OnText,
     parse_reply,
-    read_stream,
     request_body,
 )
 
-IDLE_TIMEOUT_S = 20.0
 PROBE_TIMEOUT_S = 2.0
 # Strangers may ask a gateway whether it is ready, and so its replicas for their engines, at any rate.
 PROBE_FRESH_S = 1.0
@@ -41,13 +49,15 @@ PROBE_FRESH_S = 1.0
 CHECK_INTERVAL_S = 2.0
 # Below the 5 s after which uvicorn, and so vLLM, closes an idle connection: a request must not meet that moment.
 KEEPALIVE_S = 4.0
-TIMEOUT_S = {"connect": CONNECT_TIMEOUT_S, "pool": CONNECT_TIMEOUT_S, "write": IDLE_TIMEOUT_S}
 # `identity`, because the stream is read as it comes over the wire.
 HEADERS = [("Content-Type", "application/json"), ("Accept", "*/*"), ("Accept-Encoding", "identity")]
 # Engines (by `owned_by` in /v1/models) that take vLLM's own request fields; others might refuse them.
 EXTENDED_ENGINES = frozenset({"vllm", "simulator"})
+# vLLM's refusal of a priority under `--scheduling-policy fcfs`; to a streamed request it comes in the stream.
+_NO_PRIORITY = "priority scheduling is not enabled"
 # The statuses of a server that is up and has no list of models.
 _NO_SUCH_PATH = frozenset({404, 405, 501})
+_KEY_REFUSED = frozenset({401, 403})
 _NOT_CONNECTED = (httpx.ConnectError, httpx.ConnectTimeout, aiohttp.ClientConnectorError)
 
 BeforeSending = Callable[[], Coroutine[Any, Any, None]]
@@ -55,65 +65,19 @@ BeforeSending = Callable[[], Coroutine[Any, Any, None]]
 log = structlog.get_logger(__name__)
 
 
-@dataclass(eq=False)
-class EngineState:
-    """One engine of a role: its models, how many of this replica's requests it works on, whether it can be reached.
-
-    `address` is its URL without credentials. `extended` says whether it takes vLLM's own request fields; None until a
-    probe has succeeded. `outage` lasts from the first failed connection to the next response; `reached_s` is the
-    monotonic time of the last one.
-    """
-
-    url: str
-    address: str = field(init=False)
-    completions: httpx.URL = field(init=False)
-    models: tuple[str, ...] = ()
-    extended: bool | None = None
-    version: str | None = None
-    in_flight: int = 0
-    circuit: Circuit = field(default_factory=Circuit)
-    outage: Outage | None = None
-    reached_s: float = -math.inf
-
-    def __post_init__(self) -> None:
-        self.address = without_credentials(self.url)
-        self.completions = httpx.URL(f"{self.url}/v1/chat/completions")
-
-    @property
-    def healthy(self) -> bool:
-        """Whether its circuit is closed."""
-        return self.circuit.opened_until_s is None
-
-    def connected(self) -> None:
-        """Record that a connection was made."""
-        self.outage, self.reached_s = None, time.monotonic()
-
-    def not_connected(self, error: Exception) -> None:
-        """Record that no connection could be made; the first failure counts until the next connection."""
-        if self.outage is None:
-            self.outage = Outage(datetime.now(UTC), time.monotonic(), cause_of(error))
-            log.warning("engine_unreachable", engine=self.address, cause=self.outage.cause)
-
-
-class EngineUnreachable(EngineUnavailable):
-    """No connection to the engine: nothing was sent, and nothing was spent."""
-
-
-class RetryLater(EngineUnavailable):
-    """The engine is overloaded; `after_s` is its Retry-After."""
-
-    def __init__(self, detail: str, after_s: float) -> None:
-        super().__init__(detail)
-        self.after_s = after_s
-
-
 class Engines:
-    """The engines of one role behind one HTTP client."""
+    """The engines of one role behind one HTTP client: the first choice, and those that stand in for it."""
 
     def __init__(
-        self, urls: Sequence[str], connections: int, transport: httpx.AsyncBaseTransport | None = None
+        self,
+        engines: Sequence[EngineSpec],
+        connections: int,
+        transport: httpx.AsyncBaseTransport | None = None,
+        *,
+        fallback: Sequence[EngineSpec] = (),
     ) -> None:
-        self.engines = [EngineState(url) for url in urls]
+        """Read the engines' keys; raises InvalidRequest, which names the fault."""
+        self.engines = [*map(EngineState, engines), *(EngineState(spec, fallback=True) for spec in fallback)]
         limits = httpx.Limits(
             max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=KEEPALIVE_S
         )
@@ -132,35 +96,56 @@ class Engines:
             self._probing.cancel()
         await self._client.aclose()
 
-    def choose(self, avoid: Sequence[EngineState]) -> EngineState | None:
-        """The engine with the fewest requests, preferably none of `avoid`; None when no circuit admits a request."""
-        admitted = [engine for engine in self.engines if engine.circuit.admits(time.monotonic())]
-        fresh = [engine for engine in admitted if engine not in avoid] or admitted
-        return min(fresh, key=lambda engine: (not engine.healthy, engine.in_flight), default=None)
+    def choose(self, deliberation: str, avoid: Sequence[EngineState]) -> EngineState | None:
+        """The engine for a request: of the candidates with room the one that `routing` gives the deliberation.
+
+        None when no circuit admits a request, or when all candidates work on as many requests as they may.
+        """
+        room = [engine for engine in self._candidates(avoid) if not engine.full]
+        return engine_for(deliberation, [engine for engine in room if engine.healthy] or room)
+
+    def _candidates(self, avoid: Sequence[EngineState]) -> Sequence[EngineState]:
+        """The engines whose circuits admit a request: preferably none of `avoid`, and none that refuses its key.
+
+        Of the others, the first choice goes before what stands in for it.
+        """
+        now_s = time.monotonic()
+        found = [engine for engine in self.engines if engine.circuit.admits(now_s)]
+        found = [engine for engine in found if engine not in avoid] or found
+        found = [engine for engine in found if not engine.refused_lately(now_s)] or found
+        return [engine for engine in found if not engine.fallback] or found
 
     @contextmanager
     def requesting(self, engine: EngineState) -> Generator[None]:
-        """Wraps a request to `engine`, so that its circuit learns of a cancelled request."""
+        """Wraps a request to `engine`: it takes a slot there, and the circuit learns of a cancelled request.
+
+        Raises EngineFull.
+        """
+        if engine.full:
+            raise EngineFull(f"{engine.label} works on {engine.in_flight} requests")
         engine.circuit.begin()
+        engine.in_flight += 1
         try:
             yield
         except (asyncio.CancelledError, CallCancelled):
             engine.circuit.abandoned()
-            self._changed.set()
             raise
+        finally:
+            engine.in_flight -= 1
+            self._changed.set()
 
-    async def wait_for_engine(self, avoid: Sequence[EngineState]) -> EngineState:
+    async def wait_for_engine(self, deliberation: str, avoid: Sequence[EngineState]) -> EngineState:
         """The engine that `choose` gives; waits, without a limit of its own, until a circuit admits a request."""
         while True:
             self._changed.clear()
-            engine = self.choose(avoid)
+            engine = self.choose(deliberation, avoid)
             if engine is not None:
                 return engine
             now_s = time.monotonic()
-            next_s = min(engine.circuit.opened_until_s or now_s for engine in self.engines) - now_s
+            opens_s = [engine.circuit.opened_until_s or now_s for engine in self.engines]
             with suppress(TimeoutError):
-                # While a request probes, only its result can change anything.
-                async with asyncio.timeout(next_s if next_s > 0 else None):
+                # While requests probe or fill the engines, only their results can change anything.
+                async with asyncio.timeout(min((each - now_s for each in opens_s if each > now_s), default=None)):
                     await self._changed.wait()
 
     def outages(self) -> Sequence[tuple[EngineState, Outage]]:
@@ -169,16 +154,24 @@ class Engines:
         return found if len(found) == len(self.engines) else ()
 
     async def watch(self) -> NoReturn:
-        """Check every engine that has not responded lately, every two seconds. Runs until cancelled."""
+        """Check every engine that has not responded lately, and key files, every two seconds. Runs until cancelled."""
         while True:
             await asyncio.sleep(CHECK_INTERVAL_S)
+            await asyncio.gather(*map(self._renew_key, self.engines))
             quiet_since_s = time.monotonic() - CHECK_INTERVAL_S
             await asyncio.gather(*(self._check(each) for each in self.engines if each.reached_s < quiet_since_s))
+
+    async def _renew_key(self, engine: EngineState) -> None:
+        """Read the engine's key file anew; a new key counts as good until it is refused."""
+        if await engine.key.refresh():
+            engine.accepts_key()
+            engine.dialects.clear()
+            await self._probe(engine)
 
     async def _check(self, engine: EngineState) -> None:
         """Learn whether the engine can be connected to; after an outage probe it, which lets waiting calls go on."""
         try:
-            await check_connection(engine.url)
+            await check_connection(engine.spec.url, engine.spec.connect_timeout_s)
         except (OSError, ValueError) as exc:
             if engine.outage is None:
                 engine.not_connected(exc)
@@ -200,14 +193,20 @@ class Engines:
 
     async def _probe(self, engine: EngineState) -> None:
         try:
-            response = await self._client.get(f"{engine.url}/v1/models", timeout=PROBE_TIMEOUT_S)
+            response = await self._get(engine, "/v1/models")
             engine.connected()
+            if response.status_code in _KEY_REFUSED:
+                engine.refuses_key(response.status_code, probe=True)
+                # An engine that refuses is up.
+                self._succeeded(engine)
+                return
             listed: Any = {"data": []} if response.status_code in _NO_SUCH_PATH else response.raise_for_status().json()
             models = listed["data"]
-            engine.models = tuple(str(model["id"]) for model in models)
+            engine.models = (engine.spec.model,) if engine.spec.model else tuple(str(model["id"]) for model in models)
             engine.extended = any(model.get("owned_by") in EXTENDED_ENGINES for model in models)
             if engine.extended and (engine.version is None or not engine.healthy):
                 engine.version = await self._version(engine)
+            engine.accepts_key(probe=True)
             self._succeeded(engine)
         except (httpx.HTTPError, aiohttp.ClientError, ValueError, KeyError, TypeError, AttributeError) as exc:
             if _never_connected(exc):
@@ -218,10 +217,13 @@ class Engines:
 
     async def _version(self, engine: EngineState) -> str | None:
         """The engine's version; None when it reports none."""
-        response = await self._client.get(f"{engine.url}/version", timeout=PROBE_TIMEOUT_S)
+        response = await self._get(engine, "/version")
         with suppress(ValueError, KeyError, TypeError):
             return str(response.json()["version"])
         return None
+
+    async def _get(self, engine: EngineState, path: str) -> httpx.Response:
+        return await self._client.get(f"{engine.spec.url}{path}", headers=engine.headers, timeout=PROBE_TIMEOUT_S)
 
     def _succeeded(self, engine: EngineState) -> None:
         engine.circuit.succeeded()
@@ -232,17 +234,24 @@ class Engines:
         self._changed.set()
 
     async def model_of(self, engine: EngineState, named: str | None) -> str:
-        """The model to ask for: `named`, else the first that the engine serves.
+        """The model to ask for: `named`, else the engine's own, else the first that it serves.
 
         Probes an engine of unknown kind, because a request must not lack the salt that keeps tenants apart.
-        Raises EngineUnreachable or EngineUnavailable when the probe brings no model.
+        Raises EngineUnreachable or EngineUnavailable when the probe brings no model, and KeyRefused.
         """
-        if engine.extended is None or (named is None and not engine.models):
+        if self._unknown(engine, named):
             await self._probe(engine)
-        if engine.extended is None or (named is None and not engine.models):
+        if self._unknown(engine, named) and engine.key_rejected is not None:
+            if not await engine.key.refresh():
+                raise KeyRefused(engine, engine.key_rejected.status)
+            await self._probe(engine)
+        if self._unknown(engine, named):
             kind = EngineUnavailable if engine.healthy else EngineUnreachable
-            raise kind(f"{engine.address} names no model")
+            raise kind(f"{engine.label} names no model")
         return named or engine.models[0]
+
+    def _unknown(self, engine: EngineState, named: str | None) -> bool:
+        return engine.extended is None or (named is None and not engine.models)
 
     async def complete(
         self,
@@ -252,27 +261,88 @@ class Engines:
         *,
         seed: int,
         trace: str,
-        on_text: OnText | None,
+        on_text: OnText | StreamedReply | None,
         meter: Meter,
         salt: str,
+        priority: int = 0,
         before_sending: BeforeSending | None = None,
     ) -> EngineReply:
         """Send one request for `call`. With `on_text` it is streamed, and `on_text` gets each piece of text.
+
+        A `StreamedReply` instead asks for all of its choices, whose seeds follow `seed`. Choices that the engine does
+        not begin stay open. An engine that refuses or ignores `n` is remembered.
+
+        A request whose key is refused is sent again if the key has been replaced meanwhile. One of which fields are
+        refused is sent again without them, and the engine's later requests are made so at once. So is one whose
+        `priority` is refused.
 
         `meter` holds the cost so far, also after a failure. `salt` is `cache_salt` of the tenant. `before_sending` is
         awaited right before the body is written; when it raises CallCancelled, nothing is sent.
 
         Raises EngineUnreachable (no connection), EngineUnavailable (broken off, 5xx, 429, nonsense), EngineRejected
-        (4xx) or CallTimeout (no byte for 20 s). Cancelling closes the connection, so that the engine stops generating.
+        (4xx; KeyRefused for 401 and 403) or CallTimeout (no byte for the engine's idle time). A batch call may wait in
+        the engine's queue until its deadline: its idle time begins with its first text. Cancelling closes the
+        connection, so that the engine stops generating.
         """
-        content = request_body(call, model, seed, stream=on_text is not None, salt=salt if engine.extended else None)
-        body = _Body(content, before_sending)
-        engine.in_flight += 1
+        streamed = StreamedReply([StreamedChoice(call, trace, on_text, meter)]) if callable(on_text) else on_text
+        choices = 1 if streamed is None else len(streamed.choices)
+        dialect, known_salt = engine.dialect(model), salt if engine.extended else None
+        while True:
+            sent = priority if priority and engine.extended and engine.prioritises else None
+            content = request_body(
+                call,
+                model,
+                seed,
+                stream=streamed is not None,
+                salt=known_salt,
+                priority=sent,
+                dialect=dialect,
+                choices=choices,
+            )
+            if streamed is not None:
+                streamed.structured = dialect.structured
+            try:
+                body = _Body(content, before_sending, yields=sent is not None and sent > BATCH_AFTER)
+                reply = await self._request(engine, body, trace, streamed, meter)
+            except KeyRefused:
+                if not await engine.key.refresh():
+                    raise
+            except FieldsRefused as refused:
+                if choices > 1 and "n" in refused.fields:
+                    _without_n(engine)
+                    raise refused.otherwise from None
+                adapted = dialect.without(refused.fields - {"n"}, fixed=engine.spec.structured is not None)
+                if adapted is None:
+                    raise refused.otherwise from None
+                log.info("engine_adapted", engine=engine.label, model=model, refused=sorted(refused.fields))
+                dialect = adapted
+            except (EngineRejected, EngineUnavailable) as refused:
+                if sent is None or _NO_PRIORITY not in str(refused).lower():
+                    raise
+                # To a streamed request the refusal comes in the stream, which counts as a failure elsewhere.
+                self._succeeded(engine)
+                engine.prioritises = False
+                log.info("engine_without_priority", engine=engine.label)
+            else:
+                engine.accepts_key()
+                engine.remember(model, dialect)
+                if streamed is not None and streamed.ignored_n:
+                    _without_n(engine)
+                if choices == 1 and not meter.usage.prompt_tokens:
+                    meter.estimate(call, reply.text)
+                    reply.usage = meter.usage
+                reply.structured = dialect.structured
+                return reply
+
+    async def _request(
+        self, engine: EngineState, body: "_Body", trace: str, streamed: StreamedReply | None, meter: Meter
+    ) -> EngineReply:
+        """One request, of whose result the circuit learns."""
         try:
-            completion = await self._exchange(engine, body, trace, on_text, meter)
-        except httpx.ReadTimeout as exc:
+            reply = await self._exchange(engine, body, trace, streamed, meter)
+        except (httpx.ReadTimeout, TimeoutError) as exc:
             self._failed(engine, unreachable=False)
-            raise CallTimeout(f"{engine.address} was silent for {IDLE_TIMEOUT_S:g} seconds") from exc
+            raise CallTimeout(f"{engine.label} was silent for {engine.spec.idle_timeout_s:g} seconds") from exc
         except (httpx.HTTPError, aiohttp.ClientError) as exc:
             # The transport reports some broken connections as never made, so only `written` shows what was sent.
             unreachable = not body.written and isinstance(exc, _NOT_CONNECTED)
@@ -280,8 +350,8 @@ class Engines:
             if unreachable:
                 if _never_connected(exc):
                     engine.not_connected(exc)
-                raise EngineUnreachable(f"{engine.address} cannot be reached: {cause_of(exc)}") from exc
-            raise EngineUnavailable(f"{engine.address} refused or broke off: {type(exc).__name__} {exc}") from exc
+                raise EngineUnreachable(f"{engine.label} cannot be reached: {cause_of(exc)}") from exc
+            raise EngineUnavailable(f"{engine.label} refused or broke off: {type(exc).__name__} {exc}") from exc
         except (RetryLater, EngineRejected):
             # An engine that refuses is up.
             self._succeeded(engine)
@@ -289,19 +359,24 @@ class Engines:
         except EngineUnavailable:
             self._failed(engine, unreachable=False)
             raise
-        finally:
-            engine.in_flight -= 1
         self._succeeded(engine)
-        return completion
+        return reply
 
     async def _exchange(
-        self, engine: EngineState, body: "_Body", trace: str, on_text: OnText | None, meter: Meter
+        self, engine: EngineState, body: "_Body", trace: str, streamed: StreamedReply | None, meter: Meter
     ) -> EngineReply:
-        named = [("X-Request-Id", trace), ("X-Call-Id", trace.rpartition(".")[0])]
-        headers = [*HEADERS, *named, ("Content-Length", str(len(body.content)))]
+        traces = [trace] if streamed is None else [choice.trace for choice in streamed.choices]
+        named = [("X-Call-Id", ",".join(each.rpartition(".")[0] for each in traces))]
+        if engine.extended:
+            # vLLM logs it. llama-cpp-python answers 400, without a word, to one that is no UUID.
+            named.append(("X-Request-Id", trace))
+        headers = [*HEADERS, *named, *engine.headers, ("Content-Length", str(len(body.content)))]
+        connect_s, idle_s = engine.spec.connect_timeout_s, engine.spec.idle_timeout_s
         # Unstreamed, the first byte comes with the last: only the call's deadline ends a hung request.
-        timeout = {**TIMEOUT_S, "read": IDLE_TIMEOUT_S if on_text else None}
-        began_s = asyncio.get_running_loop().time()
+        read_s = None if streamed is None or body.yields else idle_s
+        timeout = {"connect": connect_s, "pool": connect_s, "write": idle_s, "read": read_s}
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
         # Straight to the transport: redirects, cookies and authentication are not needed, and cost as much again.
         request = httpx.Request(
             "POST", engine.completions, headers=headers, content=body, extensions={"timeout": timeout}
@@ -315,22 +390,30 @@ class Engines:
         engine.connected()
         try:
             if response.status_code != 200:
-                raise _refusal(engine.address, response, await _content(response))
+                raise _refusal(engine, response, await _content(response))
             engine.circuit.reached()
             self._changed.set()
-            if on_text is None:
-                return parse_reply(engine.address, await _content(response), meter)
-            return await read_stream(engine.address, response.aiter_raw(), on_text, began_s, meter)
+            if streamed is None:
+                return parse_reply(engine, await _content(response), meter)
+            streamed.began_s = began_s
+            async with asyncio.timeout(None) as silence:
+                if body.yields:
+                    streamed.heard = lambda: silence.reschedule(loop.time() + idle_s)
+                return await streamed.read(engine, response.aiter_raw())
         finally:
             await response.aclose()
 
 
 @dataclass(slots=True)
 class _Body:
-    """A request's body, which `before_sending` may refuse after the connection was made, right before it is written."""
+    """A request's body, which `before_sending` may refuse after the connection was made, right before it is written.
+
+    One that `yields` may wait in the engine's queue behind all others.
+    """
 
     content: bytes
     before_sending: BeforeSending | None
+    yields: bool = False
     refused: CallCancelled | None = None
     written: bool = False
 
@@ -346,6 +429,11 @@ class _Body:
         yield self.content
 
 
+def _without_n(engine: EngineState) -> None:
+    engine.takes_n = False
+    log.info("engine_without_n", engine=engine.label)
+
+
 def _never_connected(error: Exception) -> bool:
     """Whether no connection was made; the transport calls connections that the engine closed by the same names."""
     cause = error.__cause__
@@ -359,10 +447,16 @@ async def _content(response: httpx.Response) -> bytes:
     return b"".join([part async for part in response.aiter_raw()])
 
 
-def _refusal(url: str, response: httpx.Response, content: bytes) -> EngineUnavailable | EngineRejected:
+def _refusal(engine: EngineState, response: httpx.Response, content: bytes) -> EngineUnavailable | EngineRejected:
     status = response.status_code
-    detail = f"{url} answered {status}: {content.decode(errors='replace')[:DETAIL_CHARACTERS]}"
+    if status in _KEY_REFUSED:
+        # Not quoted, because such answers tend to repeat a part of the key.
+        engine.refuses_key(status)
+        return KeyRefused(engine, status)
+    detail = f"{engine.label} answered {status}: {engine.quote(content)}"
     if status == 429 or status == 503:
         after = response.headers.get("Retry-After", "")
         return RetryLater(detail, float(after) if after.isdigit() else 0.0)
-    return EngineUnavailable(detail) if status >= 500 or status == 408 else EngineRejected(detail)
+    error = EngineUnavailable(detail) if status >= 500 or status == 408 else EngineRejected(detail)
+    fields = refused_fields(status, content)
+    return FieldsRefused(error, fields) if fields else error

@@ -10,8 +10,6 @@ from datetime import datetime
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-CONNECT_TIMEOUT_S = 2.0
-
 
 @dataclass(frozen=True, slots=True)
 class Outage:
@@ -40,22 +38,22 @@ def cause_of(error: Exception) -> str:
             case OSError(errno=int(number)):
                 return os.strerror(number).lower()
             case TimeoutError():
-                return f"no connection within {CONNECT_TIMEOUT_S:g} s"
+                return "no connection in time"
             case _:
                 continue
     return type(error).__name__
 
 
-async def check_connection(url: str) -> None:
+async def check_connection(url: str, within_s: float) -> None:
     """Open a TCP connection to the engine at `url`, or to the environment's proxy for it, and close it.
 
-    Raises OSError, and ValueError for an invalid URL.
+    Raises TimeoutError after `within_s`, other OSErrors, and ValueError for an invalid URL.
     """
     parts = urlsplit(url)
     # As the HTTP client chooses it.
     if parts.hostname and not proxy_bypass(parts.hostname):
         parts = urlsplit(getproxies().get(parts.scheme, url))
     port = parts.port or (443 if parts.scheme == "https" else 80)
-    async with asyncio.timeout(CONNECT_TIMEOUT_S):
+    async with asyncio.timeout(within_s):
         _, writer = await asyncio.open_connection(parts.hostname, port, happy_eyeballs_delay=0.25)
     writer.close()

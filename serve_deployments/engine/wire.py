@@ -1,25 +1,43 @@
-"""A chat completion on the wire: the JSON of a request, and the reply, whole or streamed.
+"""A chat completion on the wire: the JSON of a request, and a reply that comes whole.
 
 Requests are built from an allow-list of fields: no field of a gateway's client passes through. `client` sends and
 receives the bytes.
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from pydantic_core import ValidationError, from_json, to_json
 
+from app.deliberation.budget import tokens_of
 from app.deliberation.calls import Call, Usage
 from app.deliberation.errors import EngineUnavailable
 from app.deliberation.outputs import json_schema
+from app.deliberation.prompts.form import schema_section
+from app.deliberation.specification import Structured
+from serve_deployments.engine.dialect import Dialect
 
 STREAM_INTERVAL_TOKENS = 4
 # How much of an engine's reply goes into an error.
 DETAIL_CHARACTERS = 300
+VLLM = Dialect()
+"""The dialect of vLLM, which takes every field."""
 
 OnText = Callable[[str], Coroutine[Any, Any, None]]
+
+
+class Replying(Protocol):
+    """The engine that replies, as errors name and quote it."""
+
+    @property
+    def label(self) -> str:
+        """Its name and address."""
+        ...
+
+    def quote(self, content: bytes) -> str:
+        """The beginning of what it said, without its key."""
+        ...
 
 
 @dataclass(slots=True)
@@ -30,6 +48,7 @@ class EngineReply:
     finish_reason: str
     usage: Usage
     ttft_s: float | None
+    structured: Structured | None = None
 
 
 @dataclass(slots=True)
@@ -37,6 +56,7 @@ class Meter:
     """What one request has cost so far, as the engine last reported it; kept when the request breaks off."""
 
     reported: dict[str, Any] | None = None
+    estimated: bool = False
 
     @property
     def usage(self) -> Usage:
@@ -46,47 +66,75 @@ class Meter:
         except (KeyError, TypeError, AttributeError, ValidationError):
             return Usage()
 
-
-@dataclass
-class _StreamedReply:
-    """A streamed reply as it grows."""
-
-    meter: Meter
-    texts: list[str] = field(default_factory=list[str])
-    finish_reason: str | None = None
-    done: bool = False
+    def estimate(self, call: Call, text: str) -> None:
+        """Estimate the cost of an answer for which the engine reported none."""
+        prompt = sum(tokens_of(message.content) for message in call.messages)
+        self.reported = {"prompt_tokens": prompt, "completion_tokens": tokens_of(text)}
+        self.estimated = True
 
 
-def request_body(call: Call, model: str, seed: int, *, stream: bool, salt: str | None = None) -> bytes:
-    """The JSON of a chat completion, from an allow-list of fields.
+def request_body(
+    call: Call,
+    model: str,
+    seed: int,
+    *,
+    stream: bool,
+    salt: str | None = None,
+    priority: int | None = None,
+    dialect: Dialect = VLLM,
+    choices: int = 1,
+) -> bytes:
+    """The JSON of a chat completion, from an allow-list of fields, in the engine's dialect.
 
-    `salt` (of the tenant) adds vLLM's own fields; it is None for engines that might refuse them.
+    `salt` (of the tenant) and `priority` add vLLM's own fields; they are None for engines that might refuse them.
     """
-    body: dict[str, Any] = {
-        "model": model,
-        "messages": [{"role": message.role, "content": message.content} for message in call.messages],
+    body: dict[str, Any] = {"model": model, "messages": _messages(call, dialect)}
+    optional: dict[str, Any] = {
         "temperature": call.temperature,
         "max_tokens": call.max_tokens,
         "seed": seed,
-        "response_format": {
-            "type": "json_schema",
-            "json_schema": {"name": call.output.kind, "schema": json_schema(call.output), "strict": True},
-        },
+        "top_p": call.top_p,
+        "stream_options": {"include_usage": True} if stream else None,
     }
-    if call.top_p is not None:
-        body["top_p"] = call.top_p
+    body |= {name: value for name, value in optional.items() if value is not None and name not in dialect.lacking}
+    if "max_tokens" in dialect.lacking:
+        body["max_completion_tokens"] = call.max_tokens
+    match dialect.structured:
+        case "json_schema":
+            schema = {"name": call.output.kind, "schema": json_schema(call.output), "strict": True}
+            body["response_format"] = {"type": "json_schema", "json_schema": schema}
+        case "json_object":
+            # A grammar to llama-cpp-python and some hosted engines; others refuse or ignore it.
+            shown = {} if "schema" in dialect.lacking else {"schema": json_schema(call.output)}
+            body["response_format"] = {"type": "json_object", **shown}
+        case "prompt":
+            pass
     if salt is not None:
         # A prefix cached by another tenant's request would answer sooner, and so reveal that request.
         body["cache_salt"] = salt
+    if priority is not None:
+        body["priority"] = priority
+    if choices > 1:
+        body["n"] = choices
     if stream:
         body["stream"] = True
-        body["stream_options"] = {"include_usage": True}
-        if salt is not None:
+        if salt is not None and "stream_options" in body:
             # With every chunk, so that a request that breaks off is charged for what it had written.
             body["stream_options"]["continuous_usage_stats"] = True
+        if salt is not None:
             # The first token still comes at once; the rest comes in chunks, which saves most of the parsing.
             body["stream_interval"] = STREAM_INTERVAL_TOKENS
     return to_json(body)
+
+
+def _messages(call: Call, dialect: Dialect) -> list[dict[str, str]]:
+    messages = [{"role": message.role, "content": message.content} for message in call.messages]
+    if dialect.structured != "json_schema":
+        messages[-1]["content"] += schema_section(json_schema(call.output))
+    if "system" in dialect.lacking and len(messages) > 1 and messages[0]["role"] == "system":
+        system, first, *rest = messages
+        messages = [{"role": "user", "content": f"{system['content']}\n\n{first['content']}"}, *rest]
+    return messages
 
 
 def _usage(reported: dict[str, Any]) -> Usage:
@@ -98,57 +146,13 @@ def _usage(reported: dict[str, Any]) -> Usage:
     )
 
 
-def parse_reply(url: str, content: bytes, meter: Meter) -> EngineReply:
+def parse_reply(engine: Replying, content: bytes, meter: Meter) -> EngineReply:
     """Parse an unstreamed reply; raises EngineUnavailable when it is malformed."""
     try:
         body = from_json(content)
-        meter.reported = body["usage"]
+        meter.reported = body.get("usage")
         choice = body["choices"][0]
         text = choice["message"]["content"] or ""
-        return EngineReply(text, choice["finish_reason"] or "stop", _usage(body["usage"]), None)
+        return EngineReply(text, choice["finish_reason"] or "stop", meter.usage, None)
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as exc:
-        raise EngineUnavailable(f"{url} answered nonsense: {content[:DETAIL_CHARACTERS]!r}") from exc
-
-
-async def read_stream(
-    url: str, chunks: AsyncIterator[bytes], on_text: OnText, began_s: float, meter: Meter
-) -> EngineReply:
-    """Read a server-sent stream to its `[DONE]`; raises EngineUnavailable when it ends before or is malformed."""
-    clock = asyncio.get_running_loop().time
-    reply = _StreamedReply(meter)
-    ttft_s: float | None = None
-    rest = b""
-    async for chunk in chunks:
-        lines = (rest + chunk).split(b"\n")
-        rest = lines.pop()
-        piece = "".join(_read_line(url, line, reply) for line in lines if line.startswith(b"data:"))
-        if piece:
-            ttft_s = clock() - began_s if ttft_s is None else ttft_s
-            reply.texts.append(piece)
-            await on_text(piece)
-        if reply.done:
-            break
-    if not reply.done or reply.finish_reason is None or meter.reported is None:
-        raise EngineUnavailable(f"{url} broke its stream off after {sum(map(len, reply.texts))} characters")
-    return EngineReply("".join(reply.texts), reply.finish_reason, meter.usage, ttft_s)
-
-
-def _read_line(url: str, line: bytes, reply: _StreamedReply) -> str:
-    """Read one `data:` line; returns the text it adds."""
-    payload = line[5:].strip()
-    if payload == b"[DONE]":
-        reply.done = True
-        return ""
-    try:
-        event = from_json(payload)
-        if "error" in event:
-            raise EngineUnavailable(f"{url} failed in mid-stream: {payload[:DETAIL_CHARACTERS]!r}")
-        if event.get("usage"):
-            reply.meter.reported = event["usage"]
-        if not event["choices"]:
-            return ""
-        choice = event["choices"][0]
-        reply.finish_reason = choice.get("finish_reason") or reply.finish_reason
-        return choice["delta"].get("content") or ""
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as exc:
-        raise EngineUnavailable(f"{url} streamed nonsense: {payload[:DETAIL_CHARACTERS]!r}") from exc
+        raise EngineUnavailable(f"{engine.label} answered nonsense: {engine.quote(content)!r}") from exc

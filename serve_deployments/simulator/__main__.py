@@ -10,12 +10,13 @@ from typing import Annotated
 import typer
 import uvicorn
 import uvloop
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 
 from serve_deployments.simulator.faults import FAULT_HELP
+from serve_deployments.simulator.lacks import LACK_HELP, Lack
 from serve_deployments.simulator.script import Script
 from serve_deployments.simulator.server.app import Simulator
-from serve_deployments.simulator.server.completion import SimulatorSettings
+from serve_deployments.simulator.server.completion import SchedulingPolicy, SimulatorSettings
 from serve_deployments.simulator.writer.outputs import Behaviour
 
 _FAULT_HELP = (
@@ -71,8 +72,16 @@ def simulator(
     tokens: Annotated[int | None, typer.Option(min=1, help="Fixed length; JSON is filled up with spaces.")] = None,
     chunk_tokens: Annotated[int, typer.Option(min=1, help="Least number of tokens per streamed chunk.")] = 1,
     max_running: Annotated[int | None, typer.Option(min=1, help="Sequences at once; unbounded by default.")] = None,
+    scheduling_policy: Annotated[
+        SchedulingPolicy, typer.Option(help="Whether requests are served by their priority; fcfs refuses priorities.")
+    ] = "priority",
     max_model_len: Annotated[int, typer.Option(min=64, help="Context length in tokens.")] = 32_768,
     controls: Annotated[bool, typer.Option(help="Serve /simulator/calls, which shows prompts, and its script.")] = True,
+    api_key: Annotated[
+        list[str] | None,
+        typer.Option(envvar="VLLM_API_KEY", help="A key that requests under /v1 need; repeatable, as in vLLM."),
+    ] = None,
+    lacks: Annotated[list[Lack] | None, typer.Option(help=f"What it lacks of vLLM; repeatable: {LACK_HELP}")] = None,
     fault: Annotated[list[str] | None, typer.Option(help=_FAULT_HELP, metavar="FAULT")] = None,
 ) -> None:
     """An OpenAI-compatible stand-in for vLLM without weights: seeded text, valid JSON, scripted latency and faults.
@@ -89,6 +98,8 @@ def simulator(
             tokens=tokens,
             chunk_tokens=chunk_tokens,
             faults=tuple(fault or ()),
+            lacks=tuple(lacks or ()),
+            api_keys=tuple(map(SecretStr, api_key or ())),
         )
     except ValidationError as exc:
         raise typer.BadParameter(exc.errors()[0]["msg"]) from exc
@@ -105,6 +116,7 @@ def simulator(
             max_model_len=max_model_len,
             controls=controls,
             running_max=max_running,
+            scheduling_policy=scheduling_policy,
             script=script,
         ),
         listener,

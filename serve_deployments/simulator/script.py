@@ -1,8 +1,11 @@
-"""The instructions of a simulated engine: behaviour, latency, length and faults; they may change while it runs."""
+"""The instructions of a simulated engine: behaviour, latency, length, faults, keys; they may change while it runs."""
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from secrets import compare_digest
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 from serve_deployments.simulator.faults import parse_fault
+from serve_deployments.simulator.lacks import Lack
 from serve_deployments.simulator.writer.outputs import Behaviour
 
 _SLOW_FACTOR = 10.0
@@ -14,7 +17,8 @@ class Script(BaseModel):
 
     `duration_ms` is the time of a whole completion, spread evenly over its tokens; it overrides `ttft_ms` and
     `per_token_ms`. `jitter` scales a completion's times by a seeded factor in [1 - jitter, 1 + jitter]. `tokens` fixes
-    a completion's length; `chunk_tokens` is the least number per streamed chunk.
+    a completion's length; `chunk_tokens` is the least number per streamed chunk. With `api_keys` every path under /v1
+    needs one of them as a bearer token. With `lacks` it is an engine of another kind than vLLM.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -27,6 +31,8 @@ class Script(BaseModel):
     tokens: int | None = Field(default=None, ge=1, le=1_000_000)
     chunk_tokens: int = Field(default=1, ge=1, le=1_000_000)
     faults: tuple[str, ...] = ()
+    api_keys: tuple[SecretStr, ...] = ()
+    lacks: tuple[Lack, ...] = ()
 
     @field_validator("faults")
     @classmethod
@@ -38,6 +44,11 @@ class Script(BaseModel):
     def changed(self, change: "Script") -> "Script":
         """A copy with the fields that were set in `change`."""
         return self.model_copy(update={name: getattr(change, name) for name in change.model_fields_set})
+
+    def admits(self, authorization: str) -> bool:
+        """Whether a request with this Authorization header may use the paths under /v1."""
+        known = [f"Bearer {key.get_secret_value()}".encode() for key in self.api_keys]
+        return not known or any(compare_digest(each, authorization.encode()) for each in known)
 
     def due_times_s(self, tokens: int, chance: float, *, slow: bool = False) -> list[float]:
         """When each token is due, in seconds after the start: absolute, so that lateness never adds up.

@@ -9,14 +9,7 @@ import httpx
 import pytest
 
 from tests.vllm.protocol import Chat
-from tests.vllm.server import Engine, simulator_server, vllm_server
-
-
-@pytest.fixture(scope="session")
-def vllm_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """One real vLLM for the whole run; it takes about half a minute to start."""
-    with vllm_server(tmp_path_factory.mktemp("vllm") / "vllm.log") as engine:
-        yield engine
+from tests.vllm.server import Engine, simulator_server
 
 
 @pytest.fixture(scope="session")

@@ -46,7 +46,7 @@ def vllm_server(log: Path) -> Generator[Engine]:
         return
     command = build.venv() / "bin" / "vllm"
     if not command.is_file():
-        raise EngineFailed(f"{command} is missing: run tests/vllm/build.py, or `make test-vllm`, which does")
+        raise EngineFailed(f"{command} is missing: run `make test-vllm`, which builds it")
     port = free_port()
     options = {
         "--served-model-name": "tiny",
@@ -65,7 +65,7 @@ def vllm_server(log: Path) -> Generator[Engine]:
         "OMP_NUM_THREADS": "1",
     }
     arguments = [word for option in options.items() for word in option] + flags
-    with _serving([str(command), "serve", str(build.model()), *arguments], environment, port, log, VLLM_START_S) as it:
+    with serving([str(command), "serve", str(build.model()), *arguments], environment, port, log, VLLM_START_S) as it:
         yield it
 
 
@@ -74,14 +74,22 @@ def simulator_server(log: Path, *options: str) -> Generator[Engine]:
     """The shipped simulator, with further command line `options`."""
     port = free_port()
     command = [sys.executable, "-m", "serve_deployments.simulator", "--port", str(port), *options]
-    with _serving(command, {}, port, log, SIMULATOR_START_S) as it:
+    with serving(command, {}, port, log, SIMULATOR_START_S) as it:
         yield it
 
 
 @contextlib.contextmanager
-def _serving(
-    command: Sequence[str], environment: Mapping[str, str], port: int, log: Path, within_s: float
+def serving(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    port: int,
+    log: Path,
+    within_s: float,
+    ready: str = "/health",
+    key: str = "",
 ) -> Generator[Engine]:
+    """A server as a child process; it is up when the path `ready` answers. `key` is sent where it wants one."""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
     url = f"http://127.0.0.1:{port}"
     started = time.monotonic()
     with log.open("wb") as sink:
@@ -94,20 +102,22 @@ def _serving(
             start_new_session=True,
         )
     try:
-        _await_health(process, url, log, started + within_s)
-        yield Engine(url=url, model=_served_model(url), log=log, start_s=time.monotonic() - started)
+        _await_ready(process, url + ready, log, started + within_s, headers)
+        yield Engine(url=url, model=_served_model(url, headers), log=log, start_s=time.monotonic() - started)
     finally:
         _stop(process)
 
 
-def _await_health(process: subprocess.Popen[bytes], url: str, log: Path, until: float) -> None:
+def _await_ready(
+    process: subprocess.Popen[bytes], url: str, log: Path, until: float, headers: Mapping[str, str]
+) -> None:
     while True:
         if process.poll() is not None:
             raise EngineFailed(f"{url} ended with status {process.returncode}:\n{_tail(log)}")
         if time.monotonic() > until:
             raise EngineFailed(f"{url} was not ready in time:\n{_tail(log)}")
         with contextlib.suppress(httpx.TransportError):
-            if httpx.get(f"{url}/health", timeout=2).status_code == 200:
+            if httpx.get(url, headers=headers, timeout=2).status_code == 200:
                 return
         time.sleep(0.1)
 
@@ -122,8 +132,9 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _served_model(url: str) -> str:
-    return str(httpx.get(f"{url}/v1/models", timeout=10).raise_for_status().json()["data"][0]["id"])
+def _served_model(url: str, headers: Mapping[str, str] | None = None) -> str:
+    listed = httpx.get(f"{url}/v1/models", headers=headers, timeout=10).raise_for_status().json()
+    return str(listed["data"][0]["id"])
 
 
 def _tail(log: Path) -> str:

@@ -45,8 +45,8 @@ def program(specification: Specification, given: Sequence[TestCase], place: int,
     approach = _APPROACHES[place % len(_APPROACHES)]
     return messages(
         specification,
-        f"# Your work: write a program\nSolve the task in code, on your own and completely. {_GROUND}",
         _given(given, nonce),
+        f"# Your work: write a program\nSolve the task in code, on your own and completely. {_GROUND}",
         f"# Your reply\n{_PROGRAM_FORM}",
         f"# Approach\n{approach}" if approach else "",
     )
@@ -56,12 +56,12 @@ def tests(specification: Specification, given: Sequence[TestCase], nonce: str) -
     """Write tests of the task without seeing any solution."""
     return messages(
         specification,
+        _given(given, nonce),
         f"# Your work: write tests\nOthers write the program; you write at most {TESTS_ASKED} tests of it, without "
         f"seeing any. {_GROUND} Each test is a few lines of Python that run by themselves, with the program's names at "
         "hand, and that raise an error, mostly by `assert`, when the program is wrong. Test only what follows from the "
         "task: whoever reads it differently is not wrong. Work out by hand what is expected. One thing for each test: "
         "the common case first, then the edges.",
-        _given(given, nonce),
         '# Your reply\n{"reasoning": what is worth testing, briefly; "tests": [{"name": what is tested, in a few '
         'words; "code": plain source without Markdown}]}',
     )
@@ -74,10 +74,10 @@ def repair(
     result = fault or "\n\n".join(f"{_listing([test])}\n# fails: {reason}" for test, reason in failed)
     return messages(
         specification,
-        f"# Your work: repair\nBelow is your own program, and what came of running it. {_GROUND} Find the cause, and "
-        "mend the program, not the symptom: what is written for a test alone is wrong. A test may be wrong too, for "
-        "others wrote it; if the task speaks for your program, return it unchanged and say why.",
         f"Your program:\n{fence(code, nonce)}",
         f"What came of it:\n{fence(result, nonce)}",
+        f"# Your work: repair\nAbove are your own program, and what came of running it. {_GROUND} Find the cause, and "
+        "mend the program, not the symptom: what is written for a test alone is wrong. A test may be wrong too, for "
+        "others wrote it; if the task speaks for your program, return it unchanged and say why.",
         f"# Your reply\n{_PROGRAM_FORM}",
     )

@@ -5,8 +5,11 @@ from collections.abc import Sequence
 from app.deliberation.calls import ChatMessage
 from app.deliberation.choice.anonymity import fence
 from app.deliberation.outputs import Issue
-from app.deliberation.prompts.form import candidate, messages
+from app.deliberation.prompts.form import Labelled, messages
 from app.deliberation.specification import Specification
+
+ANSWER_FORM = """\
+{"reasoning": your reasons, briefly; "answer": the complete answer, Markdown where it helps; "confidence": 0 to 100}"""
 
 # The first agent gets no hint; each later one gets another approach.
 _APPROACHES = (
@@ -20,9 +23,6 @@ _APPROACHES = (
     "Begin from constraints and limits: time, size, cost.",
 )
 
-ANSWER_FORM = """\
-{"reasoning": your reasons, briefly; "answer": the complete answer, Markdown where it helps; "confidence": 0 to 100}"""
-
 
 def propose(specification: Specification, place: int) -> tuple[ChatMessage, ...]:
     """Solve the task alone; `place` is the agent's place in the council, from 0, and picks its approach."""
@@ -35,15 +35,15 @@ def propose(specification: Specification, place: int) -> tuple[ChatMessage, ...]
     )
 
 
-def critique(specification: Specification, text: str, nonce: str) -> tuple[ChatMessage, ...]:
+def critique(specification: Specification, candidate: Labelled) -> tuple[ChatMessage, ...]:
     """Find falsifiable faults in one candidate; finding none is a valid answer."""
     return messages(
         specification,
-        "# Your work: critique\nExamine the candidate below against the task, the rubric and the requirements. Report "
-        "faults that can be checked: where, what is claimed to be wrong, the evidence, and how to mend it. A fault "
-        "without evidence is not reported; if you find none, the list is empty. Severity: blocker (the answer is wrong "
-        "or unusable), major (a requirement is missed or a claim is false), minor (worth mending, harmless).",
-        candidate("A", text, nonce),
+        candidate.section,
+        "# Your work: critique\nExamine the candidate against the task, the rubric and the requirements. Report faults "
+        "that can be checked: where, what is claimed to be wrong, the evidence, and how to mend it. A fault without "
+        "evidence is not reported; if you find none, the list is empty. Severity: blocker (the answer is wrong or "
+        "unusable), major (a requirement is missed or a claim is false), minor (worth mending, harmless).",
         '# Your reply\n{"issues": [at most 8 of {"severity": "blocker|major|minor", "where": …, "claim": …, '
         '"evidence": …, "fix": …}], "verdict": "accept|revise|reject"}',
     )
@@ -54,8 +54,8 @@ def _line(text: str) -> str:
     return " ".join(text.split())
 
 
-def revise(specification: Specification, text: str, issues: Sequence[Issue], nonce: str) -> tuple[ChatMessage, ...]:
-    """The author answers each issue and gives its new version."""
+def revise(specification: Specification, own: Labelled, issues: Sequence[Issue], nonce: str) -> tuple[ChatMessage, ...]:
+    """The author answers each issue and gives its new version; `nonce` fences the issues."""
     listed = "\n".join(
         f"{number}. [{issue.severity}] {_line(issue.where)}: {_line(issue.claim)} "
         f"Evidence: {_line(issue.evidence)} Fix: {_line(issue.fix)}"
@@ -63,52 +63,52 @@ def revise(specification: Specification, text: str, issues: Sequence[Issue], non
     )
     return messages(
         specification,
-        "# Your work: revise\nBelow is your own answer, and the issues that reviewers raised. Take each issue on its "
-        "merits: accept it and mend the answer, or reject it with a reason. Never change something merely to agree. "
-        "Then give the complete answer, changed or not.",
-        f"Your answer:\n{fence(text, nonce)}",
+        own.section,
         f"Issues:\n{fence(listed, nonce)}",
+        f"# Your work: revise\nCandidate {own.label} is your own answer, and reviewers raised the issues. Take each "
+        "issue on its merits: accept it and mend the answer, or reject it with a reason. Never change something merely "
+        "to agree. Then give the complete answer, changed or not.",
         '# Your reply\n{"responses": [{"issue": number, "decision": "accept|reject", "reason": …}], "answer": the '
         'complete answer, "confidence": 0 to 100}',
     )
 
 
-def score(specification: Specification, candidates: Sequence[tuple[str, str]], nonce: str) -> tuple[ChatMessage, ...]:
-    """Score (label, text) pairs, evidence before the number, every criterion for every candidate."""
-    labels = ", ".join(label for label, _ in candidates)
+def score(specification: Specification, candidates: Sequence[Labelled]) -> tuple[ChatMessage, ...]:
+    """Score the candidates, evidence before the number, every criterion for every candidate."""
+    labels = ", ".join(each.label for each in candidates)
     criteria = ", ".join(criterion.id for criterion in specification.constraints.rubric)
     return messages(
         specification,
+        *(each.section for each in candidates),
         f"# Your work: score\nScore each candidate ({labels}) on each criterion ({criteria}) from 0 to 10. Write the "
         "evidence first, in a sentence, then the score. Judge what is there, not its length or style. Equal work gets "
         "equal scores.",
-        *(candidate(label, text, nonce) for label, text in candidates),
         '# Your reply\nFor every label, in the order shown: {"A": {"criteria": [for every criterion, in the rubric\'s '
         'order: {"id": …, "rationale": …, "score": 0 to 10}]}, …}',
     )
 
 
-def judge_pair(specification: Specification, first: str, second: str, nonce: str) -> tuple[ChatMessage, ...]:
-    """Compare two candidates, notes on each before the winner."""
+def judge_pair(specification: Specification, first: Labelled, second: Labelled) -> tuple[ChatMessage, ...]:
+    """Compare two candidates, labelled A and B, notes on each before the winner."""
     return messages(
         specification,
-        "# Your work: compare\nTwo candidates are below. Note the strengths and faults of each against the rubric, "
-        "then say which is better, or that neither is, and by how much (1 slightly, 3 clearly).",
-        candidate("A", first, nonce),
-        candidate("B", second, nonce),
+        first.section,
+        second.section,
+        "# Your work: compare\nNote the strengths and faults of each of the two candidates against the rubric, then "
+        "say which is better, or that neither is, and by how much (1 slightly, 3 clearly).",
         '# Your reply\n{"notes_a": …, "notes_b": …, "winner": "A|B|tie", "margin": 1 to 3}',
     )
 
 
-def pick(specification: Specification, candidates: Sequence[tuple[str, str]], nonce: str) -> tuple[ChatMessage, ...]:
-    """Choose the one of (label, text) pairs that most of the others agree with in substance."""
-    labels = ", ".join(label for label, _ in candidates)
+def pick(specification: Specification, candidates: Sequence[Labelled]) -> tuple[ChatMessage, ...]:
+    """Choose the candidate that most of the others agree with in substance."""
+    labels = ", ".join(each.label for each in candidates)
     return messages(
         specification,
-        f"# Your work: pick\nSeveral members answered the task independently; their answers ({labels}) are below. "
-        "Compare what they say, not their wording, length or style. Write first, in a few sentences, which of them "
-        "agree in substance and where they differ. Then choose the answer that is most consistent with the others. "
-        "Where no two agree, choose the one that holds best under the rubric.",
-        *(candidate(label, text, nonce) for label, text in candidates),
+        *(each.section for each in candidates),
+        f"# Your work: pick\nSeveral members answered the task independently; the candidates ({labels}) are their "
+        "answers. Compare what they say, not their wording, length or style. Write first, in a few sentences, which of "
+        "them agree in substance and where they differ. Then choose the answer that is most consistent with the "
+        "others. Where no two agree, choose the one that holds best under the rubric.",
         f'# Your reply\n{{"reasoning": who agrees with whom, "choice": one of {labels}}}',
     )

@@ -4,26 +4,27 @@ from collections.abc import Sequence
 
 from app.deliberation.calls import ChatMessage
 from app.deliberation.choice.anonymity import fence
-from app.deliberation.prompts.form import candidate, messages
+from app.deliberation.prompts.form import Labelled, messages
 from app.deliberation.specification import Specification
 
 
 def turn(
-    specification: Specification, own: tuple[str, str], others: Sequence[tuple[str, str, str]], nonce: str
+    specification: Specification, own: tuple[str, str, str], others: Sequence[tuple[Labelled, str]]
 ) -> tuple[ChatMessage, ...]:
-    """Check the own (answer, reasons) against (label, answer, reasons) of others; switch for a concrete error only.
+    """Check the own (answer, reasons, nonce) against others' answers and reasons; switch for a concrete error only.
 
     The prompt hides how many agents hold which answer: debaters follow agreement, which is no evidence
     (arXiv:2509.05396).
     """
-    answer, reasons = own
+    answer, reasons, nonce = own
     shown = [
         section
-        for label, text, because in others
-        for section in (candidate(label, text, nonce), f"Its reasons:\n{fence(because, nonce)}" if because else "")
+        for other, because in others
+        for section in (other.section, f"Its reasons:\n{fence(because, other.nonce)}" if because else "")
     ]
     return messages(
         specification,
+        # Before the texts, since no other prompt begins with the same one.
         "# Your work: debate\nBelow is your own earlier answer, and answers of others that differ from it. Any of them "
         "may be right, yours too. Work the task through again and look for the step at which they part. Change your "
         "answer only when you find a concrete error in your own: say in `error` where it stands and why it is wrong, "

@@ -95,7 +95,8 @@ def _auto(specification: Specification) -> Strategy:
     parameters = AutoParameters.model_validate(specification.parameters)
     escalation = ESCALATIONS[parameters.escalate_to]
     asked = asking_for(specification, parameters.normaliser, parameters.options)
-    run = StrategyRun(asked.model_copy(update={"parameters": parameters.escalation}))
+    continued = {"strategy": parameters.escalate_to, "parameters": parameters.escalation}
+    run = StrategyRun(asked.model_copy(update=continued))
     samples = Samples(run)
     stages_left = 1 + escalation.stages(specification.rounds)
 
@@ -136,7 +137,7 @@ def _steps() -> tuple[str, ...]:
 
 AUTO = StrategyDefinition(
     name="auto",
-    version=2,
+    version=4,
     summary="Three drafts; unanimous: done; else the rest propose and the chosen strategy goes on from all drafts.",
     steps=_steps(),
     formula="min(3, N) when unanimous, else exactly what the chosen strategy makes",

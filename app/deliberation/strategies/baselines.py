@@ -20,16 +20,17 @@ def _independent(specification: Specification) -> Strategy:
 
 SINGLE = StrategyDefinition(
     name="single",
-    version=1,
+    version=3,
     summary="One answer of the first agent: the baseline.",
     steps=("propose",),
     formula="1",
     source="baseline",
     run=_single,
+    size=1,
 )
 INDEPENDENT = StrategyDefinition(
     name="independent",
-    version=1,
+    version=3,
     summary="N answers side by side, unranked.",
     steps=("propose",),
     formula="N",

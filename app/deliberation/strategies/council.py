@@ -106,11 +106,10 @@ def _criticised(
     for critic, authors in ring(list(latest), critics, specification.seed, round).items():
         for part, author in enumerate(authors, start=1):
             candidate = latest[author]
-            mark = nonce(specification.seed, "critique", round, critic, author)
             calls.append(
                 run.call(
                     run.agent(critic),
-                    critique(specification, candidate.text, mark),
+                    critique(specification, run.shown("A", candidate)),
                     Output(kind="critique"),
                     labelled={"A": candidate.id},
                     judging=True,
@@ -146,7 +145,8 @@ def _revised(
         agent = run.agent(author)
         mark = nonce(specification.seed, "revise", round, author)
         output = Output(kind="revision", issues=len(open_issues))
-        calls.append(run.call(agent, revise(specification, latest[author].text, open_issues, mark), output))
+        prompt = revise(specification, run.shown("A", latest[author]), open_issues, mark)
+        calls.append(run.call(agent, prompt, output))
     reserve = scoring(run, _versions(drafts, latest), coming=issues)
     outcomes = yield from run.ask("revise", round, calls, quorum=1, stages_left=stages_left, reserve=reserve)
     if not outcomes.admitted:
@@ -159,7 +159,7 @@ def _revised(
 
 COUNCIL = StrategyDefinition(
     name="council",
-    version=2,
+    version=4,
     summary="Propose; k ring critics each; the author revises on a major issue or blocker; listwise scores; rank.",
     steps=("propose", "critique × R", "revise × R", "score"),
     formula="≤ N + R·N(k+1) + N, k = min(critics, N-1): 2N(R+1) for one; N·max(0, R-1) more if settled; 1 when N is 1",

@@ -91,7 +91,7 @@ def _shortcomings(tests: Suite, winner: Checked) -> list[str]:
 
 EXECUTE = StrategyDefinition(
     name="execute",
-    version=2,
+    version=4,
     summary="Write programs and tests; run all in a sandbox; repair what fails; rank by tests passed and agreement.",
     steps=("propose", "test", "check", "repair × R", "check × R"),
     formula="N + T + repairs ≤ N + T + N·R, T = min(test_writers, N)",

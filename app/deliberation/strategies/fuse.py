@@ -21,9 +21,6 @@ from app.deliberation.strategies.steps.reserves import fusing, gating
 from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun, written
 
 ROUND = 1
-# Analyst and writer see the candidates under the same letters, which the analysis uses. No agent's id has parentheses,
-# so no candidate is left out as this reader's own.
-_READER = "(reader)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +80,14 @@ def _fused(run: StrategyRun, drafts: Sequence[Candidate], single: Candidate, mem
     """The writer's text; None when it or the analysis is missing or refused."""
     by_id = {draft.id: draft for draft in drafts}
     seed = run.specification.seed
-    shown = arrangements(list(by_id), [_READER], seed, ROUND)[_READER]
-    labelled = lettered(shown)
-    texts = [(letter, by_id[candidate].text) for letter, candidate in labelled.items()]
+    # Analyst and writer see the candidates under the same letters, which the analysis uses: those of a ballot that the
+    # seed draws, whose prompt begins alike, and last the draft of its author, which that prompt does not show.
+    reviewer = min(by_id, key=lambda author: nonce(seed, "reader", author))
+    labelled = lettered((*arrangements(list(by_id), list(by_id), seed, ROUND)[reviewer], reviewer))
+    texts = [run.shown(letter, by_id[candidate]) for letter, candidate in labelled.items()]
 
     gate = gating(run, single, members.writer, members.judges)
-    prompt = analyse(run.specification, texts, nonce(seed, "analyse", ROUND))
+    prompt = analyse(run.specification, texts)
     agent = run.agent(members.analyst)
     call = run.call(agent, prompt, Output(kind="analysis"), labelled=labelled, judging=True)
     reserve = fusing(run, texts, members.writer, call) + gate
@@ -125,7 +124,7 @@ def _gated(
 
 FUSE = StrategyDefinition(
     name="fuse",
-    version=2,
+    version=4,
     summary="Select the best; fuse all into one text; ship it only if it beats the best in both orders.",
     steps=("propose", "score", "analyse", "fuse", "judge"),
     formula="2N + 4 (1 when N is 1)",

@@ -16,7 +16,6 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from app.deliberation.calls import Call
 from app.deliberation.choice import pairings
-from app.deliberation.choice.anonymity import nonce
 from app.deliberation.choice.ballots import Ranked
 from app.deliberation.choice.comparisons import Comparison, agreement, beaten, dissent, ranked, rates
 from app.deliberation.choice.pairings import Judges, Pairing
@@ -123,8 +122,7 @@ def _judged(
     for pair, both in zip(pairs, dealt, strict=True):
         for judge, (a, b) in zip(both, (pair, pair[::-1]), strict=True):
             parts[judge] += 1
-            mark = nonce(specification.seed, "judge", round, a, b)
-            calls.append(run.pair_call(judge, by_id[a], by_id[b], mark, parts[judge]))
+            calls.append(run.pair_call(judge, by_id[a], by_id[b], parts[judge]))
     # The same share of the calls as the quorum is of the council, and never a single order.
     quorum = max(2, ceil(Fraction(len(calls) * specification.quorum, specification.size)))
     outcomes = yield from run.ask("judge", round, calls, quorum=quorum, stages_left=stages_left)
@@ -164,7 +162,7 @@ def _concluded(
 
 TOURNAMENT = StrategyDefinition(
     name="tournament",
-    version=1,
+    version=3,
     summary="Propose; pairs are judged in both orders by others than their authors; Bradley-Terry ranks.",
     steps=("propose", "judge × rounds of pairs", "score instead, when N is 2"),
     formula="round_robin N + N(N-1), swiss N + 2⌊N/2⌋·min(W, ⌈N/2⌉), knockout N + 2(N-1); 1 when N is 1",

@@ -36,6 +36,11 @@ class VoteParameters(Parameters):
         description=f"{FORMS}; with `none` nothing is counted and a call picks the most consistent answer",
     )
     options: Options = Field(default=(), description=OPTIONS)
+    approaches: bool = Field(
+        default=True,
+        description="Give each agent another approach. Without, agents of one role with equal sampling get the same "
+        "prompt, and an engine that can gets one request for a wave",
+    )
     stop: VoteStopRule = Field(
         default="unassailable",
         description="`unassailable`: when no rest of the votes could change the winner. `beta`: also when the leader "
@@ -49,7 +54,7 @@ def _vote(specification: Specification) -> Strategy:
     form = None if parameters.normaliser == "none" else parameters.normaliser
     run = StrategyRun(asking_for(specification, form, options) if form else specification)
     may_pick = specification.size >= PICKED_FROM_MIN and parameters.normaliser in (*_OPEN_FORMS, "none")
-    samples = Samples(run)
+    samples = Samples(run, alike=not parameters.approaches)
     count = tally((), seed)
     while size := wave(parameters.stop if form else "none", count.first, count.second, samples.left):
         # Plans for one more wave only: most votes have no third one.
@@ -89,10 +94,10 @@ def _picked(run: StrategyRun, drafts: Sequence[Candidate]) -> Step[Candidate | N
     picker = min((draft.author for draft in drafts), key=lambda author: nonce(seed, "picker", author))
     shown = arrangements(list(by_id), [picker], seed, ROUND)[picker]
     labelled = lettered(shown)
-    texts = [(letter, by_id[candidate].text) for letter, candidate in labelled.items()]
+    texts = [run.shown(letter, by_id[candidate]) for letter, candidate in labelled.items()]
     call = run.call(
         run.agent(picker),
-        pick(run.specification, texts, nonce(seed, "pick", picker)),
+        pick(run.specification, texts),
         Output(kind="choice", labels=tuple(labelled)),
         labelled=labelled,
         judging=True,
@@ -108,7 +113,7 @@ def _picked(run: StrategyRun, drafts: Sequence[Candidate]) -> Step[Candidate | N
 
 VOTE = StrategyDefinition(
     name="vote",
-    version=2,
+    version=4,
     summary="Sample in waves; normalise; plurality, stopped as soon as it is decided; a pick where all differ.",
     steps=("propose", "pick"),
     formula="≤ N, + 1 when nothing is counted or no two of 3 or more texts agree",

@@ -12,11 +12,12 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from serve_deployments.simulator.faults import FaultKind, FaultPlan
+from serve_deployments.simulator.lacks import BEHIND_PROXY, Lack
 from serve_deployments.simulator.script import Script
 from serve_deployments.simulator.server.calls import CallLedger, ServedRequest
 from serve_deployments.simulator.server.completion import Generation, SimulatorSettings, complete, render
 from serve_deployments.simulator.server.engine import EngineMetrics, PrefixCache, SequenceSlots
-from serve_deployments.simulator.server.exchange import Exchange, RequestRefused, bad_request
+from serve_deployments.simulator.server.exchange import Exchange, RequestRefused, bad_request, unauthorized
 from serve_deployments.simulator.server.requests import (
     CompletionRequest,
     Conversation,
@@ -24,6 +25,7 @@ from serve_deployments.simulator.server.requests import (
     parse_chat,
     parse_tokenize,
 )
+from serve_deployments.simulator.server.shapes import refuse_lacking
 from serve_deployments.simulator.server.streaming import ReplySender
 from serve_deployments.simulator.writer.chance import digest, fraction
 from serve_deployments.simulator.writer.tokens import token_id, tokenize
@@ -69,6 +71,8 @@ class Simulator:
         """Serve one request."""
         exchange = Exchange(scope, receive, send)
         try:
+            if scope["path"].startswith("/v1") and not self._script.admits(exchange.headers.get("authorization", "")):
+                raise unauthorized()
             await self._handler(scope["path"], scope["method"])(exchange)
         except RequestRefused as refused:
             await exchange.answer(refused.status, refused.body, headers=refused.headers)
@@ -97,7 +101,7 @@ class Simulator:
             generation = self._generation(request, conversations, header)
             async with exchange.connected():
                 size = len(generation.choices)
-                turn = self._slots.join(size)
+                turn = self._slots.join(size, request.priority)
                 try:
                     await turn
                     await self._generate(exchange, served, generation)
@@ -116,10 +120,16 @@ class Simulator:
     def _generation(self, request: CompletionRequest, conversations: list[Conversation], header: str) -> Generation:
         """Check a request against the model and the script, and write its choices. Raises RequestRefused."""
         self._check_model(request.model)
+        if request.priority and self._settings.scheduling_policy == "fcfs":
+            # In vLLM's words.
+            raise bad_request(f"Got priority {request.priority} but Priority scheduling is not enabled.", "priority")
         prompts = [render(conversation) for conversation in conversations]
         self._check_length(request, max(prompt.tokens for prompt in prompts))
         script, seed = self._script, self._settings.seed
         rendered = [prompt.rendered for prompt in prompts]
+        refuse_lacking(script.lacks, request, conversations)
+        if Lack.CHOICES in script.lacks:
+            request = request.model_copy(update={"n": 1})
         fault = None
         if script.faults:
             text = "\n".join((header, *rendered))
@@ -129,9 +139,11 @@ class Simulator:
             headers = {"retry-after": "1"} if status in (429, 503) else {}
             raise RequestRefused(status, f"Scripted fault: {fault}.", headers=headers)
         choices = complete(self._settings, request, prompts, script, fault)
-        chance = fraction("jitter", seed, request.seed, *rendered) if script.jitter else 0.5
-        slow = fault is FaultKind.SLOW
-        due_times_s = [script.due_times_s(len(choice.tokens), chance, slow=slow) for choice in choices]
+        slow, due_times_s = fault is FaultKind.SLOW, list[list[float]]()
+        for choice in choices:
+            drawn_from = request.seed_of(choice.index % request.sequences)
+            chance = fraction("jitter", seed, *drawn_from, *rendered) if script.jitter else 0.5
+            due_times_s.append(script.due_times_s(len(choice.tokens), chance, slow=slow))
         return Generation(request, prompts, choices, due_times_s, script, fault)
 
     def _check_model(self, model: str | None) -> None:
@@ -187,7 +199,8 @@ class Simulator:
 
     async def _models(self, exchange: Exchange) -> None:
         settings = self._settings
-        card = {"id": settings.model, "object": "model", "created": self._created_s, "owned_by": "simulator"}
+        card = {"id": settings.model, "object": "model", "created": self._created_s}
+        card["owned_by"] = "another" if set(self._script.lacks) - BEHIND_PROXY else "simulator"
         card |= {"root": settings.model, "parent": None, "max_model_len": settings.max_model_len, "permission": []}
         await _json(exchange, {"object": "list", "data": [card]})
 
@@ -215,7 +228,7 @@ class Simulator:
         await exchange.answer(200, b"{}")
 
     async def _read_script(self, exchange: Exchange) -> None:
-        await _json(exchange, self._script.model_dump())
+        await _json(exchange, self._script.model_dump(mode="json"))
 
     async def _change_script(self, exchange: Exchange) -> None:
         body = await exchange.body()

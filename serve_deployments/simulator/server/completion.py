@@ -7,18 +7,23 @@ constraint; never on time or order.
 import json
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 from serve_deployments.simulator.faults import FaultKind
+from serve_deployments.simulator.lacks import Lack
 from serve_deployments.simulator.script import Script
 from serve_deployments.simulator.server.exchange import bad_request
-from serve_deployments.simulator.server.requests import CompletionRequest, Conversation, output_form
+from serve_deployments.simulator.server.requests import ANY_OBJECT, CompletionRequest, Conversation, output_form
 from serve_deployments.simulator.writer.chance import digest
 from serve_deployments.simulator.writer.outputs import PURE_BEHAVIOURS, Behaviour, OutputWriter
 from serve_deployments.simulator.writer.prompt import PromptReader
 from serve_deployments.simulator.writer.schema_values import SchemaUnsupported
 from serve_deployments.simulator.writer.tokens import split_blocks, tokenize
 
+SchedulingPolicy = Literal["fcfs", "priority"]
+
+_BEFORE = tokenize("Here is the answer that you asked for:\n\n```json\n")
+_AFTER = tokenize("\n```\n\nIt follows the schema.")
 _ENCODE = json.JSONEncoder(ensure_ascii=False).encode
 
 
@@ -26,13 +31,14 @@ _ENCODE = json.JSONEncoder(ensure_ascii=False).encode
 class SimulatorSettings:
     """The settings that are fixed for a simulator's life. `running_max` bounds the sequences that run at once.
 
-    Without `controls` it has no routes under /simulator.
+    Without `controls` it has no routes under /simulator. Under "fcfs" a request's priority other than 0 is refused.
     """
 
     model: str = "simulated-council-8b"
     seed: int = 0
     max_model_len: int = 32_768
     running_max: int | None = None
+    scheduling_policy: SchedulingPolicy = "priority"
     controls: bool = True
     script: Script = field(default_factory=Script)
 
@@ -90,7 +96,7 @@ def complete(
     fault: FaultKind | None,
 ) -> list[CompletionChoice]:
     """All choices of a request. Raises RequestRefused (400) when its output form is not understood."""
-    form = output_form(request)
+    form = None if Lack.RESPONSE_FORMAT in script.lacks else output_form(request)
     choices: list[CompletionChoice] = []
     for prompt in prompts:
         room = settings.max_model_len - prompt.tokens
@@ -98,9 +104,14 @@ def complete(
         for sequence in range(request.sequences):
             tokens: list[str] = []
             if fault is not FaultKind.EMPTY:
-                key = digest(settings.seed, settings.model, request.seed, prompt.rendered, form, sequence)
+                drawn_from, place = request.seed_of(sequence)
+                key = digest(settings.seed, settings.model, drawn_from, prompt.rendered, form, place)
                 fixed = room if request.ignore_eos and form is None else script.tokens
-                tokens = _tokens(_writer(prompt, script, key), form, fixed, fault)
+                # A schema at the end of the prompt is followed too; a model that nothing binds adds words of its own.
+                asked = PromptReader(prompt.texts).schema if form is None or form == ANY_OBJECT else None
+                tokens = _tokens(_writer(prompt, script, key), asked or form, fixed, fault)
+                if asked is not None and form is None:
+                    tokens = [*_BEFORE, *tokens, *_AFTER]
             choices.append(_ended(CompletionChoice(len(choices), tokens), request, room, fault))
     return choices
 

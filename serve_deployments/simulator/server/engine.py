@@ -1,7 +1,9 @@
 """The state of the simulated engine: its running sequences, its prefix cache, and the metrics of vLLM 0.32."""
 
 import asyncio
-from collections import OrderedDict, deque
+from bisect import insort
+from collections import OrderedDict
+from itertools import count
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -12,18 +14,22 @@ _BUCKETS_S = (0.001, 0.01, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0
 
 
 class SequenceSlots:
-    """First come, first served. A request larger than `limit` runs alone; without a limit no request waits."""
+    """The lowest priority number first, then first come, first served; nothing that runs is stopped for another.
+
+    A request larger than `limit` runs alone; without a limit no request waits.
+    """
 
     def __init__(self, limit: int | None) -> None:
         self._limit = limit
-        self._queue: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._queue: list[tuple[int, int, int, asyncio.Future[None]]] = []
+        self._arrivals = count()
         self.running = 0
         self.waiting = 0
 
-    def join(self, need: int) -> "asyncio.Future[None]":
+    def join(self, need: int, priority: int = 0) -> "asyncio.Future[None]":
         """Ask for `need` slots; the future is done once they are held. Every `join` needs one `leave`."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.append((need, turn))
+        insort(self._queue, (priority, next(self._arrivals), need, turn))
         self.waiting += need
         self._grant()
         return turn
@@ -33,16 +39,16 @@ class SequenceSlots:
         if turn.done() and not turn.cancelled():
             self.running -= need
         else:
-            self._queue.remove((need, turn))
+            self._queue = [each for each in self._queue if each[-1] is not turn]
             self.waiting -= need
         self._grant()
 
     def _grant(self) -> None:
         while self._queue:
-            need, turn = self._queue[0]
+            _, _, need, turn = self._queue[0]
             if self._limit is not None and self.running and self.running + need > self._limit:
                 return
-            self._queue.popleft()
+            del self._queue[0]
             self.waiting -= need
             self.running += need
             turn.set_result(None)

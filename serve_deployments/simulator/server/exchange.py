@@ -41,6 +41,13 @@ def bad_request(text: str, param: str | None = None) -> RequestRefused:
     return RequestRefused(400, f"{text} (parameter={param})" if param else text, param=param)
 
 
+def unauthorized() -> RequestRefused:
+    """401 as vLLM's middleware gives it."""
+    refused = RequestRefused(401, "Unauthorized")
+    refused.body = b'{"error":"Unauthorized"}'
+    return refused
+
+
 async def sleep_until(due_s: float) -> None:
     """Return when `time.monotonic()` has reached `due_s`."""
     delay_s = due_s - time.monotonic()

@@ -77,11 +77,16 @@ class CompletionRequest(_Body):
     response_format: _ResponseFormat | None = None
     structured_outputs: _StructuredOutputs | None = None
     cache_salt: _Filled | None = None
+    priority: int = 0
 
     @property
     def sequences(self) -> int:
         """The number of completions of each conversation."""
         return self.n or 1
+
+    def seed_of(self, sequence: int) -> tuple[int | None, int]:
+        """What a completion is drawn from. As in vLLM, the seed of each is the request's and its place."""
+        return (None, sequence) if self.seed is None else (self.seed + sequence, 0)
 
     @property
     def limit(self) -> int | None:
@@ -108,7 +113,7 @@ class TokenizeRequest(_Body):
 
 
 # Any object will do: the simulator knows these properties as those of an answer.
-_ANY_OBJECT: dict[str, Any] = {"properties": {"reasoning": {}, "answer": {}, "confidence": {}}}
+ANY_OBJECT: dict[str, Any] = {"properties": {"reasoning": {}, "answer": {}, "confidence": {}}}
 
 
 def parse_chat(body: bytes) -> tuple[CompletionRequest, list[Conversation]]:
@@ -179,7 +184,7 @@ def output_form(request: CompletionRequest) -> dict[str, Any] | list[str] | None
             case ["json_"]:
                 return outputs.json_
             case ["json_object"]:
-                return _ANY_OBJECT
+                return ANY_OBJECT
             case ["choice"]:
                 return outputs.choice
             case _:
@@ -188,7 +193,7 @@ def output_form(request: CompletionRequest) -> dict[str, Any] | list[str] | None
     if wanted is None or wanted.type == "text":
         return None
     if wanted.type == "json_object":
-        return _ANY_OBJECT
+        return ANY_OBJECT
     schema: object = (wanted.json_schema or {}).get("schema")
     if wanted.type != "json_schema" or not isinstance(schema, dict):
         raise bad_request(f"response_format type '{wanted.type}' needs a 'json_schema'.", "response_format")

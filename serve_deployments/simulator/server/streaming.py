@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 
 from serve_deployments.simulator.faults import FaultKind
+from serve_deployments.simulator.lacks import Lack
 from serve_deployments.simulator.server.completion import CompletionChoice, Generation
 from serve_deployments.simulator.server.exchange import Exchange, sleep_until
 
@@ -56,7 +57,9 @@ class ReplySender:
         self._completion_tokens = sum(len(choice.tokens) for choice in generation.choices)
         self._usage = _usage(self._prompt_tokens, self._completion_tokens, cached)
         options = generation.request.stream_options
-        self._include_usage = bool(options and options.include_usage)
+        reports = Lack.USAGE not in generation.script.lacks
+        self._usage = self._usage if reports else "null"
+        self._include_usage = bool(reports and options and options.include_usage)
         self._continuous_usage = bool(self._include_usage and options and options.continuous_usage_stats)
         self.written = 0
 

@@ -5,10 +5,12 @@ above (`Candidate B:`). Every part is optional; a bare question is the task.
 """
 
 import builtins
+import json
 import keyword
 import re
 import textwrap
 from functools import cached_property
+from typing import Any
 
 _TASK = re.compile(r"^#+[ \t]*Task[ \t]*\n(.*?)(?=^#{1,2} |\Z)", re.MULTILINE | re.DOTALL)
 _FENCED = re.compile(
@@ -56,8 +58,19 @@ class PromptReader:
         return {label.group(1).upper(): text for label, text in labelled if label is not None}
 
     @cached_property
+    def schema(self) -> dict[str, Any] | None:
+        """The JSON Schema that ends the prompt; None where there is none."""
+        _, sign, schema = self._last.rpartition("JSON Schema:\n")
+        try:
+            return json.loads(schema) if sign else None
+        except ValueError:
+            return None
+
+    @cached_property
     def own(self) -> str:
-        """The writer's own text, or "" when the prompt shows none."""
+        """The writer's own text, or "" when the prompt shows none: with issues, the candidate that they are about."""
+        if any("issues" in heading for heading, _ in self._fenced):
+            return next(iter(self.candidates.values()), "")
         return self._under("your ")
 
     @cached_property

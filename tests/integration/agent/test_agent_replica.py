@@ -7,12 +7,13 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta, tzinfo
+from decimal import Decimal
 from typing import Any
 
 import httpx
 import pytest
 
-from app.deliberation.calls import Call, ChatMessage
+from app.deliberation.calls import Call, ChatMessage, StageRequest
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import (
     CallDelta,
@@ -26,16 +27,19 @@ from app.deliberation.facts import (
 )
 from app.deliberation.outputs import Output
 from app.deliberation.ports import Record
-from app.deliberation.roles import Role
+from app.deliberation.roles import EnginePrices, EngineSpec, Role
 from app.testing import InMemoryJournal
 from serve_deployments.agent.agent import AgentReplica
+from serve_deployments.agent.attempt import announce_attempt
 from serve_deployments.agent.outcome_check import ABSENT_FOR_S
-from serve_deployments.agent.stage_request import StageRequest
+from serve_deployments.agent.slots import PrioritySlots
 from serve_deployments.engine.client import Engines
 from serve_deployments.engine.limits import OPEN_S
+from serve_deployments.engine.routing import TOGETHER
 from tests.conditions import until
 
 ANSWER = json.dumps({"reasoning": "r", "answer": "forty-two", "confidence": 80})
+PRICES = EnginePrices(currency="USD", prompt=Decimal("0.5"), completion=Decimal("1.5"))
 USAGE = {"prompt_tokens": 10, "completion_tokens": 5}
 PERSONA = "You are a persona for tests."
 
@@ -87,11 +91,18 @@ def call(number: int = 1, output: Output | None = None) -> Call:
 
 
 def request(
-    calls: tuple[Call, ...], *, resumed: bool = False, deadline_s: float = 30, asked_s_ago: float = 0
+    calls: tuple[Call, ...],
+    *,
+    resumed: bool = False,
+    deadline_s: float = 30,
+    asked_s_ago: float = 0,
+    deliberation_id: str = "d1",
+    priority: int = 0,
 ) -> StageRequest:
     return StageRequest(
         tenant="default",
-        deliberation_id="d1",
+        deliberation_id=deliberation_id,
+        priority=priority,
         stage=1,
         calls=calls,
         asked_at=datetime.now(UTC) - timedelta(seconds=asked_s_ago),
@@ -102,7 +113,7 @@ def request(
 
 def replica(engine: ScriptedEngine, journal: InMemoryJournal, engines: int = 1, *, deltas: bool = True) -> AgentReplica:
     urls = [f"http://engine{number}" for number in range(engines)]
-    client = Engines(urls, connections=8, transport=httpx.MockTransport(engine))
+    client = Engines([EngineSpec(url=url) for url in urls], connections=8, transport=httpx.MockTransport(engine))
     return AgentReplica("DEV", Role(persona=PERSONA), client, journal, stream_deltas=deltas, engine_patience_s=30)
 
 
@@ -141,6 +152,30 @@ async def test_answers_are_recorded_and_deltas_rebuild_the_text(deltas: bool) ->
         assert delta.offset == len(text.get(delta.call_id, ""))
         text[delta.call_id] = text.get(delta.call_id, "") + delta.text
     assert text == (dict.fromkeys(("s1-dev-001", "s1-dev-002", "s1-dev-003"), ANSWER) if deltas else {})
+
+
+async def test_a_call_costs_what_the_engine_of_each_request_asks() -> None:
+    engine = ScriptedEngine(lambda _, number: streamed("half a thought") if number == 1 else streamed(ANSWER))
+    agent = replica(engine, InMemoryJournal())
+    agent.engines.engines[0].spec = EngineSpec(url="http://engine0", prices=PRICES)
+    (outcome,) = await outcomes(agent, request((call(),)))
+    assert outcome.usage.calls == 2 and outcome.usage.cost is not None
+    assert str(outcome.usage.cost) == "0.000026 USD", "twice 10 tokens at 0.5 and 5 at 1.5, each rounded half up"
+    assert (await agent.describe())["costs"] == {"USD": 26}
+    await outcomes(agent, request((call(),)))
+    assert (await agent.describe())["costs"] == {"USD": 26}, "a recorded call counts once"
+    (unknown,) = await outcomes(replica(engine, InMemoryJournal()), request((call(),)))
+    assert unknown.usage.cost is None
+
+
+async def test_requests_of_a_replica_that_died_have_no_known_cost() -> None:
+    engine, journal = ScriptedEngine(lambda *_: streamed(ANSWER)), InMemoryJournal()
+    await announce_attempt(journal, request((call(),)), call(), "scripted", 2)
+    agent = replica(engine, journal)
+    agent.engines.engines[0].spec = EngineSpec(url="http://engine0", prices=PRICES)
+    (outcome,) = await outcomes(agent, request((call(),), resumed=True))
+    assert outcome.usage.calls == 3
+    assert str(outcome.usage.cost) == "0.000013 USD, without 2 unpriced calls"
 
 
 async def test_the_persona_ends_the_prompt_and_starts_name_the_model() -> None:
@@ -352,7 +387,7 @@ async def test_looks_up_the_outcome_again_after_waiting_for_a_slot(clock: Clock)
     agent = replica(late, journal)
     async with AsyncExitStack() as taken:
         for _ in range(agent.role.concurrency):
-            await taken.enter_async_context(agent.slots)
+            await taken.enter_async_context(agent.slots.held(0))
         waiting = asyncio.create_task(outcomes(agent, request((call(),), resumed=True)))
         recorded = await outcomes(replica(ScriptedEngine(lambda *_: streamed(ANSWER)), journal), request((call(),)))
         clock.pause()
@@ -528,12 +563,33 @@ async def test_chooses_an_engine_only_once_the_call_has_a_slot() -> None:
     engine = ScriptedEngine(lambda *_: streamed(ANSWER))
     engine.hold = asyncio.Event()
     agent = replica(engine, InMemoryJournal(), engines=2)
-    agent.slots = asyncio.Semaphore(2)
+    agent.slots = PrioritySlots(2)
     running = asyncio.create_task(outcomes(agent, request(tuple(call(number) for number in range(1, 7)))))
     await until(lambda: len(engine.bodies) == 2)
-    assert sorted(engine.hosts) == ["engine0", "engine1"]
+    first, second = sorted(agent.engines.engines, key=lambda each: -each.in_flight)
+    assert (first.in_flight, second.in_flight) == (2, 0), "calls of one deliberation share an engine"
+    first.in_flight += TOGETHER
     engine.hold.set()
-    assert all(outcome.attempt == 1 for outcome in await running)
+    found = await running
+    assert all(outcome.attempt == 1 for outcome in found)
+    assert [outcome.engine for outcome in found].count(second.address) == 4, "theirs was full when their turn came"
+
+
+async def test_batch_calls_that_wait_for_a_slot_yield_to_interactive_ones() -> None:
+    engine = ScriptedEngine(lambda *_: streamed(ANSWER))
+    engine.hold = asyncio.Event()
+    agent = replica(engine, InMemoryJournal())
+    agent.slots = PrioritySlots(1)
+    batch = request(tuple(call(number) for number in range(1, 4)), priority=1_002)
+    running = [asyncio.create_task(outcomes(agent, batch))]
+    await until(lambda: len(engine.bodies) == 1)
+    interactive = request((call(9),), deliberation_id="d2", priority=2)
+    running.append(asyncio.create_task(outcomes(agent, interactive)))
+    await until(lambda: len(agent.slots._waiting) == 3)  # pyright: ignore[reportPrivateUsage]
+    engine.hold.set()
+    await asyncio.gather(*running)
+    asked = [body["messages"][-1]["content"][:2] for body in engine.bodies]
+    assert asked.index("u9") == 1 and sorted(asked) == ["u1", "u2", "u3", "u9"], "one batch call was ahead, no more"
 
 
 async def test_waits_for_an_unreachable_engine_and_counts_only_sent_requests() -> None:
@@ -552,7 +608,7 @@ async def test_waits_for_an_unreachable_engine_and_counts_only_sent_requests() -
     agent = AgentReplica(
         "DEV",
         Role(persona=PERSONA),
-        Engines(["http://engine0"], connections=8, transport=Refusing(engine)),
+        Engines([EngineSpec(url="http://engine0")], connections=8, transport=Refusing(engine)),
         InMemoryJournal(),
         stream_deltas=True,
         engine_patience_s=30,
@@ -568,7 +624,7 @@ def unreachable(engines: int = 1, *, patience_s: float = 30) -> AgentReplica:
         raise httpx.ConnectError("refused") from ConnectionRefusedError(errno.ECONNREFUSED, "refused")
 
     urls = [f"http://user:secret@engine{number}:8000" for number in range(engines)]
-    client = Engines(urls, connections=8, transport=httpx.MockTransport(refuse))
+    client = Engines([EngineSpec(url=url) for url in urls], connections=8, transport=httpx.MockTransport(refuse))
     return AgentReplica(
         "DEV", Role(persona=PERSONA), client, InMemoryJournal(), stream_deltas=True, engine_patience_s=patience_s
     )
@@ -674,7 +730,7 @@ async def test_a_probe_cancelled_by_a_hedge_lets_another_request_probe() -> None
     tried: list[bool] = []
     outcome = await hedged(engine, agent, lambda: tried.append(slow.circuit.probing))
     assert tried == [True]
-    assert outcome.engine == quick.url and slow.circuit.admits(time.monotonic())
+    assert outcome.engine == quick.address and slow.circuit.admits(time.monotonic())
 
 
 async def test_asks_one_engine_where_the_role_does_not_hedge() -> None:
@@ -695,3 +751,27 @@ async def test_a_defect_fails_its_call_without_a_retry(monkeypatch: pytest.Monke
     (outcome,) = await outcomes(replica(ScriptedEngine(lambda *_: streamed(ANSWER)), journal), request((call(),)))
     assert outcome.problem is not None
     assert (outcome.problem.code, outcome.problem.detail) == ("internal_error", "internal error: ZeroDivisionError")
+
+
+async def test_each_recorded_outcome_is_told_of_once() -> None:
+    journal = InMemoryJournal()
+    engine = ScriptedEngine(lambda body, _: streamed(ANSWER if "u1" in str(body) else "no answer"))
+    agent = replica(engine, journal)
+    asked = request((call(1), call(2))).model_copy(update={"first_agent": "dev-001"})
+    answered, failed = await outcomes(agent, asked)
+    first, second = journal.responses["d1.s1-dev-001"], journal.responses["d1.s1-dev-002"]
+    assert first.proposal is not None and first.proposal.content == "forty-two"
+    assert (first.status, first.proposal.temperature, first.diversity) == ("completed", 0.5, False)
+    assert first.proposal.tokens == answered.usage.completion_tokens and first.timestamp == answered.ts
+    assert (second.status, second.error_type, second.diversity) == ("failed", "invalid_output", True)
+    assert failed.problem is not None and second.error == failed.problem.detail
+
+
+async def test_an_outcome_that_another_replica_recorded_is_not_told_of_here() -> None:
+    journal = InMemoryJournal()
+    agent = replica(ScriptedEngine(lambda *_: streamed(ANSWER)), journal)
+    await outcomes(agent, request((call(1),)))
+    journal.responses.clear()
+    other = replica(ScriptedEngine(lambda *_: streamed(ANSWER.replace("two", "three"))), journal)
+    await other.run_stage(request((call(1),)))
+    assert journal.responses == {}

@@ -15,8 +15,10 @@ import respx
 from app.deliberation.calls import Call, ChatMessage
 from app.deliberation.errors import CallCancelled, CallTimeout, DeliberationError, EngineRejected, EngineUnavailable
 from app.deliberation.outputs import Output, json_schema
+from app.deliberation.roles import EngineSpec
 from serve_deployments.agent.retry import backoff_hook
-from serve_deployments.engine.client import Engines, EngineUnreachable, RetryLater
+from serve_deployments.engine.client import Engines
+from serve_deployments.engine.state import EngineUnreachable, KeyRefused, RetryLater
 from serve_deployments.engine.wire import EngineReply, Meter, request_body
 from tests.conditions import until
 
@@ -81,7 +83,7 @@ def router() -> respx.MockRouter:
 
 @pytest.fixture
 def engines(router: respx.MockRouter) -> Engines:
-    return Engines([URL], connections=4, transport=httpx.MockTransport(router.async_handler))
+    return Engines([EngineSpec(url=URL)], connections=4, transport=httpx.MockTransport(router.async_handler))
 
 
 async def streamed(engines: Engines) -> tuple[EngineReply, list[str]]:
@@ -131,7 +133,9 @@ async def test_a_stream_gives_text_in_pieces_and_usage(router: respx.MockRouter,
     assert (completion.text, completion.finish_reason, texts) == ("Héllo", "stop", ["Hé", "llo"])
     usage = completion.usage
     assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) == (10, 5, 4)
-    assert route.calls[0].request.headers["X-Call-Id"] == "d.s1-dev-001"
+    headers = route.calls[0].request.headers
+    assert headers["X-Call-Id"] == "d.s1-dev-001"
+    assert "X-Request-Id" not in headers, "some servers refuse one that is no UUID"
     assert engines.engines[0].in_flight == 0
 
 
@@ -153,7 +157,6 @@ async def test_an_unstreamed_answer(router: respx.MockRouter, engines: Engines) 
 
 BROKEN_STREAMS = {
     "without its end": Pieces(WHOLE_STREAM[:-1]),
-    "without usage": Pieces([chunk("a"), chunk(finish="stop"), b"data: [DONE]\n\n"]),
     "without finish": Pieces([chunk("a"), chunk(usage=USAGE), b"data: [DONE]\n\n"]),
     "empty": Pieces([]),
     "connection reset": Pieces([chunk("a")], httpx.ReadError("reset")),
@@ -175,7 +178,8 @@ async def test_a_broken_stream_is_unavailable(router: respx.MockRouter, engines:
 
 STATUSES: list[tuple[httpx.Response, type[DeliberationError], bool | float]] = [
     (refused(400, "bad"), EngineRejected, False),
-    (refused(401), EngineRejected, False),
+    (refused(401), KeyRefused, False),
+    (refused(403), KeyRefused, False),
     (refused(404, '{"error": {"message": "no such model"}}'), EngineRejected, False),
     (refused(408), EngineUnavailable, True),
     (refused(422), EngineRejected, False),
@@ -226,7 +230,7 @@ async def test_broken_connections(
 
 CHOICE = b'"choices": [{"message": {"content": ""}, "finish_reason": "stop"}]'
 NONSENSE = [b"", b"<html>", b"{}", b'{"choices": []}', b"null", b'{"choices": [{"message": {}}]}']
-NONSENSE += [b'{"usage": %s, %s}' % (usage, CHOICE) for usage in (b"null", b"[]", b'"x"', b"{}")]
+UNREADABLE_USAGE = [b'{"usage": %s, %s}' % (usage, CHOICE) for usage in (b"null", b"[]", b'"x"', b"{}")]
 
 
 @pytest.mark.parametrize("content", NONSENSE)
@@ -234,6 +238,19 @@ async def test_a_nonsense_answer_is_unavailable(router: respx.MockRouter, engine
     router.post(CHAT).mock(return_value=refused(200, content.decode()))
     with pytest.raises(EngineUnavailable, match="nonsense"):
         await whole(engines)
+
+
+@pytest.mark.parametrize("content", UNREADABLE_USAGE)
+async def test_tokens_are_estimated_where_the_engine_reports_none(
+    router: respx.MockRouter, engines: Engines, content: bytes
+) -> None:
+    router.post(CHAT).mock(return_value=refused(200, content.decode()))
+    meter = Meter()
+    reply = await engines.complete(
+        engines.engines[0], CALL, "m", seed=7, trace="d.c.1", on_text=None, meter=meter, salt=SALT
+    )
+    assert meter.estimated and reply.usage == meter.usage
+    assert meter.usage.prompt_tokens >= len("rulestask") // 3 and meter.usage.completion_tokens >= 1
 
 
 async def test_cancelling_closes_the_connection(router: respx.MockRouter, engines: Engines) -> None:
@@ -266,7 +283,7 @@ async def test_a_request_refused_before_writing_is_not_sent_and_leaves_the_circu
         raise CallCancelled("another replica has recorded its outcome meanwhile")
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        engines = Engines([f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"], connections=4)
+        engines = Engines([EngineSpec(url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")], connections=4)
         (engine,) = engines.engines
         with pytest.raises(CallCancelled):
             await engines.complete(
@@ -286,7 +303,11 @@ async def test_a_request_refused_before_writing_is_not_sent_and_leaves_the_circu
 
 
 async def test_a_probe_reads_models_and_marks_unreachable_engines(router: respx.MockRouter) -> None:
-    engines = Engines([URL, "http://other"], connections=4, transport=httpx.MockTransport(router.async_handler))
+    engines = Engines(
+        [EngineSpec(url=URL), EngineSpec(url="http://other")],
+        connections=4,
+        transport=httpx.MockTransport(router.async_handler),
+    )
     router.get(f"{URL}/v1/models").mock(
         return_value=httpx.Response(200, json={"data": [{"id": "m1", "owned_by": "vllm"}, {"id": "m2"}]})
     )
@@ -302,33 +323,46 @@ async def test_a_probe_reads_models_and_marks_unreachable_engines(router: respx.
         await engines.model_of(second, None)
 
 
-def test_the_least_loaded_healthy_engine_that_has_not_failed_is_chosen() -> None:
+def test_a_healthy_engine_that_has_not_failed_is_chosen() -> None:
     engines = Engines(
-        ["http://a", "http://b", "http://c"],
+        [EngineSpec(url=f"http://{name}") for name in "abc"],
         connections=1,
         transport=httpx.MockTransport(lambda _: httpx.Response(200)),
     )
-    a, b, c = engines.engines
-    a.in_flight, b.in_flight, c.in_flight = 3, 1, 2
-    assert engines.choose([]) is b
-    assert engines.choose([b]) is c
-    b.circuit.failed(time.monotonic(), unreachable=True)
-    assert not b.healthy
-    assert engines.choose([]) is c
-    assert engines.choose([a, b, c]) is c
-    for engine in (a, c):
+    first = engines.choose("d", [])
+    assert first is not None
+    others = [engine for engine in engines.engines if engine is not first]
+    second = engines.choose("d", [first])
+    assert second in others
+    first.circuit.failed(time.monotonic(), unreachable=True)
+    assert not first.healthy
+    assert engines.choose("d", []) is second, "no other deliberation moves"
+    assert engines.choose("d", engines.engines) is second, "one that failed the call is better than none"
+    for engine in others:
         engine.circuit.failed(time.monotonic(), unreachable=True)
-    assert engines.choose([]) is None
+    assert engines.choose("d", []) is None
+
+
+async def test_a_request_counts_from_the_choice_of_its_engine() -> None:
+    transport = httpx.MockTransport(lambda _: httpx.Response(200))
+    engines = Engines([EngineSpec(url="http://a")], connections=1, transport=transport)
+    (engine,) = engines.engines
+    with pytest.raises(CallCancelled), engines.requesting(engine):
+        assert engine.in_flight == 1
+        raise CallCancelled("stopped")
+    assert engine.in_flight == 0
 
 
 async def test_calls_wait_for_an_unreachable_engine_and_one_of_them_probes() -> None:
-    engines = Engines(["http://a"], connections=1, transport=httpx.MockTransport(lambda _: httpx.Response(200)))
+    engines = Engines(
+        [EngineSpec(url="http://a")], connections=1, transport=httpx.MockTransport(lambda _: httpx.Response(200))
+    )
     (engine,) = engines.engines
     engine.circuit.failed(time.monotonic(), unreachable=True)
     begun: list[int] = []
 
     async def call(number: int) -> None:
-        with engines.requesting(await engines.wait_for_engine([])):
+        with engines.requesting(await engines.wait_for_engine("d", [])):
             begun.append(number)
             await asyncio.Event().wait()
 
@@ -346,19 +380,19 @@ async def test_a_closed_port_is_unreachable_and_is_probed_again_later() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    engines = Engines([f"http://127.0.0.1:{port}", "http://127.0.0.1:1"], connections=4)
+    engines = Engines([EngineSpec(url=f"http://127.0.0.1:{port}"), EngineSpec(url="http://127.0.0.1:1")], connections=4)
     first, second = engines.engines
     with pytest.raises(EngineUnavailable) as caught:
         await engines.complete(first, CALL, "m", seed=7, trace="d.s1-dev-001.1", on_text=None, meter=Meter(), salt=SALT)
     assert backoff_hook(caught.value) is True
-    assert not first.healthy and engines.choose([]) is second
-    assert await engines.wait_for_engine([second]) is second
+    assert not first.healthy and engines.choose("d", []) is second
+    assert await engines.wait_for_engine("d", [second]) is second
     with pytest.raises(EngineUnavailable, match="cannot be reached"):
         await engines.complete(
             second, CALL, "m", seed=7, trace="d.s1-dev-001.1", on_text=None, meter=Meter(), salt=SALT
         )
     async with asyncio.timeout(5):
-        assert await engines.wait_for_engine([second]) is first, "it is probed again later"
+        assert await engines.wait_for_engine("d", [second]) is first, "it is probed again later"
     await engines.close()
 
 
@@ -370,7 +404,7 @@ async def test_a_connection_broken_after_writing_is_not_unreachable() -> None:
         writer.close()
 
     async with await asyncio.start_server(take_and_go, "127.0.0.1", 0) as server:
-        engines = Engines([f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"], connections=4)
+        engines = Engines([EngineSpec(url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")], connections=4)
         with pytest.raises(EngineUnavailable, match="broke off") as caught:
             await whole(engines)
         assert not isinstance(caught.value, EngineUnreachable)

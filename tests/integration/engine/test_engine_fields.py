@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
@@ -10,13 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.deliberation.calls import Call, ChatMessage
-from app.deliberation.errors import EngineUnavailable
-from app.deliberation.roles import Role
+from app.deliberation.engine import BATCH_AFTER
+from app.deliberation.errors import CallTimeout, EngineUnavailable
+from app.deliberation.roles import EngineSpec, Role
 from app.routes.roles import INQUIRY_TIMEOUT_S
 from app.testing import InMemoryJournal
 from serve_deployments.agent.agent import PROBE_WITHIN_S, AgentReplica
 from serve_deployments.agent.attempt import cache_salt
-from serve_deployments.engine.client import PROBE_TIMEOUT_S, Engines, EngineUnreachable
+from serve_deployments.engine.client import PROBE_TIMEOUT_S, Engines
+from serve_deployments.engine.state import EngineUnreachable
 from serve_deployments.engine.wire import Meter, request_body
 from tests.integration.agent.test_agent_replica import (
     ANSWER,
@@ -30,7 +33,7 @@ from tests.integration.agent.test_agent_replica import (
 from tests.integration.engine.test_engine_client import CALL, CHAT, SALT, URL, WHOLE_STREAM, Pieces
 
 # Fields that other engines might refuse, and all allowed fields.
-VLLM_ONLY = {"cache_salt", "stream_interval"}
+VLLM_ONLY = {"cache_salt", "stream_interval", "priority"}
 ALLOWED = VLLM_ONLY | set(
     "model messages temperature top_p max_tokens seed response_format stream stream_options".split()
 )
@@ -44,14 +47,15 @@ def router() -> respx.MockRouter:
 
 @pytest.fixture
 def engines(router: respx.MockRouter) -> Engines:
-    return Engines([URL], connections=4, transport=httpx.MockTransport(router.async_handler))
+    return Engines([EngineSpec(url=URL)], connections=4, transport=httpx.MockTransport(router.async_handler))
 
 
-async def ask(engines: Engines) -> None:
+async def ask(engines: Engines, priority: int = 0) -> None:
     async def take(_: str) -> None:
         return
 
-    await engines.complete(engines.engines[0], CALL, "m", seed=7, trace="d.c.1", on_text=take, meter=Meter(), salt=SALT)
+    given = {"seed": 7, "trace": "d.c.1", "salt": SALT, "priority": priority}
+    await engines.complete(engines.engines[0], CALL, "m", on_text=take, meter=Meter(), **given)  # pyright: ignore
 
 
 @settings(max_examples=60)
@@ -101,7 +105,7 @@ async def test_probes_each_engine_first_and_sends_a_salt_only_where_it_is_known(
     route = router.post(CHAT).mock(return_value=httpx.Response(200, stream=Pieces(WHOLE_STREAM)))
     for _ in range(2):
         assert await engines.model_of(engines.engines[0], "named") == "named"
-    await ask(engines)
+    await ask(engines, priority=3)
     body: dict[str, object] = json.loads(route.calls.last.request.content)
     assert (body.get("cache_salt") == SALT, bool(VLLM_ONLY & body.keys())) == (salted, salted)
     assert engines.engines[0].version == ("0.32.0" if salted else None)
@@ -142,7 +146,7 @@ async def test_brief_probes_of_a_hanging_engine_return_in_time_and_share_one_req
         await asyncio.Event().wait()
         raise AssertionError
 
-    engines = Engines([URL], connections=4, transport=httpx.MockTransport(hangs))
+    engines = Engines([EngineSpec(url=URL)], connections=4, transport=httpx.MockTransport(hangs))
     async with asyncio.timeout(5):
         await asyncio.gather(*(engines.probe_briefly(0.01) for _ in range(8)))
         await engines.probe_briefly(0.01)
@@ -155,13 +159,13 @@ async def test_an_agent_with_a_hanging_engine_describes_itself_in_time() -> None
         await asyncio.Event().wait()
         raise AssertionError
 
-    engines = Engines([URL], connections=4, transport=httpx.MockTransport(hangs))
+    engines = Engines([EngineSpec(url=URL)], connections=4, transport=httpx.MockTransport(hangs))
     agent = AgentReplica("DEV", Role(persona="p"), engines, InMemoryJournal(), stream_deltas=True, engine_patience_s=30)
     assert PROBE_WITHIN_S < INQUIRY_TIMEOUT_S
     async with asyncio.timeout(PROBE_TIMEOUT_S):
         described = await agent.describe()
     assert (described["role"], described["in_flight"], described["concurrency"]) == ("DEV", 0, agent.role.concurrency)
-    assert described["application"] is None and described["versions"]["ray"]
+    assert described["application"] is None and described["versions"]["ray"] is None
     await engines.close()
 
 
@@ -183,3 +187,57 @@ async def test_every_request_and_retry_carries_the_tenants_salt() -> None:
         asked = request((call(),)).model_copy(update={"tenant": tenant, "deliberation_id": deliberation_id})
         assert [outcome.text for outcome in await outcomes(agent, asked)] == [ANSWER]
     assert [body["cache_salt"] for body in engine.bodies] == [cache_salt("acme")] * 2 + [cache_salt("rival")]
+
+
+@pytest.mark.parametrize("streamed_refusal", [False, True])
+async def test_an_engine_that_refuses_priorities_is_asked_once_more_without_and_then_never(
+    router: respx.MockRouter, engines: Engines, *, streamed_refusal: bool
+) -> None:
+    models = {"data": [{"id": "m", "owned_by": "vllm"}]}
+    router.get(f"{URL}/v1/models").mock(return_value=httpx.Response(200, json=models))
+    router.get(f"{URL}/version").mock(return_value=httpx.Response(404))
+    error = {"error": {"message": "Got priority 3 but Priority scheduling is not enabled.", "code": 400}}
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if "priority" not in json.loads(request.content):
+            return httpx.Response(200, stream=Pieces(WHOLE_STREAM))
+        if streamed_refusal:
+            return httpx.Response(200, stream=Pieces([f"data: {json.dumps(error)}\n\n".encode()]))
+        return httpx.Response(400, stream=Pieces([json.dumps(error).encode()]))
+
+    route = router.post(CHAT).mock(side_effect=answer)
+    (engine,) = engines.engines
+    await engines.model_of(engine, None)
+    for _ in range(2):
+        await ask(engines, priority=3)
+    sent = [json.loads(call.request.content).get("priority") for call in route.calls]
+    assert sent == [3, None, None] and engine.healthy and not engine.prioritises
+
+
+class Stalled(Pieces):
+    """A body whose given pieces nothing follows."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self.pieces:
+            yield piece
+        await asyncio.Event().wait()
+
+
+async def test_a_batch_call_may_wait_for_its_first_text_beyond_the_idle_time_and_not_for_its_next(
+    router: respx.MockRouter,
+) -> None:
+    """It yields in the engine's queue; counted as failures, such waits would open the circuit for interactive calls."""
+    spec = EngineSpec(url=URL, idle_timeout_s=1)
+    engines = Engines([spec], connections=4, transport=httpx.MockTransport(router.async_handler))
+    models = {"data": [{"id": "m", "owned_by": "vllm"}]}
+    router.get(f"{URL}/v1/models").mock(return_value=httpx.Response(200, json=models))
+    router.get(f"{URL}/version").mock(return_value=httpx.Response(404))
+    await engines.model_of(engines.engines[0], None)
+    route = router.post(CHAT).mock(return_value=httpx.Response(200, stream=Pieces(WHOLE_STREAM)))
+    for priority in (1, BATCH_AFTER + 1):
+        await ask(engines, priority=priority)
+    assert [call.request.extensions["timeout"]["read"] for call in route.calls] == [1, None]
+    router.post(CHAT).mock(return_value=httpx.Response(200, stream=Stalled(WHOLE_STREAM[:1])))
+    with pytest.raises(CallTimeout, match="was silent for 1 seconds"):
+        await ask(engines, priority=BATCH_AFTER + 1)
+    await engines.close()

@@ -2,11 +2,11 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Literal
 
-from app.deliberation.answers import READ_AS, Normaliser, normalise, tally
+from app.deliberation.answers import READ_AS, Count, Normaliser, normalise, tally
 from app.deliberation.engine import Conclusion
 from app.deliberation.outputs import DebateTurn
 from app.deliberation.strategies.steps.counts import by_answers
@@ -68,6 +68,9 @@ class Positions:
         first, final = self.answers(self.first), self.answers(self.latest)
         # Final answers come first: of one author's two answers with equal votes the later one leads.
         count = tally([*final.items(), *(first.items() if self.turns else ())], self.seed)
+        if self.turns:
+            finals = Counter(final.values())
+            count = Count(tuple(replace(group, final=finals[group.answer]) for group in count.groups))
         unread = list(final.values()).count(None)
         run.report(unread, len(final), f"answers could not be read as {READ_AS[self.normaliser]}")
         standing = dict(self.latest)

@@ -18,6 +18,7 @@ from app.deliberation.errors import BudgetExhausted, QuorumNotReached
 from app.deliberation.facts import Dissent, Standing, Tally
 from app.deliberation.outputs import Answer, Output, OutputKind, Pair, Program, Revision, Scores
 from app.deliberation.prompts.council import judge_pair, propose, score
+from app.deliberation.prompts.form import Labelled
 from app.deliberation.specification import AgentSpec, Purpose, Specification
 
 # Ballots and critiques should vary little between runs, yet differ when a call is repeated.
@@ -113,6 +114,10 @@ class StrategyRun:
             labels=dict(labelled or {}),
         )
 
+    def shown(self, label: str, candidate: Candidate) -> Labelled:
+        """A candidate under a letter. The nonce is drawn for this text, which was written before any prompt held it."""
+        return Labelled(label, candidate.text, nonce(self.specification.seed, "text", candidate.id))
+
     def ask(
         self,
         purpose: Purpose,
@@ -177,12 +182,11 @@ class StrategyRun:
         calls: list[Call] = []
         for reviewer in authors:
             labelled = lettered(shown_to[reviewer])
-            mark = nonce(specification.seed, "score", round, reviewer)
-            texts = [(letter, by_id[shown].text) for letter, shown in labelled.items()]
+            texts = [self.shown(letter, by_id[shown]) for letter, shown in labelled.items()]
             calls.append(
                 self.call(
                     self.agent(reviewer),
-                    score(specification, texts, mark),
+                    score(specification, texts),
                     Output(kind="score", labels=tuple(labelled), criteria=criteria),
                     labelled=labelled,
                     judging=True,
@@ -206,8 +210,7 @@ class StrategyRun:
         """
         calls: list[Call] = []
         for part, (a, b) in enumerate([(first, second), (second, first)], start=1):
-            mark = nonce(self.specification.seed, "judge", round, part)
-            calls.append(self.pair_call(judges[(part - 1) % len(judges)], a, b, mark, part))
+            calls.append(self.pair_call(judges[(part - 1) % len(judges)], a, b, part))
         outcomes = yield from self.ask("judge", round, calls, quorum=len(calls), stages_left=1)
         ballots = [
             (call.agent_id, call.labels[pair.winner] if pair.winner != "tie" else None)
@@ -217,9 +220,9 @@ class StrategyRun:
             self.report(len(calls) - len(ballots), len(calls), "ballots are missing")
         return ballots
 
-    def pair_call(self, judge: str, a: Candidate, b: Candidate, mark: str, part: int) -> Call:
+    def pair_call(self, judge: str, a: Candidate, b: Candidate, part: int) -> Call:
         """A member's comparison of two candidates in this order; `part` numbers the member's calls."""
-        prompt = judge_pair(self.specification, a.text, b.text, mark)
+        prompt = judge_pair(self.specification, self.shown("A", a), self.shown("B", b))
         labelled = {"A": a.id, "B": b.id}
         return self.call(self.agent(judge), prompt, Output(kind="pair"), labelled=labelled, judging=True, part=part)
 
@@ -305,12 +308,14 @@ class StrategyRun:
 class Samples:
     """Drafts of a council in waves: each agent is asked once, in the council's order, with its own approach.
 
-    `kind` is the draft's form; `prompt` returns the prompt for an agent's place, that of an answer if absent.
+    `kind` is the draft's form; `prompt` returns the prompt for an agent's place, that of an answer if absent. `alike`
+    gives all agents the first one's prompt, and seeds that follow each other: those that vLLM gives the choices of `n`.
     """
 
     run: StrategyRun
     prompt: Callable[[int], tuple[ChatMessage, ...]] | None = None
     kind: OutputKind = "answer"
+    alike: bool = False
     drafts: list[Candidate] = field(default_factory=list[Candidate])
     asked: int = 0
     _problem: str = "no answer has the form that was asked for"
@@ -325,7 +330,12 @@ class Samples:
         run, specification = self.run, self.run.specification
         prompt = self.prompt or partial(propose, specification)
         wave = list(enumerate(specification.agents))[self.asked : self.asked + size]
-        calls = [run.call(agent, prompt(place), Output(kind=self.kind)) for place, agent in wave]
+        calls = [run.call(agent, prompt(0 if self.alike else place), Output(kind=self.kind)) for place, agent in wave]
+        if self.alike:
+            first = call_seed(specification.seed, "samples", 1)
+            calls = [
+                call.model_copy(update={"seed": first + place}) for call, (place, _) in zip(calls, wave, strict=True)
+            ]
         quorum = min(specification.quorum, len(calls))
         outcomes = yield from run.ask("propose", 0, calls, quorum=quorum, stages_left=stages_left)
         if not outcomes.admitted:

@@ -1,0 +1,1 @@
+"""Measures how councils share engines."""

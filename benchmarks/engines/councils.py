@@ -1,0 +1,256 @@
+"""Councils against real engines: by the product's agents, or by a bare script that places each call at random.
+
+Strategies, prompts, schemas and seeds are the same on both sides, and every council has a task of its own. The product
+is its agent replicas, which choose engines, retry and record; the log is in memory. Gateway and Ray Serve are not part
+of it: `benchmarks.bench` measures those.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any, Protocol
+
+import httpx
+from pydantic_core import from_json
+
+from app.deliberation.calls import Call, StageRequest
+from app.deliberation.choice.anonymity import call_seed
+from app.deliberation.engine import Outcomes
+from app.deliberation.errors import InvalidOutput
+from app.deliberation.facts import CallFinished, decode
+from app.deliberation.outputs import parse_output
+from app.deliberation.prompts.form import persona_section
+from app.deliberation.roles import EngineSpec, Role
+from app.deliberation.specification import AgentSpec, Sampling, Specification
+from app.deliberation.strategies import STRATEGIES
+from app.quality.trials import finished
+from app.testing import InMemoryJournal
+from benchmarks.prefix import ROLES, personas, specification
+from serve_deployments.agent.agent import AgentReplica
+from serve_deployments.engine.client import BeforeSending, Engines, EngineState
+from serve_deployments.engine.streamed_reply import StreamedReply
+from serve_deployments.engine.wire import EngineReply, Meter, OnText, request_body
+
+DEADLINE_S = 600.0
+ATTEMPTS = 3
+CONNECTIONS = 1_024
+
+
+@dataclass
+class Figures:
+    """What the engines reported. Only the first request of a call counts for prompts: a retry finds its own prompt."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    ttft_s: list[float] = field(default_factory=list[float])
+    retries: int = 0
+    councils: int = 0
+    failed: int = 0
+    elapsed_s: float = 0.0
+
+    @property
+    def cached_share(self) -> float:
+        """The share of prompt tokens that were in a cache; NaN when no engine reported any."""
+        return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else float("nan")
+
+    def request(self, usage: dict[str, Any], ttft_s: float | None, *, first: bool) -> None:
+        """Record a request that was answered."""
+        if not first:
+            self.retries += 1
+            return
+        self.prompt_tokens += usage["prompt_tokens"]
+        self.cached_tokens += usage["cached_tokens"]
+        if ttft_s is not None:
+            self.ttft_s.append(ttft_s)
+
+
+class Side(Protocol):
+    """How a stage's calls are answered."""
+
+    figures: Figures
+
+    async def answer(self, council: str, stage: int, calls: Sequence[Call]) -> dict[str, CallFinished]:
+        """The outcomes of one stage, by call id."""
+        ...
+
+    async def close(self) -> None:
+        """Close every connection."""
+        ...
+
+
+class RecordedEngines(Engines):
+    """Engines of one role, whose answered requests are recorded."""
+
+    figures: Figures
+
+    async def complete(
+        self,
+        engine: EngineState,
+        call: Call,
+        model: str,
+        *,
+        seed: int,
+        trace: str,
+        on_text: OnText | StreamedReply | None,
+        meter: Meter,
+        salt: str,
+        priority: int = 0,
+        before_sending: BeforeSending | None = None,
+    ) -> EngineReply:
+        reply = await super().complete(
+            engine,
+            call,
+            model,
+            seed=seed,
+            trace=trace,
+            on_text=on_text,
+            meter=meter,
+            salt=salt,
+            priority=priority,
+            before_sending=before_sending,
+        )
+        self.figures.request(reply.usage.model_dump(), reply.ttft_s, first=trace.endswith(".1"))
+        return reply
+
+
+class Product:
+    """The agent replicas of the product, one for each role."""
+
+    def __init__(self, urls: Sequence[str], roles: Sequence[str]) -> None:
+        self.figures = Figures()
+        self.replicas: dict[str, AgentReplica] = {}
+        for name in roles:
+            engines = RecordedEngines([EngineSpec(url=url) for url in urls], connections=CONNECTIONS)
+            engines.figures = self.figures
+            role = Role(persona=personas()[name], concurrency=CONNECTIONS)
+            journal: Any = InMemoryJournal()
+            self.replicas[name] = AgentReplica(
+                name, role, engines, journal, stream_deltas=True, engine_patience_s=DEADLINE_S
+            )
+
+    async def answer(self, council: str, stage: int, calls: Sequence[Call]) -> dict[str, CallFinished]:
+        now = datetime.now(UTC)
+        by_role: dict[str, list[Call]] = {}
+        for call in calls:
+            by_role.setdefault(call.role, []).append(call)
+        requests = {
+            name: StageRequest(
+                tenant="default",
+                deliberation_id=council,
+                priority=0,
+                stage=stage,
+                calls=tuple(group),
+                asked_at=now,
+                deadline_at=now + timedelta(seconds=DEADLINE_S),
+                resumed=False,
+            )
+            for name, group in by_role.items()
+        }
+        await asyncio.gather(*(self.replicas[name].run_stage(request) for name, request in requests.items()))
+        found: dict[str, CallFinished] = {}
+        for name in by_role:
+            for record in await self.replicas[name].journal.facts("default", council):
+                fact = decode(record.data)
+                if isinstance(fact, CallFinished) and fact.stage == stage:
+                    found[fact.call_id] = fact
+        return found
+
+    async def close(self) -> None:
+        for replica in self.replicas.values():
+            await replica.engines.close()
+
+
+class Bare:
+    """A script without a product: each call goes to an engine at random, and again while its answer is invalid."""
+
+    def __init__(self, urls: Sequence[str], model: str, seed: int = 1) -> None:
+        self.figures = Figures()
+        self.urls, self.model, self.random = urls, model, Random(seed)
+        limits = httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)
+        self.client = httpx.AsyncClient(timeout=DEADLINE_S, limits=limits)
+
+    async def answer(self, council: str, stage: int, calls: Sequence[Call]) -> dict[str, CallFinished]:
+        texts = await asyncio.gather(*map(self._text, calls))
+        return {call.call_id: finished(call, stage, text) for call, text in zip(calls, texts, strict=True)}
+
+    async def _text(self, call: Call) -> str | None:
+        *before, last = call.messages
+        ending = last.model_copy(update={"content": last.content + persona_section(personas()[call.role])})
+        call = call.model_copy(update={"messages": (*before, ending)})
+        for attempt in range(1, ATTEMPTS + 1):
+            seed = call.seed if attempt == 1 else call_seed(call.seed, call.call_id, attempt)
+            text = await self._stream(request_body(call, self.model, seed, stream=True), first=attempt == 1)
+            try:
+                parse_output(call.output, text)
+            except InvalidOutput:
+                continue
+            return text
+        return None
+
+    async def _stream(self, body: bytes, *, first: bool) -> str:
+        url = f"{self.random.choice(self.urls)}/v1/chat/completions"
+        began_s, ttft_s, text, usage = time.monotonic(), None, "", dict[str, Any]()
+        headers = {"content-type": "application/json"}
+        async with self.client.stream("POST", url, content=body, headers=headers) as response:
+            response.raise_for_status()
+            async for line in response.aiter_lines():
+                if not line.startswith("data:") or line.endswith("[DONE]"):
+                    continue
+                event = from_json(line[5:])
+                usage = event.get("usage") or usage
+                piece = "".join(choice["delta"].get("content") or "" for choice in event["choices"])
+                if piece and ttft_s is None:
+                    ttft_s = time.monotonic() - began_s
+                text += piece
+        details = usage.get("prompt_tokens_details") or {}
+        reported = {"prompt_tokens": usage["prompt_tokens"], "cached_tokens": details.get("cached_tokens") or 0}
+        self.figures.request(reported, ttft_s, first=first)
+        return text
+
+    async def close(self) -> None:
+        await self.client.aclose()
+
+
+def bounded(number: int, strategy: str, size: int, max_tokens: int) -> Specification:
+    """The specification of a council whose answers have at most so many tokens."""
+    found = specification(number, strategy, size, ROLES[:size])
+    agents: tuple[AgentSpec, ...] = tuple(
+        agent.model_copy(update={"sampling": Sampling(max_tokens=max_tokens)}) for agent in found.agents
+    )
+    return found.model_copy(update={"agents": agents})
+
+
+async def deliberate(side: Side, asked: Specification) -> None:
+    """Run one council to its end, and count it."""
+    strategy = STRATEGIES[asked.strategy].run(asked)
+    ask, stage = next(strategy), 1
+    while True:
+        seen = await side.answer(f"d{asked.seed}", stage, ask.calls)
+        if sum(outcome.answered for outcome in seen.values()) < ask.quorum:
+            side.figures.failed += 1
+            return
+        try:
+            ask = strategy.send(Outcomes(seen))
+        except StopIteration:
+            side.figures.councils += 1
+            return
+        stage += 1
+
+
+async def run(side: Side, asked: Sequence[Specification], at_once: int) -> Figures:
+    """Run councils, so many at once, and close the side."""
+    waiting, began_s = iter(asked), time.monotonic()
+
+    async def worker() -> None:
+        for each in waiting:
+            await deliberate(side, each)
+
+    try:
+        await asyncio.gather(*(worker() for _ in range(at_once)))
+    finally:
+        await side.close()
+    side.figures.elapsed_s = time.monotonic() - began_s
+    return side.figures

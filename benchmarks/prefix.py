@@ -1,0 +1,260 @@
+"""`python -m benchmarks.prefix [--beside REVISION]`: the share of prompt tokens that engines find in their caches.
+
+Without the option: 200 councils over several engines, by the product's routing and by the fewest requests in flight,
+beside one engine whose cache has room for all. With it: by strategy on one engine, the prompt tokens of a deliberation,
+the share that is cached, and what they cost, in this checkout and in an earlier revision.
+
+SIMULATED: prompts, seeds and routing are the product's; texts and cache (vLLM's blocks of 16 tokens) the simulator's. A
+replica of each role knows its own requests only. Time is virtual: 20,000 uncached prompt tokens a second, and 20 ms for
+each written token, half as much again with 16 requests at once.
+"""
+
+import heapq
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from itertools import count
+from statistics import median, quantiles
+from typing import Any
+
+import yaml
+
+from app.deliberation.calls import Ask, Call
+from app.deliberation.engine import Outcomes, Strategy
+from app.deliberation.facts import CallFinished
+from app.deliberation.prompts.form import persona_section
+from app.deliberation.roles import Role, parse_roles
+from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Constraints, Specification
+from app.deliberation.strategies import STRATEGIES
+from app.quality.trials import finished
+from serve_deployments.engine.wire import request_body
+from serve_deployments.simulator.server.completion import RenderedPrompt, SimulatorSettings, complete, render
+from serve_deployments.simulator.server.engine import PrefixCache
+from serve_deployments.simulator.server.requests import parse_chat
+
+COUNCILS = 200
+ROLES = ("DEV", "QA", "ARCHITECT", "DEVOPS", "DATA")
+STRATEGIES_SHOWN = {"council": 3, "debate": 3, "vote": 5, "fuse": 3, "best_of_n": 3, "tournament": 4}
+SIMULATOR = SimulatorSettings()
+PREFILL_TOKENS_PER_S = 20_000
+TOKEN_S = 0.02
+BATCH = 32
+TASK = """Design the storage of event {number} of a booking system: tickets are sold in many shops at once, payments \
+fail now and then, and no seat may be sold twice. Say which tables there are, which transactions, what happens when a \
+server stops in the middle of a sale, and how a sold-out event is told to all shops within a second."""
+
+
+def specification(number: int, strategy: str, size: int, roles: Sequence[str]) -> Specification:
+    """The specification of one council; no two tasks are alike."""
+    agents = (AgentSpec(agent_id=f"a-{place:03d}", role=roles[place % len(roles)]) for place in range(size))
+    return Specification(
+        task=TASK.format(number=number),
+        agents=tuple(agents),
+        strategy=strategy,
+        strategy_version=STRATEGIES[strategy].version,
+        rounds=1,
+        constraints=Constraints(rubric=DEFAULT_RUBRIC, timeout_seconds=300),
+        quorum=max(2, (size + 1) // 2),
+        seed=number,
+    )
+
+
+@cache
+def personas() -> dict[str, str]:
+    """The packaged roles' personas."""
+    roles: dict[str, Role] = dict(parse_roles(yaml.safe_load((files("app") / "roles.yaml").read_text("utf-8"))))
+    return {name: role.persona for name, role in roles.items()}
+
+
+@cache
+def _answered(body: bytes) -> tuple[RenderedPrompt, str, int]:
+    request, (conversation,) = parse_chat(body)
+    prompt = render(conversation)
+    (choice,) = complete(SIMULATOR, request, [prompt], SIMULATOR.script, None)
+    return prompt, choice.text, len(choice.tokens)
+
+
+def answered(call: Call) -> tuple[RenderedPrompt, str, int]:
+    """The prompt of a call as an engine reads it, and the simulator's answer with its tokens."""
+    *before, last = call.messages
+    ending = last.model_copy(update={"content": last.content + persona_section(personas()[call.role])})
+    call = call.model_copy(update={"messages": (*before, ending)})
+    return _answered(request_body(call, SIMULATOR.model, call.seed, stream=False))
+
+
+@dataclass(eq=False)
+class ReplicaView:
+    """An engine as one replica knows it: by its own requests."""
+
+    place: int
+    address: str
+    in_flight: int = 0
+
+
+Route = Callable[[str, Sequence[ReplicaView]], ReplicaView]
+
+
+@dataclass
+class Council:
+    """A council under way; `strategy` waits for the outcomes of `ask`."""
+
+    number: int
+    strategy: Strategy
+    ask: Ask
+    began_s: float
+    stage: int = 1
+    seen: dict[str, CallFinished] = field(default_factory=dict[str, CallFinished])
+
+
+@dataclass
+class Fleet:
+    """Councils over engines in virtual time; `route` chooses as a replica does."""
+
+    route: Route
+    engines: int
+    strategy: str = "council"
+    size: int = 3
+    roles: Sequence[str] = ROLES[:3]
+    blocks_max: int = 65_536
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    requests: Counter[int] = field(default_factory=Counter[int])
+    seconds: list[float] = field(default_factory=list[float])
+
+    def run(self, councils: int, in_flight: int) -> "Fleet":
+        """Run so many councils, so many at once; the figures are in the fields."""
+        self._caches = [PrefixCache(self.blocks_max) for _ in range(self.engines)]
+        self._views = {
+            role: [ReplicaView(place, f"http://engine-{place}:8000") for place in range(self.engines)]
+            for role in self.roles
+        }
+        self._due: list[tuple[float, int, Council, Call, str, ReplicaView]] = []
+        self._order = count()
+        waiting = iter(range(councils))
+        for number in [next(waiting) for _ in range(min(councils, in_flight))]:
+            self._begin(number, 0.0)
+        while self._due:
+            now_s, _, council, call, text, view = heapq.heappop(self._due)
+            view.in_flight -= 1
+            council.seen[call.call_id] = finished(call, council.stage, text)
+            if len(council.seen) < len(council.ask.calls):
+                continue
+            try:
+                council.ask = council.strategy.send(Outcomes(council.seen))
+            except StopIteration:
+                self.seconds.append(now_s - council.began_s)
+                if (number := next(waiting, None)) is not None:
+                    self._begin(number, now_s)
+            else:
+                council.stage, council.seen = council.stage + 1, {}
+                self._ask(council, now_s)
+        return self
+
+    def _begin(self, number: int, now_s: float) -> None:
+        strategy = STRATEGIES[self.strategy].run(specification(number, self.strategy, self.size, self.roles))
+        self._ask(Council(number, strategy, next(strategy), now_s), now_s)
+
+    def _ask(self, council: Council, now_s: float) -> None:
+        for call in council.ask.calls:
+            view = self.route(f"default.{council.number}", self._views[call.role])
+            prompt, text, tokens = answered(call)
+            hits = self._caches[view.place].admit(prompt.blocks, prompt.tokens, None)
+            self.prompt_tokens += prompt.tokens
+            self.cached_tokens += hits
+            self.requests[view.place] += 1
+            view.in_flight += 1
+            beside = sum(views[view.place].in_flight for views in self._views.values())
+            ends_s = now_s + (prompt.tokens - hits) / PREFILL_TOKENS_PER_S + tokens * TOKEN_S * (1 + beside / BATCH)
+            heapq.heappush(self._due, (ends_s, next(self._order), council, call, text, view))
+
+    @property
+    def cached_share(self) -> float:
+        """The share of prompt tokens that were in a cache."""
+        return self.cached_tokens / self.prompt_tokens
+
+    @property
+    def busiest(self) -> float:
+        """The requests of the busiest engine over the mean."""
+        return max(self.requests.values()) * self.engines / sum(self.requests.values())
+
+
+def least_in_flight(_: str, engines: Sequence[ReplicaView]) -> ReplicaView:
+    """The alternative: the engine with the fewest of the replica's requests."""
+    return min(engines, key=lambda engine: engine.in_flight)
+
+
+def round_() -> dict[str, float]:
+    """By strategy: a deliberation's prompt tokens, the share that is cached, the rest, and what all of them cost.
+
+    The cost is in full-price tokens, where a cached token costs 10 or 50 % of that.
+    """
+    found: dict[str, float] = {}
+    for strategy, size in STRATEGIES_SHOWN.items():
+        fleet = Fleet(least_in_flight, 1, strategy, size, ROLES[:size]).run(councils=50, in_flight=10)
+        cached, computed = fleet.cached_tokens / 50, (fleet.prompt_tokens - fleet.cached_tokens) / 50
+        found[f"{strategy}: tokens"] = cached + computed
+        found[f"{strategy}: cached %"] = 100 * fleet.cached_share
+        found[f"{strategy}: computed"] = computed
+        for price in (10, 50):
+            found[f"{strategy}: cost, cached at {price} %"] = computed + cached * price / 100
+    return found
+
+
+def main() -> None:
+    """Print the routing's figures beside the alternative's."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from serve_deployments.engine.routing import engine_for
+
+    def prefix_first(deliberation: str, engines: Sequence[ReplicaView]) -> ReplicaView:
+        chosen = engine_for(deliberation, engines)
+        assert chosen is not None
+        return chosen
+
+    table = Table(
+        "council",
+        "engines",
+        "at once",
+        "routing",
+        "cached",
+        "of one engine's",
+        "busiest / mean",
+        "p50 s",
+        "p95 s",
+        title=f"SIMULATED: {COUNCILS} councils, strategy council, times in virtual seconds",
+    )
+    routes: dict[str, Route] = {"fewest in flight": least_in_flight, "prefix first": prefix_first}
+    for roles in (ROLES[:3], ROLES[:1] * 3, ROLES):
+        for engines, in_flight in ((4, 50), (4, 8), (4, 200), (3, 20), (8, 100)):
+            council: dict[str, Any] = {"size": len(roles), "roles": roles}
+            one = Fleet(least_in_flight, 1, blocks_max=sys.maxsize, **council).run(COUNCILS, in_flight).cached_share
+            for name, route in routes.items():
+                fleet = Fleet(route, engines, **council).run(COUNCILS, in_flight)
+                table.add_row(
+                    f"{len(roles)} agents, {len(set(roles))} roles",
+                    str(engines),
+                    str(in_flight),
+                    name,
+                    f"{fleet.cached_share:.3f}",
+                    f"{fleet.cached_share / one:.3f}",
+                    f"{fleet.busiest:.2f}",
+                    f"{median(fleet.seconds):.1f}",
+                    f"{quantiles(fleet.seconds, n=20)[-1]:.1f}",
+                )
+    Console(width=140).print(table)
+
+
+if __name__ == "__main__":
+    if "--round" in sys.argv:
+        print(json.dumps(round_()))
+    elif "--beside" in sys.argv:
+        from benchmarks.beside import compare
+
+        compare(__file__, __doc__, rounds=1)
+    else:
+        main()

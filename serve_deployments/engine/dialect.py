@@ -1,0 +1,99 @@
+"""What an engine takes of a request, and what its refusals say about that.
+
+Servers word the same refusal differently, so it is read by the names of fields that it mentions. An error about a
+length or a bound is no refusal of the field that it mentions.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Self, cast
+
+from pydantic_core import from_json
+
+from app.deliberation.specification import Structured
+
+# The statuses with which servers refuse a field; a failed chat template is a server's error to some.
+REFUSING = frozenset({400, 422, 500, 501})
+_READ_CHARACTERS = 4_000
+_WEAKER: dict[Structured, Structured] = {"json_schema": "json_object", "json_object": "prompt"}
+_OPTIONAL = ("max_tokens", "stream_options", "seed", "temperature", "top_p")
+_FIELDS = {name: re.compile(rf"(?<![a-z_]){name}(?![a-z_])") for name in (*_OPTIONAL, "n")}
+_STRUCTURED = re.compile(r"response[_ ]format|json[_ ](?:schema|object|mode)|structured output|grammar")
+_SYSTEM = re.compile(r"system (?:role|message|prompt)")
+_REFUSED = re.compile(
+    r"unsupported|not support|unknown|unrecogni|unexpected|extra (?:inputs|fields)|extra_forbidden|not permitted|"
+    r"not allowed|not available|unavailable|leave it unset|input should be '"
+)
+_BOUND = re.compile(
+    r"context (?:length|size|window)|too (?:large|long|many)|exceed|greater than|less than|at (?:most|least)"
+)
+# The parts of an error that say something; others may repeat what was sent.
+_SAYING = ("error", "message", "detail", "msg", "type", "param")
+_PARTS_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How requests to one model of an engine are made: how an answer gets its form, and what the engine lacks.
+
+    An engine without `max_tokens` gets `max_completion_tokens`. One without `system` gets those messages in the first
+    message of the user. `schema` is the one beside `json_object`. Other fields that it lacks are left out.
+    """
+
+    structured: Structured = "json_schema"
+    lacking: frozenset[str] = frozenset()
+
+    def weaker(self) -> Self | None:
+        """The next way to give an answer its form; None after the last."""
+        weaker = _WEAKER.get(self.structured)
+        return weaker and replace(self, structured=weaker)
+
+    def without(self, refused: frozenset[str], *, fixed: bool) -> Self | None:
+        """The dialect without refused fields; None when it had none of them. A `fixed` form of answers stays."""
+        lacking = replace(self, lacking=self.lacking | (refused - {"response_format"}))
+        weaker: Self | None = None
+        if "response_format" in refused and self.structured == "json_object" and "schema" not in self.lacking:
+            # Some engines take no schema there, and do not say that it is the schema which they refuse.
+            weaker = replace(lacking, lacking=lacking.lacking | {"schema"})
+        elif "response_format" in refused and not fixed:
+            weaker = lacking.weaker()
+        found = weaker or lacking
+        return None if found == self else found
+
+
+def refused_fields(status: int, content: bytes) -> frozenset[str]:
+    """The fields that an engine's error refuses; empty when it says something else."""
+    if status not in REFUSING:
+        return frozenset()
+    text = " ".join(_words(content))[:_READ_CHARACTERS].lower()
+    found: set[str] = {"response_format"} if _STRUCTURED.search(text) and (status < 500 or _refuses(text)) else set()
+    if _refuses(text):
+        found |= {name for name, pattern in _FIELDS.items() if pattern.search(text)}
+        found |= {"system"} if _SYSTEM.search(text) else set()
+    return frozenset(found)
+
+
+def _refuses(text: str) -> bool:
+    return _REFUSED.search(text) is not None and _BOUND.search(text) is None
+
+
+def _words(content: bytes) -> Iterator[str]:
+    """The sentences of an error, and the names of the fields that it is about; never what was sent."""
+    try:
+        body: Any = from_json(content)
+    except ValueError:
+        yield content.decode(errors="replace")
+        return
+    waiting = [body]
+    while waiting:
+        part = waiting.pop(0)
+        if isinstance(part, str):
+            yield part
+        elif isinstance(part, dict):
+            named = cast("dict[str, Any]", part)
+            waiting += [named[name] for name in _SAYING if name in named]
+            if isinstance(named.get("loc"), list):
+                waiting.append(".".join(map(str, named["loc"])))
+        elif isinstance(part, list):
+            waiting += cast("list[Any]", part)[:_PARTS_MAX]

@@ -1,0 +1,167 @@
+"""An engine as a replica knows it, and the errors by which calls to engines differ."""
+
+import math
+import time
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+import httpx
+import structlog
+
+from app.deliberation.errors import EngineRejected, EngineUnavailable
+from app.deliberation.roles import EngineSpec, KeyRejected
+from app.deliberation.specification import Structured
+from serve_deployments.engine.dialect import Dialect
+from serve_deployments.engine.keys import EngineKey
+from serve_deployments.engine.limits import Circuit
+from serve_deployments.engine.reachability import Outage, cause_of
+from serve_deployments.engine.wire import DETAIL_CHARACTERS
+
+# While another engine can take a call, an engine that refused its key gets none for so long.
+REFUSED_FOR_S = 30.0
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(eq=False)
+class EngineState:
+    """One engine of a role: its models, how many of this replica's requests it works on, whether it can be reached.
+
+    `extended` says whether it takes vLLM's own request fields; None until a probe has succeeded. `outage` lasts from
+    the first failed connection to the next response; `reached_s` is the monotonic time of the last one. `key_rejected`
+    lasts from the first refusal of the key to the next request that is not refused. `prioritises` is True until it
+    refuses a priority, as vLLM does under its default policy; `takes_n` until it refuses or ignores `n`.
+    """
+
+    spec: EngineSpec
+    fallback: bool = False
+    key: EngineKey = field(init=False)
+    address: str = field(init=False)
+    label: str = field(init=False)
+    completions: httpx.URL = field(init=False)
+    models: tuple[str, ...] = ()
+    extended: bool | None = None
+    prioritises: bool = True
+    takes_n: bool = True
+    version: str | None = None
+    in_flight: int = 0
+    circuit: Circuit = field(default_factory=Circuit)
+    outage: Outage | None = None
+    reached_s: float = -math.inf
+    key_rejected: KeyRejected | None = None
+    # By model; what an engine takes may change with its next start.
+    dialects: dict[str, Dialect] = field(default_factory=dict[str, Dialect])
+    _refused_s: float = -math.inf
+    _refused_by_probe: bool = False
+
+    def __post_init__(self) -> None:
+        self.key = EngineKey(self.spec)
+        self.address, self.label = self.spec.address, self.spec.label
+        self.completions = httpx.URL(f"{self.spec.url}/v1/chat/completions")
+
+    @property
+    def headers(self) -> list[tuple[str, str]]:
+        """The headers of its declaration, and its key."""
+        return [*self.spec.headers.items(), *self.key.headers]
+
+    @property
+    def full(self) -> bool:
+        """Whether it works on as many requests as it may."""
+        return self.spec.max_in_flight is not None and self.in_flight >= self.spec.max_in_flight
+
+    def takes_samples(self, model: str) -> bool:
+        """Whether one request may ask for several choices: only vLLM counts the tokens of each."""
+        return bool(self.extended) and self.takes_n and "stream_options" not in self.dialect(model).lacking
+
+    def refused_lately(self, now_s: float) -> bool:
+        """Whether it refused its key a short while ago."""
+        return self.key_rejected is not None and now_s < self._refused_s + REFUSED_FOR_S
+
+    def refuses_key(self, status: int, *, probe: bool = False) -> None:
+        """Record that it refused the key of a request, or of a probe."""
+        self._refused_s, self._refused_by_probe = time.monotonic(), probe
+        if self.key_rejected is None:
+            self.key_rejected = KeyRejected(since=datetime.now(UTC), status=status, remedy=self.spec.key_remedy)
+            log.warning("engine_key_rejected", engine=self.label, status=status)
+
+    def accepts_key(self, *, probe: bool = False) -> None:
+        """Record that it took a request; many engines list their models without a key."""
+        if self._refused_by_probe or not probe:
+            self.key_rejected = None
+
+    def dialect(self, model: str) -> Dialect:
+        """How a request for a model is made, as far as that is known."""
+        return self.dialects.get(model) or Dialect(self.spec.structured or "json_schema")
+
+    def remember(self, model: str, dialect: Dialect) -> None:
+        """Record a dialect in which a request was taken. The first one decides how answers get their form.
+
+        Later ones may weaken that for a single schema which the engine cannot compile.
+        """
+        known = self.dialects.get(model, dialect)
+        self.dialects[model] = replace(known, lacking=known.lacking | dialect.lacking)
+
+    def ignores_form(self, model: str, used: Structured) -> None:
+        """Record that a reply was no JSON, although the request asked for it."""
+        known = self.dialect(model)
+        weaker = known.weaker()
+        # Engines of a known kind take schemas; there such a reply is a fault of one answer.
+        if not self.extended and self.spec.structured is None and known.structured == used and weaker is not None:
+            log.info("engine_adapted", engine=self.label, model=model, structured=weaker.structured)
+            self.dialects[model] = weaker
+
+    def quote(self, content: bytes) -> str:
+        """The beginning of what it said, without its key."""
+        return self.key.redacted(content)[:DETAIL_CHARACTERS].decode(errors="replace")
+
+    @property
+    def healthy(self) -> bool:
+        """Whether its circuit is closed."""
+        return self.circuit.opened_until_s is None
+
+    def connected(self) -> None:
+        """Record that a connection was made."""
+        if self.outage is not None:
+            self.dialects.clear()
+            self.takes_n = True
+        self.outage, self.reached_s = None, time.monotonic()
+
+    def not_connected(self, error: Exception) -> None:
+        """Record that no connection could be made; the first failure counts until the next connection."""
+        if self.outage is None:
+            self.outage = Outage(datetime.now(UTC), time.monotonic(), cause_of(error))
+            log.warning("engine_unreachable", engine=self.address, cause=self.outage.cause)
+
+
+class EngineUnreachable(EngineUnavailable):
+    """No connection to the engine: nothing was sent, and nothing was spent."""
+
+
+class EngineFull(EngineUnreachable):
+    """Other calls took the last of the engine's slots meanwhile."""
+
+
+class KeyRefused(EngineRejected):
+    """The engine refuses the key of the request, or wants one."""
+
+    def __init__(self, engine: EngineState, status: int) -> None:
+        source = engine.spec.key_source
+        refuses = f"refuses the key of {source}" if source else "wants a key"
+        super().__init__(f"engine {engine.label} answered {status}: it {refuses}; {engine.spec.key_remedy}")
+
+
+class FieldsRefused(EngineRejected):
+    """The engine refuses `fields` of the request; `otherwise` is the error if it cannot be made without them."""
+
+    def __init__(self, otherwise: EngineUnavailable | EngineRejected, fields: frozenset[str]) -> None:
+        super().__init__(str(otherwise))
+        self.otherwise = otherwise
+        self.fields = fields
+
+
+class RetryLater(EngineUnavailable):
+    """The engine is overloaded; `after_s` is its Retry-After."""
+
+    def __init__(self, detail: str, after_s: float) -> None:
+        super().__init__(detail)
+        self.after_s = after_s
