@@ -9,16 +9,11 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Mapping
 from contextlib import suppress
-from importlib.resources import files
-from pathlib import Path
 from time import monotonic, sleep
-from typing import Annotated, Any, cast
+from typing import Any, cast
 
 import ray
-import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from ray import serve
 from ray.exceptions import GetTimeoutError, RayError
 from ray.serve import Application, Deployment
@@ -26,59 +21,19 @@ from ray.serve.config import HTTPOptions, ProxyLocation
 from ray.serve.schema import ApplicationStatus
 
 from app.deliberation.errors import InvalidRequest
-from app.deliberation.roles import Role, engine_base, parse_roles
-from serve_deployments.agent.agent import Agent
-from serve_deployments.coordinator.coordinator import Coordinator
+from app.deliberation.roles import Role, roles_over_nats
+from serve_deployments.arguments import ApplicationArgs, default_engines, load_roles, with_engines
+from serve_deployments.deployments import Agent, Coordinator
 
 NAME = "deliberations"
 STAGES_PER_REPLICA_MAX = 2_048
 # The calls of one role in a usual council. It decides only when replicas are added.
 CALLS_OF_A_STAGE = 4
 WATCH_INTERVAL_S = 2.0
+DEPLOYED_POLL_S = 0.1
 # Longer than any single step of Serve's controller, deploying included.
 CONTROLLER_SILENCE_MAX_S = 15.0
 RAY_STARTS_WITHIN_S = 120.0
-
-
-def _setting(variable: str, default: Any, description: str, **bounds: Any) -> Any:  # noqa: ANN401 -- pydantic validates it
-    """A field with the default of an environment variable, which its description names."""
-    return Field(
-        default_factory=lambda: os.environ.get(variable) or default, description=f"{description} ({variable})", **bounds
-    )
-
-
-class ApplicationArgs(BaseModel):
-    """Arguments of the application; a field's default is the environment variable that its description names."""
-
-    model_config = ConfigDict(extra="forbid", validate_default=True)
-
-    nats_url: str = _setting("NATS_URL", "nats://127.0.0.1:4222", "The log, or `file:///path` of a file with its URL")
-    engine_urls: list[Annotated[str, AfterValidator(engine_base)]] = Field(
-        default_factory=lambda: [url for url in os.environ.get("VLLM_URL", "").split(",") if url.strip()],
-        description="Base URLs of the engines of roles that name none (VLLM_URL, comma-separated)",
-    )
-    model: str | None = _setting(
-        "VLLM_MODEL", None, "Model of roles that name none; the first that the engine serves when absent"
-    )
-    roles_file: str | None = _setting("ROLES_FILE", None, "Path of roles.yaml; the packaged one when absent")
-    coordinator_replicas: int = _setting("COORDINATOR_REPLICAS", 1, "Coordinator replicas", ge=1, le=64)
-    coordinator_slots: int = _setting(
-        "COORDINATOR_SLOTS", 1_024, "Deliberations that a coordinator holds at once", ge=1, le=10_000
-    )
-    stream_deltas: bool = _setting("STREAM_DELTAS", True, "Whether text is streamed while it grows")
-    engine_patience_s: float = _setting(
-        "ENGINE_PATIENCE",
-        30.0,
-        "Seconds that a call waits while it can connect to no engine",
-        ge=1,
-        le=3_600,
-    )
-
-
-def load_roles(path: str | None) -> Mapping[str, Role]:
-    """The roles of a file, or the packaged ones; raises InvalidRequest, which names the fault."""
-    source = Path(path) if path else files("app") / "roles.yaml"
-    return parse_roles(yaml.safe_load(source.read_text(encoding="utf-8")))
 
 
 def _options(cpus: float) -> dict[str, Any]:
@@ -112,11 +67,13 @@ def _deployment(of: type) -> Deployment:
 
 
 def build(args: ApplicationArgs) -> Application:
-    """The bound application: a Coordinator with a handle on each role's Agent deployment."""
-    roles = load_roles(args.roles_file)
+    """The bound application: a Coordinator with a handle on the Agent deployment of each role that runs in Ray."""
+    roles, engines = load_roles(args.roles_file), default_engines(args.engine_urls)
+    workers = roles_over_nats(roles, args.agents)
     agents: dict[str, Any] = {}
     for name, role in roles.items():
-        resolved = role.model_copy(update={"model": role.model or args.model})
+        if name in workers:
+            continue
         deployment = _deployment(Agent).options(
             name=f"Agent:{name}",
             **_scale(role),
@@ -125,10 +82,10 @@ def build(args: ApplicationArgs) -> Application:
             **_options(0.1),
         )
         agents[name] = deployment.bind(
-            name, resolved, args.nats_url, args.engine_urls, args.stream_deltas, args.engine_patience_s
+            name, with_engines(role, engines, args.model), args.nats_url, args.stream_deltas, args.engine_patience_s
         )
     coordinator = _deployment(Coordinator).options(num_replicas=args.coordinator_replicas, **_options(0.1))
-    return coordinator.bind(agents, args.nats_url, args.coordinator_slots)
+    return coordinator.bind(agents, workers, args.nats_url, args.coordinator_slots)
 
 
 def _status() -> ApplicationStatus | None:
@@ -136,11 +93,24 @@ def _status() -> ApplicationStatus | None:
     return application.status if application else None
 
 
+def _run(args: ApplicationArgs) -> None:
+    """Deploy and return as soon as the application runs; raises RuntimeError when it cannot.
+
+    `serve.run` looks once a second only.
+    """
+    target = serve.RunTarget(build(args), name=NAME, route_prefix=None)
+    serve.run_many([target], wait_for_applications_running=False)
+    while (application := serve.status().applications[NAME]).status != ApplicationStatus.RUNNING:
+        if application.status == ApplicationStatus.DEPLOY_FAILED:
+            raise RuntimeError(f"the application cannot be deployed: {application.message}")
+        sleep(DEPLOYED_POLL_S)
+
+
 def deploy(args: ApplicationArgs) -> None:
     """Deploy to the running cluster, unless the application runs there; returns when it runs, raises when it cannot."""
     serve.start(http_options=HTTPOptions(location=ProxyLocation.Disabled))
     if _status() != ApplicationStatus.RUNNING:
-        serve.run(build(args), name=NAME, route_prefix=None)
+        _run(args)
 
 
 def redeploy() -> None:
@@ -150,8 +120,8 @@ def redeploy() -> None:
     it prints why, and the old replicas run on.
     """
     try:
-        serve.run(build(ApplicationArgs()), name=NAME, route_prefix=None)
-    except (InvalidRequest, OSError, yaml.YAMLError, RuntimeError) as error:
+        _run(ApplicationArgs())
+    except (InvalidRequest, RuntimeError) as error:
         print(f"not deployed anew: {error}", flush=True)
     else:
         print("deployed anew", flush=True)
@@ -179,13 +149,18 @@ def _revive_controller() -> None:
 
 async def _stay() -> None:
     """Wait for SIGTERM or SIGINT; SIGHUP redeploys. Raises SystemExit when the application is lost."""
-    stop, reload, loop = asyncio.Event(), asyncio.Event(), asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, reload.set)
-    while not stop.is_set():
-        if reload.is_set():
-            reload.clear()
+    received, woken, loop = set[signal.Signals](), asyncio.Event(), asyncio.get_running_loop()
+
+    def receive(number: signal.Signals) -> None:
+        received.add(number)
+        woken.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(number, receive, number)
+    while received <= {signal.SIGHUP}:
+        woken.clear()
+        if received:
+            received.clear()
             await asyncio.to_thread(redeploy)
         await asyncio.to_thread(_revive_controller)
         status = await asyncio.to_thread(_status)
@@ -193,7 +168,7 @@ async def _stay() -> None:
             raise SystemExit(f"the application is {status}")
         with suppress(TimeoutError):
             async with asyncio.timeout(WATCH_INTERVAL_S):
-                await stop.wait()
+                await woken.wait()
 
 
 def until_listening(address: str) -> None:
@@ -214,10 +189,16 @@ def main() -> None:
 
     It waits for a starting cluster, so that both can start at once: this process spends its time on imports.
     """
+    arguments = ApplicationArgs()
+    try:
+        load_roles(arguments.roles_file)
+        default_engines(arguments.engine_urls)
+    except InvalidRequest as error:
+        raise SystemExit(f"not deployed: {error}") from None
     address = os.environ.get("RAY_ADDRESS", "auto")
     until_listening(address)
     ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
-    deploy(ApplicationArgs())
+    deploy(arguments)
     print("ready", flush=True)
     asyncio.run(_stay())
     serve.shutdown()

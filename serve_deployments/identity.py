@@ -1,14 +1,9 @@
-"""The identity of a replica: its process, its deployment in Serve, and its versions."""
+"""The identity of a replica: its process and its versions."""
 
 import os
 import platform
-from contextlib import suppress
 from importlib.metadata import version
 from typing import Any
-
-import ray
-from ray import serve
-from ray.serve.exceptions import RayServeException
 
 REPLICA = f"{os.uname().nodename}-{os.getpid()}"
 
@@ -18,20 +13,15 @@ def identity() -> dict[str, Any]:
 
     Application, deployment and `wanted`, the number of replicas that Serve wants of it, are None outside of Serve.
     """
-    application = deployment = wanted = None
-    # Tests run replicas outside of Serve.
-    with suppress(RayServeException):
-        context = serve.get_replica_context()
-        application, deployment, wanted = context.app_name, context.deployment, context.world_size
     return {
         "replica": REPLICA,
         "node": os.uname().nodename,
-        "application": application,
-        "deployment": deployment,
-        "wanted": wanted,
+        "application": None,
+        "deployment": None,
+        "wanted": None,
         "versions": {
             "product": version("deliberation-gateway"),
-            "ray": ray.__version__,
+            "ray": None,
             "python": platform.python_version(),
         },
     }

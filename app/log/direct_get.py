@@ -17,6 +17,7 @@ from app.log.stream_settings import stream_of
 # For every page the server counts the rest of the log: a long log is read twice as fast as in pages of 256.
 PAGE_RECORDS = 4_000
 PAGE_BYTES = 8_000_000
+EXTENDS_AFTER_S = 0.1
 
 
 class TooManySubjects(Exception):
@@ -46,8 +47,10 @@ class _Reading:
     batch: Batch = field(default_factory=Batch)
 
     def take(self, message: Msg) -> None:
-        if not self.limit.expired():
-            self.limit.reschedule(asyncio.get_running_loop().time() + REQUEST_TIMEOUT_S)
+        now_s, until_s = asyncio.get_running_loop().time(), self.limit.when() or 0.0
+        # Not for every reply: a timer costs as much as the reply.
+        if not self.limit.expired() and now_s > until_s - REQUEST_TIMEOUT_S + EXTENDS_AFTER_S:
+            self.limit.reschedule(now_s + REQUEST_TIMEOUT_S)
         headers = message.headers or {}
         # Headers of a stored record come back with it, so that one may be named Status.
         if "Nats-Sequence" in headers and "Nats-Subject" in headers:

@@ -25,7 +25,7 @@ OCCUPIED_TRIES = 20
 # The end of the last look is kept for so many subjects, so that a flooded one is not read from its beginning.
 REMEMBERED_MAX = 10_000
 
-_EXPECTED_LAST = "Nats-Expected-Last-Subject-Sequence"
+EXPECTED_LAST = "Nats-Expected-Last-Subject-Sequence"
 _EXPECTED_LAST_AMONG = "Nats-Expected-Last-Subject-Sequence-Subject"
 # An honest record mostly stands before those of foreign writers on its subject.
 _FIRST_LOOK_RECORDS = 8
@@ -112,7 +112,7 @@ class FirstWriter:
 
     async def _append_once(self, write: _Write, expected: int) -> Appended | None:
         """The stored record; None when the last sequence on the subject, or on `alone`, is not `expected`."""
-        headers = {_EXPECTED_LAST: str(expected), **self._seal.headers(write.subject, write.data)}
+        headers = {EXPECTED_LAST: str(expected), **self._seal.headers(write.subject, write.data)}
         if write.alone is not None:
             headers[_EXPECTED_LAST_AMONG] = write.alone
         try:

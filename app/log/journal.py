@@ -4,13 +4,18 @@ Sources: NATS ADR-31 (batched direct get), ADR-43 (per-message TTL), the stream 
 """
 
 import asyncio
+import base64
 import hashlib
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import islice
 from math import ceil
 from typing import Any, Self
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 import nats
 import nats.errors
@@ -18,34 +23,50 @@ import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from app.deliberation.announcements import AgentResponse, Announcement
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import (
     FACT_SUFFIXES,
-    TERMINAL_STATUS,
     Accepted,
     Deleted,
-    End,
     Fact,
     View,
     encode,
     prefix,
     suffix,
 )
-from app.deliberation.ports import Appended, Record, StreamState
-from app.log.connection import REQUEST_TIMEOUT_S, UNREACHABLE, login, request
+from app.deliberation.ports import Appended, QueueState, Record, StreamState
+from app.log.connection import REQUEST_TIMEOUT_S, UNREACHABLE, LogClient, login, request
 from app.log.direct_get import PAGE_RECORDS, Batch, DirectGet, TooManySubjects
-from app.log.first_write import Believes, FirstWriter
+from app.log.first_write import EXPECTED_LAST, WRONG_LAST_SEQUENCE, Believes, FirstWriter
 from app.log.ordered_subscription import LiveSubscription, unsubscribe
 from app.log.seal import LogSeal
-from app.log.stream_settings import CONSUMER, COPIES, STREAM, stream_of
+from app.log.stream_settings import ANNOUNCEMENTS_STREAM, COPIES, RESPONSES_STREAM, STREAM, TASKS_STREAM, stream_of
 
 VIEW_TTL_S = 600
 NO_CONSUMER = 10014
-PURGES_AT_ONCE = 64
+RESPONSES = "agent.response"
+NO_MESSAGE = 10037
+NO_SEQUENCE = 10043
+REMOVALS_AT_ONCE = 64
 READS_AT_ONCE = 64
 _FILE_WAIT_S = 1.0
 
 log = structlog.get_logger(__name__)
+
+
+def _deliberation_of(task: bytes) -> tuple[str, str] | None:
+    """The tenant and the deliberation that a stored task names; None for what is no task."""
+    with suppress(ValueError, KeyError, TypeError):
+        found = json.loads(task)
+        return found["tenant"], found["deliberation_id"]
+
+
+async def _gathered(removals: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Await all of them, REMOVALS_AT_ONCE at a time."""
+    waiting = iter(removals)
+    while some := list(islice(waiting, REMOVALS_AT_ONCE)):
+        await asyncio.gather(*some)
 
 
 class JetStreamJournal:
@@ -68,7 +89,7 @@ class JetStreamJournal:
         # For logs and errors: the URL may hold a password.
         self.server = urlsplit(url).netloc.rpartition("@")[2]
         self._name = name
-        self.client = client or Client()
+        self.client = client or LogClient()
         self.seal = seal or LogSeal()
         self._reads = DirectGet(self.client, self.seal)
         self.writes = FirstWriter(self.client, self.seal, self._reads, patience_s)
@@ -187,15 +208,67 @@ class JetStreamJournal:
         return await request(self.client, subject, payload, headers)
 
     async def purge(self, tenant: str, deliberation_id: str) -> None:
-        """See `ports.Journal.purge`. One subject at a time: for a pattern the server scans the whole stream."""
+        """See `ports.Journal.purge`. Records are erased first: a purge leaves their bytes in the server's files.
+
+        The purge goes by subject, because for a pattern the server scans the whole stream.
+        """
         subject = prefix(tenant, deliberation_id)
         found = await self._last([f"{subject}.>"])
         subjects = {record.subject for record in found.records} | found.refused.keys()
         subjects.discard(f"{subject}.deleted")
         copies = [(name, f"{copied}.{deliberation_id}") for name, copied in COPIES.items()]
+        answers = await self._last([f"{RESPONSES}.*.{deliberation_id}.*"])
+        responses = {record.subject: record.sequence for record in answers.records} | answers.refused
+        await _gathered(self.erase(RESPONSES_STREAM, sequence) for sequence in responses.values())
+        for each in copies:
+            await self._erase_matching(*each)
+        # A task that no worker has taken holds prompts, and its subject does not name its deliberation.
+        await self._erase_matching(TASKS_STREAM, ">", of=(tenant, deliberation_id))
+        if subjects:
+            accepted = (record.sequence for record in found.records if record.tokens[-1] == "accepted")
+            async for batch in self._batches(f"{subject}.>", next(accepted, 1) - 1, PAGE_RECORDS):
+                stored = [(each.subject, each.sequence) for each in batch.records] + [*batch.refused.items()]
+                await _gathered(self.erase(STREAM, sequence) for name, sequence in stored if name in subjects)
         pending = [(STREAM, each) for each in sorted(subjects)] + copies
-        for begin in range(0, len(pending), PURGES_AT_ONCE):
-            await asyncio.gather(*(self._purge_subject(*each) for each in pending[begin : begin + PURGES_AT_ONCE]))
+        pending += [(RESPONSES_STREAM, each) for each in responses]
+        await _gathered(self._purge_subject(*each) for each in pending)
+        await self._purge_announcement(f"announced.{tenant}.{deliberation_id}")
+
+    async def _purge_announcement(self, mark: str) -> None:
+        """Remove a mark and the announcement after it; the mark last, so that a crash leaves a way to both."""
+        query = json.dumps({"last_by_subj": mark}).encode()
+        reply = await self.request(f"$JS.API.STREAM.MSG.GET.{ANNOUNCEMENTS_STREAM}", query)
+        if "error" in reply:
+            if reply["error"].get("code") == 404:
+                return
+            raise JournalUnavailable(f"the log refused a read: {reply['error'].get('description')}")
+        marked_at = reply["message"]["seq"]
+        for sequence in (marked_at + 1, marked_at):
+            await self.erase(ANNOUNCEMENTS_STREAM, sequence)
+
+    async def _erase_matching(self, stream: str, subject: str, of: tuple[str, str] | None = None) -> None:
+        """Overwrite the messages on a subject of a stream that allows no direct get.
+
+        With `of`, only the tasks of this tenant and deliberation.
+        """
+        sequence = 0
+        while True:
+            query = json.dumps({"seq": sequence + 1, "next_by_subj": subject}).encode()
+            reply = await self.request(f"$JS.API.STREAM.MSG.GET.{stream}", query)
+            if (error := reply.get("error")) is not None:
+                if error.get("err_code") == NO_MESSAGE:
+                    return
+                raise JournalUnavailable(f"the log refused to read {subject}: {error.get('description')}")
+            sequence = reply["message"]["seq"]
+            if of is None or _deliberation_of(base64.b64decode(reply["message"].get("data", ""))) == of:
+                await self.erase(stream, sequence)
+
+    async def erase(self, stream: str, sequence: int) -> None:
+        """Remove a message, and overwrite it in the server's files."""
+        reply = await self.request(f"$JS.API.STREAM.MSG.DELETE.{stream}", json.dumps({"seq": sequence}).encode())
+        error = reply.get("error")
+        if error is not None and error.get("err_code") != NO_SEQUENCE:
+            raise JournalUnavailable(f"the log refused to erase message {sequence}: {error.get('description')}")
 
     async def _purge_subject(self, stream: str, subject: str) -> None:
         reply = await self.request(f"$JS.API.STREAM.PURGE.{stream}", json.dumps({"filter": subject}).encode())
@@ -244,12 +317,43 @@ class JetStreamJournal:
         # Every record was read, so that of the refused subjects none hides a believed record.
         return Batch(list(believed.values()), dict.fromkeys(refused - believed.keys(), 0), bound)
 
-    async def announce(self, end: End) -> None:
-        """See `ports.Journal.announce`: one event in ORCHESTRATOR_EVENTS, deduplicated by its message id."""
-        subject = f"orchestration.deliberation.{TERMINAL_STATUS[end.type]}"
-        reply = await self.request(subject, encode(end), {"Nats-Msg-Id": f"{end.deliberation_id}.end"})
-        if error := reply.get("error"):
+    async def announce(self, announced: Announcement) -> None:
+        """See `ports.Journal.announce`: an atomic batch of two messages in ORCHESTRATOR_EVENTS (NATS ADR-50).
+
+        The first is a mark on a subject of the deliberation's own, which is refused where one is stored, and with it
+        the second. `purge` finds the announcement right after the mark.
+        """
+        batch = {"Nats-Batch-Id": uuid4().hex}
+        mark = f"announced.{announced.tenant}.{announced.deliberation_id}"
+        try:
+            first = {**batch, "Nats-Batch-Sequence": "1", EXPECTED_LAST: "0"}
+            await self.client.publish(mark, b"", headers=first)
+        except UNREACHABLE as exc:
+            raise JournalUnavailable(f"the log cannot be reached: {exc!r}") from exc
+        subject = f"orchestration.deliberation.{announced.status}"
+        commit = {**batch, "Nats-Batch-Sequence": "2", "Nats-Batch-Commit": "1"}
+        error = (await self.request(subject, announced.__pydantic_serializer__.to_json(announced), commit)).get("error")
+        if error and error.get("err_code") != WRONG_LAST_SEQUENCE:
             raise JournalUnavailable(f"the log refused the end's announcement: {error.get('description')}")
+
+    async def respond(self, response: AgentResponse) -> None:
+        """See `ports.Journal.respond`: the first write on a subject of the call's own in AGENT_RESPONSES."""
+        await self.write(
+            f"{RESPONSES}.{response.status}.{response.task_id}.{response.call_id}",
+            response.__pydantic_serializer__.to_json(response),
+        )
+
+    async def complete_responses(self, deliberation_id: str, responses: Iterable[AgentResponse]) -> None:
+        """See `ports.Journal.complete_responses`."""
+        stored = await self._last([f"{RESPONSES}.*.{deliberation_id}.*"])
+        known = {record.tokens[-1] for record in stored.records}
+        await asyncio.gather(*(self.respond(each) for each in responses if each.call_id not in known))
+
+    async def publish(self, subject: str, data: bytes, id: str) -> None:
+        """Store an event for other services; within two minutes a second one with the same id is dropped."""
+        reply = await self.request(subject, data, {"Nats-Msg-Id": id})
+        if error := reply.get("error"):
+            raise JournalUnavailable(f"the log refused the event on {subject}: {error.get('description')}")
 
     async def read(self, pattern: str, after: int, *, limit: int | None = None) -> AsyncIterator[Record]:
         """See `ports.Journal.read`."""
@@ -303,14 +407,14 @@ class JetStreamJournal:
         epoch, bounds = hashlib.sha256(reply["created"].encode()).hexdigest()[:8], reply["state"]
         return StreamState(epoch, bounds["first_seq"], bounds["last_seq"])
 
-    async def ack_floor(self) -> int:
-        """See `ports.Journal.ack_floor`. A deliberation is acknowledged only once its end is stored."""
-        reply = await self.request(f"$JS.API.CONSUMER.INFO.{STREAM}.{CONSUMER}")
+    async def queue(self, consumer: str) -> QueueState:
+        """See `ports.Journal.queue`. Each acknowledges a record only once what it stands for is stored."""
+        reply = await self.request(f"$JS.API.CONSUMER.INFO.{STREAM}.{consumer}")
         if error := reply.get("error"):
             if error.get("err_code") == NO_CONSUMER:
-                return 0
-            raise JournalUnavailable(f"consumer {CONSUMER}: {error.get('description')}")
-        return reply["ack_floor"]["stream_seq"]
+                return QueueState(0, sys.maxsize)
+            raise JournalUnavailable(f"consumer {consumer}: {error.get('description')}")
+        return QueueState(reply["ack_floor"]["stream_seq"], reply["num_pending"] + reply["num_ack_pending"])
 
     async def inquire(self, subject: str, *, timeout_s: float, replies_max: int = 1) -> list[dict[str, Any]]:
         """See `ports.Control.inquire`."""
@@ -339,6 +443,15 @@ class JetStreamJournal:
         finally:
             await unsubscribe(subscription)
         return replies
+
+    async def ask(self, subject: str, data: bytes, *, timeout_s: float) -> bytes:
+        """See `ports.Control.ask`."""
+        try:
+            return (await self.client.request(subject, data, timeout=timeout_s)).data
+        except TimeoutError:
+            raise
+        except UNREACHABLE as exc:
+            raise JournalUnavailable(f"nothing listens on {subject}: {exc!r}") from exc
 
     async def answer(self, subject: str, describe: Callable[[], Coroutine[Any, Any, dict[str, Any]]]) -> None:
         """Answer inquiries on `subject` with the JSON of what `describe` returns, until the journal is closed."""

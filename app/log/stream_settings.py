@@ -9,9 +9,25 @@ KEYS_STREAM = "KEYS"
 WEBHOOKS_STREAM = "WEBHOOKS"
 CONSUMER = "coordinator"
 ARCHIVE_CONSUMER = "archive"
+PLANNING_STREAM = "PLANNING_EVENTS"
+PLANNING_CONSUMER = "planning"
+STORIES_STREAM = "STORIES"
+CONTEXT_STREAM = "CONTEXT_EVENTS"
+# Of a context service, on the stream of announcements: declared here, so that its user need not create consumers.
+CONTEXT_CONSUMER = "context"
+ANNOUNCEMENTS_STREAM = "ORCHESTRATOR_EVENTS"
+RESPONSES_STREAM = "AGENT_RESPONSES"
+TASKS_STREAM = "AGENT_TASKS"
+TASKS = "agent.task.assigned"
 # Streams that copy events to subjects with the id alone (`app.log.streams`), and the prefix of these subjects.
 COPIES = {"AGENT_RESULTS": "agent.results", "VLLM_STREAMING": "vllm.streaming"}
-_STREAMS = {"keys": KEYS_STREAM, "webhooks": WEBHOOKS_STREAM}
+_STREAMS = {
+    "agent": RESPONSES_STREAM,
+    "announced": ANNOUNCEMENTS_STREAM,
+    "keys": KEYS_STREAM,
+    "stories": STORIES_STREAM,
+    "webhooks": WEBHOOKS_STREAM,
+}
 
 DAY_S = 86_400
 RETENTION_S_MIN = TIMEOUT_S_MAX
@@ -25,11 +41,20 @@ REPLICAS_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """How long facts are kept, on how many servers, and how long a silent coordinator keeps its work."""
+    """How long facts are kept, on how many servers, and how long a silent coordinator or worker keeps its work.
+
+    `worker_roles` are the roles whose calls workers pull.
+    """
 
     retention_s: int = DAY_S
     replicas: int = 1
     ack_wait_s: float = ACK_WAIT_S_MIN
+    worker_roles: tuple[str, ...] = ()
+
+
+def worker_consumer(role: str) -> str:
+    """The durable consumer that the workers of a role share."""
+    return f"worker-{role}"
 
 
 def stream_of(pattern: str) -> str:

@@ -1,23 +1,35 @@
 """Declarations of the streams and consumers, and an idempotent bootstrap. No service changes a stream while serving.
 
-`apply` creates what is missing and refuses what differs; `plan` lists the differences and changes nothing.
+`apply` creates what is missing, brings what an earlier version declared up to date, and refuses what differs. `plan`
+lists the differences and changes nothing.
 """
 
 import json
 from typing import Any, cast
 
 from app.deliberation.errors import JournalUnavailable, StreamsDiffer
+from app.deliberation.specification import TIMEOUT_S_MAX
 from app.log.connection import UNREACHABLE
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import (
+    ANNOUNCEMENTS_STREAM,
     ARCHIVE_CONSUMER,
     CONSUMER,
+    CONTEXT_CONSUMER,
+    CONTEXT_STREAM,
     COPIES,
     DAY_S,
     KEYS_STREAM,
+    PLANNING_CONSUMER,
+    PLANNING_STREAM,
+    RESPONSES_STREAM,
+    STORIES_STREAM,
     STREAM,
+    TASKS,
+    TASKS_STREAM,
     WEBHOOKS_STREAM,
     StreamSettings,
+    worker_consumer,
 )
 
 WEBHOOKS_CONSUMER = "webhooks"
@@ -75,9 +87,16 @@ def declared_streams(settings: StreamSettings) -> list[dict[str, Any]]:
         ),
         # A day longer than facts, so that no record expires before its fact.
         _stream(WEBHOOKS_STREAM, settings.retention_s + DAY_S, r, subjects=["webhooks.>"], allow_direct=True),
-        _stream("PLANNING_EVENTS", 30 * DAY_S, r, subjects=["planning.>"]),
-        _stream("ORCHESTRATOR_EVENTS", 7 * DAY_S, r, subjects=["orchestration.>"]),
-        _stream("CONTEXT_EVENTS", 7 * DAY_S, r, subjects=["context.>"]),
+        _stream(PLANNING_STREAM, 30 * DAY_S, r, subjects=["planning.>"]),
+        # The last transition of each story, kept for as long as its events.
+        _stream(STORIES_STREAM, 30 * DAY_S, r, subjects=["stories.>"], allow_direct=True, max_msgs_per_subject=1),
+        # An announcement is stored together with a mark on a subject of its own, which refuses a second one.
+        _stream(ANNOUNCEMENTS_STREAM, 7 * DAY_S, r, subjects=["orchestration.>", "announced.*.*"], allow_atomic=True),
+        _stream(RESPONSES_STREAM, 3_600, r, subjects=["agent.response.*.*.*"], allow_direct=True),
+        # Prompts on their way to workers: each is removed once its calls are recorded, and at its deadline.
+        _stream(TASKS_STREAM, TIMEOUT_S_MAX, r, subjects=[f"{TASKS}.*"], retention="workqueue", allow_msg_ttl=True),
+        # Not `context.>`: the server would answer a request on `context.get` itself, as if it were to be stored.
+        _stream(CONTEXT_STREAM, 7 * DAY_S, r, subjects=["context.updated"]),
         _derived("AGENT_RESULTS", "deliberations.*.*.call.*.finished", 3_600, r),
         _derived("VLLM_STREAMING", "deliberations.*.*.call.*.delta", 600, r),
     ]
@@ -103,19 +122,30 @@ def _consumer(name: str, ack_wait_s: float, unacknowledged_max: int, **filters: 
 
 
 def declared_consumers(settings: StreamSettings) -> list[tuple[str, dict[str, Any]]]:
-    """Every durable pull consumer with its stream: of the coordinators, the webhook senders and the archive.
+    """Every durable pull consumer with its stream: of coordinators, webhooks, archive, plans, contexts and workers.
 
     A webhook that waits for its next attempt is requeued with a delay, and stays unacknowledged for hours.
     """
     accepted = "deliberations.*.*.accepted"
     due = ["webhooks.*.*.*.failed.*", "webhooks.*.*.*.redelivery.*"]
     archived = [f"deliberations.*.*.{tail}" for tail in ("accepted", "stage.1.opened", "cancel", "end", "deleted")]
+    planned = ["planning.plan.approved", "planning.story.transitioned"]
+    ended = "orchestration.deliberation.*"
     attempts = _consumer(ATTEMPTS_CONSUMER, WORKER_ACK_WAIT_S, 1_000_000, filter_subjects=due)
     return [
         (STREAM, _consumer(CONSUMER, settings.ack_wait_s, 10_000, filter_subject=accepted)),
         (STREAM, _consumer(WEBHOOKS_CONSUMER, WORKER_ACK_WAIT_S, 1_000_000, filter_subject=accepted)),
         (STREAM, _consumer(ARCHIVE_CONSUMER, WORKER_ACK_WAIT_S, 100_000, filter_subjects=archived)),
         (WEBHOOKS_STREAM, attempts),
+        (PLANNING_STREAM, _consumer(PLANNING_CONSUMER, WORKER_ACK_WAIT_S, 100_000, filter_subjects=planned)),
+        (ANNOUNCEMENTS_STREAM, _consumer(CONTEXT_CONSUMER, WORKER_ACK_WAIT_S, 100_000, filter_subject=ended)),
+        *(
+            (
+                TASKS_STREAM,
+                _consumer(worker_consumer(role), settings.ack_wait_s, 100_000, filter_subject=f"{TASKS}.{role}"),
+            )
+            for role in settings.worker_roles
+        ),
     ]
 
 
@@ -130,6 +160,14 @@ def differences(name: str, declared: dict[str, Any], found: dict[str, Any]) -> l
         if actual != expected:
             lines.append(f"{name}.{key}: declared {json.dumps(expected)}, found {json.dumps(actual)}")
     return lines
+
+
+# The fields of streams that an earlier version declared otherwise, as it did.
+EARLIER: dict[str, dict[str, Any]] = {
+    ANNOUNCEMENTS_STREAM: {"subjects": ["orchestration.>"], "allow_atomic": None},
+    CONTEXT_STREAM: {"subjects": ["context.>"]},
+}
+UPGRADE = " of an earlier version"
 
 
 async def _find(journal: JetStreamJournal, subject: str) -> dict[str, Any] | None:
@@ -150,12 +188,14 @@ async def _create(journal: JetStreamJournal, subject: str, config: dict[str, Any
 
 
 async def plan(journal: JetStreamJournal, settings: StreamSettings) -> tuple[list[str], list[str]]:
-    """The names of what is missing, and a line for each difference."""
+    """The names of what is missing or of an earlier version, and a line for each difference."""
     missing, different = list[str](), list[str]()
     for declared in declared_streams(settings):
         found = await _find(journal, f"STREAM.INFO.{declared['name']}")
         if found is None:
             missing.append(declared["name"])
+        elif (earlier := EARLIER.get(declared["name"])) and not differences("", {**declared, **earlier}, found):
+            missing.append(f"{declared['name']}{UPGRADE}")
         else:
             different += differences(declared["name"], declared, found)
     for stream, declared in declared_consumers(settings):
@@ -169,13 +209,18 @@ async def plan(journal: JetStreamJournal, settings: StreamSettings) -> tuple[lis
 
 
 async def apply(journal: JetStreamJournal, settings: StreamSettings) -> list[str]:
-    """Create what is missing and return its names; raises StreamsDiffer, changing nothing, when something differs."""
+    """Create what is missing, upgrade what is of an earlier version, and return their names.
+
+    Raises StreamsDiffer, changing nothing, when something else differs.
+    """
     missing, different = await plan(journal, settings)
     if different:
         raise StreamsDiffer("; ".join(different))
     for declared in declared_streams(settings):
         if declared["name"] in missing:
             await _create(journal, f"STREAM.CREATE.{declared['name']}", declared)
+        elif f"{declared['name']}{UPGRADE}" in missing:
+            await _create(journal, f"STREAM.UPDATE.{declared['name']}", declared)
     for stream, declared in declared_consumers(settings):
         if f"{stream}/{declared['name']}" in missing:
             body = {"stream_name": stream, "config": declared}

@@ -40,7 +40,10 @@ class QueueItem:
 
 
 class WorkQueue:
-    """Pulls items for `deliver`, at most `slots` of them unacknowledged at a time."""
+    """Pulls items for `deliver`, at most `slots` of them unacknowledged at a time.
+
+    Items that are `sealed` and not believed are dropped; those of other services bear no seal.
+    """
 
     def __init__(
         self,
@@ -50,8 +53,10 @@ class WorkQueue:
         *,
         stream: str = STREAM,
         consumer: str = CONSUMER,
+        sealed: bool = True,
     ) -> None:
         self._journal = journal
+        self._sealed = sealed
         self._next = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self._client = journal.client
         self._slots = slots
@@ -126,7 +131,7 @@ class WorkQueue:
             record = Record(message.subject, metadata.sequence.stream, message.data)
             item = QueueItem(record, metadata.num_delivered or 1, message.reply)
             self._requested = max(0, self._requested - 1)
-            if self._journal.seal.believes(record.subject, record.data, headers):
+            if not self._sealed or self._journal.seal.believes(record.subject, record.data, headers):
                 self._held += 1
                 self._deliver(item)
             else:

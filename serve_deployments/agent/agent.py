@@ -1,33 +1,33 @@
-"""Agent: one deployment per role. It runs a stage's calls together and records each outcome, first write wins.
+"""A replica of a role. It runs a stage's calls together and records each outcome, first write wins.
 
 Calls belong to the replica, not to the request: when a coordinator dies, they run on. Its successor reads their
-outcomes from the log. Facts stop calls, because Ray treats a cancelled request differently in each of its modes.
+outcomes from the log. Facts stop calls: a task of the queue cannot be cancelled, and Ray treats a cancelled request
+differently in each of its modes.
 """
 
 import asyncio
-import gc
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import structlog
 
-from app.deliberation.calls import Call, ChatMessage
-from app.deliberation.errors import CallCancelled, DeliberationError, FactTooLarge
+from app.deliberation.announcements import agent_response
+from app.deliberation.calls import Call, ChatMessage, StageRequest
+from app.deliberation.errors import CallCancelled, DeliberationError, FactTooLarge, JournalUnavailable
 from app.deliberation.facts import CallFinished, CallStarted, decode, prefix
 from app.deliberation.prompts.form import persona_section
 from app.deliberation.roles import Role
 from app.log.journal import JetStreamJournal
-from app.log.seal import LogSeal
-from app.observability.logs import outlast_output
 from serve_deployments.agent.call import CallRun
 from serve_deployments.agent.cancellation import CancellationListener
-from serve_deployments.agent.stage_request import StageRequest
+from serve_deployments.agent.slots import PrioritySlots
 from serve_deployments.engine.client import Engines
+from serve_deployments.engine.samples import SampleGroup, sample_groups
 from serve_deployments.identity import identity
-from serve_deployments.ray_start import keep_replica_on_loopback
 from serve_deployments.sandbox.checks import Sandbox
 
 APPEND_PATIENCE_S = 120.0
@@ -40,16 +40,6 @@ PROBE_WITHIN_S = 0.25
 COUNTS = ("answered", "failed", "cut", "retries", "hedges")
 
 log = structlog.get_logger(__name__)
-
-
-def settle_heap() -> None:
-    """Leave what was loaded at start out of garbage collection, and collect the rest less often.
-
-    Ray, pydantic and grpc are some 500,000 objects, which every full collection would walk.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +60,7 @@ class _Running:
 
 
 class AgentReplica:
-    """A replica of `Agent:<ROLE>`: its role, its engines, the log, and the calls that run."""
+    """A replica of a role, in Ray Serve or in a worker: its engines, the log, and the calls that run."""
 
     def __init__(
         self,
@@ -81,6 +71,7 @@ class AgentReplica:
         *,
         stream_deltas: bool,
         engine_patience_s: float,
+        identity: Callable[[], dict[str, Any]] = identity,
     ) -> None:
         self.name = name
         self.role = role
@@ -88,10 +79,13 @@ class AgentReplica:
         self.journal = journal
         self.stream_deltas = stream_deltas
         self.engine_patience_s = engine_patience_s
-        self.slots = asyncio.Semaphore(role.concurrency)
+        self.slots = PrioritySlots(role.concurrency)
         self.sandbox = Sandbox()
+        self._identity = identity
         self._running: dict[tuple[str, str], _Running] = {}
         self._counts: Counter[str] = Counter()
+        # By currency, in millionths.
+        self._costs: Counter[str] = Counter()
         self._requests = 0
         self._cancellations = CancellationListener(journal, self._stop)
 
@@ -120,13 +114,14 @@ class AgentReplica:
         await self.engines.probe_briefly(PROBE_WITHIN_S)
         model = self.role.model or next((e.models[0] for e in self.engines.engines if e.models), None)
         return {
-            **identity(),
+            **self._identity(),
             "role": self.name,
             "model": model,
             "simulated": bool(model and "simulated" in model),
             "engines": [
                 {
                     "url": engine.address,
+                    "name": engine.spec.name,
                     "healthy": engine.healthy,
                     "circuit": engine.circuit.state(time.monotonic()),
                     "in_flight": engine.in_flight,
@@ -134,12 +129,14 @@ class AgentReplica:
                     "version": engine.version,
                     "unreachable": engine.outage
                     and {"since": engine.outage.since.isoformat(), "cause": engine.outage.cause},
+                    "key_rejected": engine.key_rejected and engine.key_rejected.model_dump(mode="json"),
                 }
                 for engine in self.engines.engines
             ],
             "in_flight": len(self._running),
             "concurrency": self.role.concurrency,
             "counts": {name: self._counts[name] for name in COUNTS},
+            "costs": dict(self._costs),
         }
 
     async def finish(self, within_s: float) -> None:
@@ -170,10 +167,11 @@ class AgentReplica:
         if request.resumed or self._cancellations.taken_over(request.deliberation_id):
             unrecorded_at = datetime.now(UTC)
             recorded, attempts = await self._history(request)
+        calls = [call for call in request.calls if call.call_id not in recorded]
+        groups = sample_groups(self.engines, calls)
         return {
-            self._task(request, call, attempts.get(call.call_id, 0), unrecorded_at)
-            for call in request.calls
-            if call.call_id not in recorded
+            self._task(request, call, attempts.get(call.call_id, 0), unrecorded_at, groups.get(call.call_id))
+            for call in calls
         }
 
     async def _history(self, request: StageRequest) -> tuple[set[str], dict[str, int]]:
@@ -190,13 +188,18 @@ class AgentReplica:
         return recorded, attempts
 
     def _task(
-        self, request: StageRequest, call: Call, attempts_before: int, unrecorded_at: datetime
+        self,
+        request: StageRequest,
+        call: Call,
+        attempts_before: int,
+        unrecorded_at: datetime,
+        group: SampleGroup | None,
     ) -> asyncio.Task[None]:
         """The call's task; it runs already when another coordinator's request brought the call before."""
         key = (request.deliberation_id, call.call_id)
         if key in self._running:
             return self._running[key].task
-        run = CallRun(self, request, self._with_persona(call), attempts_before, unrecorded_at)
+        run = CallRun(self, request, self._with_persona(call), attempts_before, unrecorded_at, group)
         # Not in a task group: the call outlives the request. The replica holds the task, and requests await it.
         task = asyncio.get_running_loop().create_task(self._run(request, run))
         self._running[key] = _Running(request, run, task)
@@ -233,9 +236,25 @@ class AgentReplica:
         problem = outcome.problem
         self.count("answered" if problem is None else "cut" if problem.code == CallCancelled.code else "failed")
         try:
-            await self.journal.append(request.tenant, outcome)
+            appended = await self.journal.append(request.tenant, outcome)
         except FactTooLarge as too_large:
-            await self.journal.append(request.tenant, run.failed(too_large))
+            outcome = run.failed(too_large)
+            appended = await self.journal.append(request.tenant, outcome)
+        if appended.created:
+            if (cost := outcome.usage.cost) is not None:
+                self._costs[cost.currency] += int(cost.amount * 1_000_000)
+            await self._respond(request, run.call, outcome)
+
+    async def _respond(self, request: StageRequest, call: Call, outcome: CallFinished) -> None:
+        """Announce an outcome. One that cannot be announced now is announced at the end."""
+        first_agent = request.first_agent
+        response = agent_response(
+            request.tenant, outcome, call.output, temperature=call.temperature, first_agent=first_agent
+        )
+        try:
+            await self.journal.respond(response)
+        except JournalUnavailable as error:
+            log.warning("response_lost", deliberation_id=request.deliberation_id, error=str(error))
 
     def _with_persona(self, call: Call) -> Call:
         if call.check is not None:
@@ -243,39 +262,3 @@ class AgentReplica:
         *before, last = call.messages
         ending = ChatMessage(role=last.role, content=last.content + persona_section(self.role.persona))
         return call.model_copy(update={"messages": (*before, ending)})
-
-
-class Agent:
-    """The Serve deployment of one role: a handle call per stage runs its calls."""
-
-    async def __init__(
-        self,
-        name: str,
-        role: Role,
-        nats_url: str,
-        engine_urls: list[str],
-        stream_deltas: bool,
-        engine_patience_s: float,
-    ) -> None:
-        outlast_output()
-        keep_replica_on_loopback()
-        journal = await JetStreamJournal.connect(
-            nats_url, name=f"agent-{name}", patience_s=APPEND_PATIENCE_S, seal=LogSeal.of_environment()
-        )
-        engines = Engines(role.engines or engine_urls, connections=role.concurrency)
-        await engines.probe()
-        self._replica = AgentReplica(
-            name, role, engines, journal, stream_deltas=stream_deltas, engine_patience_s=engine_patience_s
-        )
-        await self._replica.listen()
-        loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._replica.keep()), loop.create_task(engines.watch())]
-        settle_heap()
-
-    async def __del__(self) -> None:
-        """Called by Serve before the replica stops: requests are over, but the calls' outcomes still count."""
-        await self._replica.finish(FINISH_WITHIN_S)
-
-    async def run_stage(self, request: bytes) -> None:
-        """See `AgentReplica.run_stage`; `request` is a StageRequest as JSON."""
-        await self._replica.run_stage(StageRequest.model_validate_json(request))

@@ -7,7 +7,7 @@ An engine's answer passes five policies, a module each, from the outside in: `va
 import asyncio
 from datetime import UTC, datetime
 
-from app.deliberation.calls import Call, Check, FactProblem, Usage
+from app.deliberation.calls import Call, Check, FactProblem, StageRequest, Usage
 from app.deliberation.engine import problem_of
 from app.deliberation.errors import CallFailure, CallTimeout, DeliberationError
 from app.deliberation.facts import CallFinished
@@ -15,8 +15,8 @@ from serve_deployments.agent.attempt import Attempts, CallContext, announce_atte
 from serve_deployments.agent.engine_choice import on_chosen_engine
 from serve_deployments.agent.engine_wait import EngineWait
 from serve_deployments.agent.retry import with_retries
-from serve_deployments.agent.stage_request import StageRequest
 from serve_deployments.agent.validation import valid_reply
+from serve_deployments.engine.samples import SampleGroup
 from serve_deployments.engine.wire import EngineReply
 
 # Named as the model of a check, which asks no engine.
@@ -24,17 +24,23 @@ CHECKED_BY = "sandbox"
 
 
 class CallRun:
-    """A call that runs. `begun` and `stopped`, the reason of a fact that stops it, are set by its replica."""
+    """A `call` that runs. `begun` and `stopped`, the reason of a fact that stops it, are set by its replica."""
 
     def __init__(
-        self, context: CallContext, request: StageRequest, call: Call, attempts_before: int, unrecorded_at: datetime
+        self,
+        context: CallContext,
+        request: StageRequest,
+        call: Call,
+        attempts_before: int,
+        unrecorded_at: datetime,
+        group: SampleGroup | None = None,
     ) -> None:
         self._context = context
         self._request = request
-        self._call = call
+        self.call = call
         # A check has no attempts to count, however often it was begun.
         before = attempts_before if call.check is None else 0
-        self._attempts = Attempts(context, request, call, before, unrecorded_at)
+        self._attempts = Attempts(context, request, call, before, unrecorded_at, group)
         self._began_at = datetime.now(UTC)
         self.begun = False
         self.stopped: str | None = None
@@ -43,7 +49,7 @@ class CallRun:
         """An answer that satisfies its schema, or the failure that remained after all attempts."""
         try:
             async with asyncio.timeout((self._request.deadline_at - datetime.now(UTC)).total_seconds()):
-                check = self._call.check
+                check = self.call.check
                 reply = await (self._answer() if check is None else self._run_check(check))
         except TimeoutError:
             return self.failed(CallTimeout("no answer within the call's deadline"))
@@ -61,16 +67,16 @@ class CallRun:
                 lambda: context.count("retries"),
             )
 
-        return await valid_reply(self._call, retried)
+        return await valid_reply(self.call, retried, attempts.ignored_form)
 
     def _engine_wait(self) -> EngineWait:
         context = self._context
         return EngineWait(
-            context.engines, context.journal, self._request, self._call, patience_s=context.engine_patience_s
+            context.engines, context.journal, self._request, self.call, patience_s=context.engine_patience_s
         )
 
     async def _run_check(self, check: Check) -> EngineReply:
-        await announce_attempt(self._context.journal, self._request, self._call, CHECKED_BY, attempt=1)
+        await announce_attempt(self._context.journal, self._request, self.call, CHECKED_BY, attempt=1)
         within_s = (self._request.deadline_at - datetime.now(UTC)).total_seconds()
         report = await self._context.sandbox.report(check, within_s)
         return EngineReply(text=report.model_dump_json(), finish_reason="stop", usage=Usage(), ttft_s=None)
@@ -84,9 +90,9 @@ class CallRun:
         return CallFinished(
             deliberation_id=self._request.deliberation_id,
             ts=now,
-            call_id=self._call.call_id,
-            agent_id=self._call.agent_id,
-            role=self._call.role,
+            call_id=self.call.call_id,
+            agent_id=self.call.agent_id,
+            role=self.call.role,
             stage=self._request.stage,
             attempt=attempts.answered_by or max(1, attempts.number),
             text=reply and reply.text,
@@ -94,7 +100,9 @@ class CallRun:
             finish_reason=reply and reply.finish_reason,
             model=attempts.model,
             engine=attempts.engine,
+            structured=reply and reply.structured,
             usage=attempts.usage,
+            usage_estimated=attempts.usage_estimated,
             duration_ms=round((now - self._began_at).total_seconds() * 1_000),
             ttft_ms=None if ttft_s is None else round(ttft_s * 1_000),
         )

@@ -3,10 +3,9 @@
 import asyncio
 from datetime import UTC, datetime
 
-from app.deliberation.calls import Call
+from app.deliberation.calls import Call, StageRequest
 from app.deliberation.facts import CallDelta
 from app.deliberation.ports import Journal
-from serve_deployments.agent.stage_request import StageRequest
 
 FRAME_S = 0.05
 

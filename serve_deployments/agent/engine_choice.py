@@ -8,23 +8,23 @@ import structlog
 from serve_deployments.agent.attempt import Attempts, CallContext
 from serve_deployments.agent.engine_wait import EngineWait
 from serve_deployments.agent.hedge import hedged
-from serve_deployments.engine.client import EngineUnreachable
+from serve_deployments.engine.state import EngineUnreachable
 from serve_deployments.engine.wire import EngineReply
 
 log = structlog.get_logger(__name__)
 
 
 async def on_chosen_engine(context: CallContext, attempts: Attempts, wait: EngineWait) -> EngineReply:
-    """The reply of the least busy engine that can be reached, preferably one that has not failed this call.
+    """The reply of an engine that can be reached, preferably one that has not failed this call.
 
     Waits for a slot of the role first. Engines that cannot be reached cost no attempt; raises CallFailure.
     """
-    async with context.slots:
+    async with context.slots.held(attempts.priority):
         while True:
             engine, next_check_s = None, await wait.check()
             with suppress(TimeoutError):
                 async with asyncio.timeout(next_check_s):
-                    engine = await context.engines.wait_for_engine(attempts.failed_engines)
+                    engine = await context.engines.wait_for_engine(attempts.deliberation, attempts.failed_engines)
             if engine is None:
                 continue
             try:

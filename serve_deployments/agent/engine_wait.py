@@ -3,11 +3,10 @@
 import time
 from datetime import UTC, datetime, timedelta
 
-from app.deliberation.calls import Call
+from app.deliberation.calls import Call, StageRequest
 from app.deliberation.errors import EngineUnavailable
 from app.deliberation.facts import CallWaiting, UnreachableEngine
 from app.deliberation.ports import Journal
-from serve_deployments.agent.stage_request import StageRequest
 from serve_deployments.engine.client import Engines
 
 CHECK_INTERVAL_S = 0.5

@@ -3,7 +3,7 @@
 import asyncio
 
 from serve_deployments.agent.attempt import Attempts, CallContext
-from serve_deployments.engine.client import EngineState
+from serve_deployments.engine.state import EngineState
 from serve_deployments.engine.wire import EngineReply
 
 
@@ -17,7 +17,7 @@ async def hedged(context: CallContext, attempts: Attempts, engine: EngineState) 
     tasks = {loop.create_task(attempts.on(engine))}
     try:
         done, _ = await asyncio.wait(tasks, timeout=after_s)
-        other = None if done else engines.choose([*attempts.failed_engines, engine])
+        other = None if done else engines.choose(attempts.deliberation, [*attempts.failed_engines, engine])
         if other is not None and other is not engine and engines.hedges.take():
             context.count("hedges")
             tasks.add(loop.create_task(attempts.on(other)))

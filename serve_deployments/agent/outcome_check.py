@@ -3,11 +3,10 @@
 import asyncio
 from datetime import UTC, datetime
 
-from app.deliberation.calls import Call
+from app.deliberation.calls import Call, StageRequest
 from app.deliberation.errors import CallCancelled, JournalUnavailable
 from app.deliberation.facts import prefix
 from app.deliberation.ports import Journal
-from serve_deployments.agent.stage_request import StageRequest
 
 # A lookup holds for so long. A replica that waited or hung for longer may have been given up by its coordinator, and
 # another replica may have recorded the outcome. After LOOKUPS_MAX lookups in a slow log the last one is trusted.

@@ -7,8 +7,8 @@ import stamina
 
 from app.deliberation.errors import CallFailure
 from serve_deployments.agent.engine_wait import NoEngineReachable
-from serve_deployments.engine.client import RetryLater
 from serve_deployments.engine.limits import RetryBudget
+from serve_deployments.engine.state import RetryLater
 from serve_deployments.engine.wire import EngineReply
 
 ATTEMPTS_MAX = 3

@@ -1,7 +1,9 @@
-"""Accepts a reply as an answer if it satisfies its call's schema."""
+"""Accepts a reply as an answer if it satisfies its call's schema, or holds one JSON object that does."""
 
 import json
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 
 import structlog
 
@@ -11,36 +13,79 @@ from app.deliberation.outputs import parse_output
 from serve_deployments.engine.wire import EngineReply
 
 QUOTED_CHARS_MAX = 80
+# Each place at which an object may begin costs a look at the rest of the text.
+PLACES_MAX = 16
 _REMEDY = (
-    "The engine must honour `response_format` with a JSON Schema, as vLLM, SGLang and llama.cpp's server do; a model "
-    "that reasons needs the engine's reasoning parser."
+    "The engine must honour `response_format` with a JSON Schema, as vLLM, SGLang and llama.cpp's server do, or its "
+    "model must follow a schema in the prompt; a model that reasons needs the engine's reasoning parser."
 )
+_BEGINNING = re.compile(r"\{")
 
 log = structlog.get_logger(__name__)
 
 
-async def valid_reply(call: Call, ask: Callable[[], Awaitable[EngineReply]]) -> EngineReply:
+async def valid_reply(
+    call: Call, ask: Callable[[], Awaitable[EngineReply]], ignored_form: Callable[[EngineReply], None]
+) -> EngineReply:
     """A valid reply; after an invalid one `ask` is awaited once more, which uses another seed.
 
-    Raises InvalidOutput when the second reply is invalid too.
+    `ignored_form` hears of each reply that is no JSON as it stands. Raises InvalidOutput when the second reply is
+    invalid too.
     """
     try:
-        return _validated(call, await ask())
+        return _validated(call, await ask(), ignored_form)
     except InvalidOutput as invalid:
         # The error quotes the reply, and no answer is logged.
         log.info("output_invalid", call_id=call.call_id, error=str(invalid.__cause__ or "cut off"))
-    return _validated(call, await ask())
+    return _validated(call, await ask(), ignored_form)
 
 
-def _validated(call: Call, reply: EngineReply) -> EngineReply:
+def _validated(call: Call, reply: EngineReply, ignored_form: Callable[[EngineReply], None]) -> EngineReply:
     if reply.finish_reason == "length":
         detail = f"the answer was cut off at max_tokens={call.max_tokens}; raise sampling.max_tokens, or ask for less"
         raise InvalidOutput(detail)
     try:
         parse_output(call.output, reply.text)
     except InvalidOutput as fault:
+        # Some servers answer a prompt that does not fit with no text at all: that says nothing about the form.
+        if reply.text.strip() and not _is_json(reply.text):
+            ignored_form(reply)
+            if (found := _object_within(call, reply.text)) is not None:
+                return replace(reply, text=found)
         raise InvalidOutput(f"{fault}; {_beginning(reply.text)}. {_REMEDY}") from fault
     return reply
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _object_within(call: Call, text: str) -> str | None:
+    """The last object within a text that satisfies the call's schema: a model thinks first, and answers then."""
+    for found in reversed(list(_objects(text))):
+        try:
+            parse_output(call.output, found)
+        except InvalidOutput:
+            continue
+        return found
+    return None
+
+
+def _objects(text: str) -> Iterator[str]:
+    """The JSON objects that stand in a text, none of them within another, from a bounded number of places."""
+    decoder, end = json.JSONDecoder(), 0
+    for place in [found.start() for found in _BEGINNING.finditer(text)][:PLACES_MAX]:
+        if place < end:
+            continue
+        try:
+            _, end = decoder.raw_decode(text, place)
+        except (ValueError, RecursionError):
+            continue
+        yield text[place:end]
 
 
 def _beginning(text: str) -> str:

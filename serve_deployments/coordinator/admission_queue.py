@@ -1,6 +1,6 @@
-"""The order in which deliberations of the same roles begin: as many at once as the concurrency limit allows.
+"""The order in which deliberations of the same roles and priority begin: as many at once as the limit allows.
 
-Those of other roles have a queue of their own, and do not wait for these.
+Those of other roles have a queue of their own, and do not wait for these; nor does interactive work for batch work.
 """
 
 import asyncio

@@ -5,13 +5,14 @@ on. Every write is first write wins, so a coordinator that hung can only repeat 
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_never
 
 import structlog
 
+from app.deliberation.announcements import announcement, recorded_responses
 from app.deliberation.calls import Call
 from app.deliberation.driver import next_moment, waits_for_calls
 from app.deliberation.engine import (
@@ -29,19 +30,16 @@ from app.deliberation.engine import (
 from app.deliberation.errors import DeliberationError, Gone, JournalUnavailable, UnexpectedFact
 from app.deliberation.facts import End, Failed, Resumed
 from app.deliberation.fold import State
-from app.deliberation.ports import Record
+from app.deliberation.ports import Agents, Record
+from app.deliberation.specification import Priority
 from app.deliberation.strategies import STRATEGIES
 from app.log.journal import JetStreamJournal
-from app.log.seal import LogSeal
 from app.log.work_queue import QueueItem, WorkQueue
-from app.observability.logs import outlast_output
-from serve_deployments.agent.agent import settle_heap
 from serve_deployments.coordinator.admission_queue import AdmissionQueue
 from serve_deployments.coordinator.fact_store import APPEND_PATIENCE_S, FactStore
-from serve_deployments.coordinator.role_client import Handle, RoleClient
+from serve_deployments.coordinator.role_client import RoleClient
 from serve_deployments.coordinator.work import Life, Work, fact_of, hand_over
 from serve_deployments.identity import REPLICA, identity
-from serve_deployments.ray_start import keep_replica_on_loopback
 
 # The facts that others write about a deliberation that is held here.
 HEARD = ("deliberations.*.*.cancel", "deliberations.*.*.call.*.finished")
@@ -62,16 +60,23 @@ log = structlog.get_logger(__name__)
 
 
 class CoordinatorReplica:
-    """A coordinator replica: the log, the queue, the handles of its roles, and the works that it holds."""
+    """A coordinator replica: the log, the queue, the agents of its roles, and the works that it holds."""
 
-    def __init__(self, journal: JetStreamJournal, agents: Mapping[str, Handle], slots: int) -> None:
+    def __init__(
+        self,
+        journal: JetStreamJournal,
+        agents: Mapping[str, Agents],
+        slots: int,
+        identity: Callable[[], dict[str, Any]] = identity,
+    ) -> None:
+        self._identity = identity
         self._journal = journal
         self._facts = FactStore(journal)
         self._roles = RoleClient(agents)
         self._queue = WorkQueue(journal, slots, self._on_item)
         self._slots = slots
         self._works: dict[str, Work] = {}
-        self._admission: dict[frozenset[str], AdmissionQueue] = {}
+        self._admission: dict[tuple[frozenset[str], Priority], AdmissionQueue] = {}
         self._group: asyncio.TaskGroup | None = None
         self._suspects = asyncio.Semaphore(SUSPECTS_AT_ONCE)
         self._last_chance = asyncio.Semaphore(1)
@@ -107,11 +112,14 @@ class CoordinatorReplica:
     async def describe(self) -> dict[str, Any]:
         """The replica as `GET /cluster` and `/readyz` see it."""
         return {
-            **identity(),
+            **self._identity(),
             "in_flight": len(self._works),
             "slots": self._slots,
             "roles": self._roles.names,
-            "gates": [{"roles": sorted(roles), **queue.figures()} for roles, queue in self._admission.items()],
+            "gates": [
+                {"roles": sorted(roles), "priority": priority, **queue.figures()}
+                for (roles, priority), queue in self._admission.items()
+            ],
         }
 
     def _on_fact(self, record: Record) -> None:
@@ -190,9 +198,11 @@ class CoordinatorReplica:
 
     async def _fail(self, work: Work, error: DeliberationError) -> None:
         now = datetime.now(UTC)
+        known: State | None = None
         try:
             await self._facts.load(work)
-            fact = failed(work.state, now, error).fact
+            known = work.state
+            fact = failed(known, now, error).fact
         except UnexpectedFact:
             # The log itself is damaged: an end without costs can still be written.
             fact = Failed(deliberation_id=work.deliberation_id, ts=now, problem=problem_of(error))
@@ -203,7 +213,13 @@ class CoordinatorReplica:
         )
         end = fact if appended.created else fact_of(appended.record)
         if isinstance(end, End):
-            await self._journal.announce(end)
+            await self._announce(work, end, known)
+
+    async def _announce(self, work: Work, end: End, state: State | None) -> None:
+        """Announce the end, and recorded outcomes whose replica died before it announced them."""
+        if state is not None:
+            await self._journal.complete_responses(work.deliberation_id, recorded_responses(work.tenant, state))
+        await self._journal.announce(announcement(work.tenant, end, state))
 
     async def _deliberate(self, work: Work) -> None:
         """Fold, decide, execute, until the end is in the log and announced."""
@@ -215,7 +231,7 @@ class CoordinatorReplica:
             match decision:
                 case Done():
                     assert work.state.end is not None
-                    await self._journal.announce(work.state.end)
+                    await self._announce(work, work.state.end, work.state)
                     return
                 case OpenStage(fact, run):
                     work.begin()
@@ -256,7 +272,8 @@ class CoordinatorReplica:
     async def _wait_for_turn(self, work: Work) -> None:
         """Return when it is the work's turn, or when it needs none: it was begun before, is stopped, or is too late."""
         roles = frozenset(agent.role for agent in work.state.specification.agents)
-        queue = self._admission.setdefault(roles, AdmissionQueue(self._slots))
+        key = roles, work.state.specification.priority
+        queue = self._admission.setdefault(key, AdmissionQueue(self._slots))
         ticket = work.join(queue, asyncio.get_running_loop().time())
         deadline_at = work.state.accepted.deadline_at
         work.alive_until = max(work.alive_until, deadline_at + GRACE)
@@ -345,34 +362,3 @@ def _decision(state: State) -> Decision:
 def _lacks_outcomes(state: State) -> bool:
     """Whether some planned call has no outcome."""
     return any(call.call_id not in state.finished for stage in state.stages for call in stage.opened.calls)
-
-
-class Coordinator:
-    """The Serve deployment that turns accepted deliberations into verdicts. It pulls; nothing calls it."""
-
-    async def __init__(self, agents: dict[str, Handle], nats_url: str, slots: int) -> None:
-        outlast_output()
-        keep_replica_on_loopback()
-        journal = await JetStreamJournal.connect(
-            nats_url, name="coordinator", patience_s=APPEND_PATIENCE_S, seal=LogSeal.of_environment()
-        )
-        self._replica = CoordinatorReplica(journal, agents, slots)
-        ready = asyncio.Event()
-        # Held here and watched by check_health: Serve knows no deployment that works without being called.
-        self._serving = asyncio.get_running_loop().create_task(self._replica.serve(ready))
-        waiter = asyncio.get_running_loop().create_task(ready.wait())
-        await asyncio.wait({self._serving, waiter}, return_when=asyncio.FIRST_COMPLETED)
-        waiter.cancel()
-        self.check_health()
-        settle_heap()
-
-    def check_health(self) -> None:
-        """Called by Serve; raises when the pull loop has ended, so that the replica is replaced."""
-        if self._serving.done():
-            self._serving.result()
-            raise RuntimeError("the coordinator's pull loop has ended")
-
-    async def __del__(self) -> None:
-        """Called by Serve before the replica stops: its works are requeued at once."""
-        self._serving.cancel()
-        await asyncio.wait({self._serving})

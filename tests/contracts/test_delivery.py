@@ -132,7 +132,7 @@ async def test_any_holder_may_extend_or_return_the_work(server: Servers) -> None
 async def test_the_ack_floor_is_below_the_first_unacknowledged_acceptance(server: Servers) -> None:
     running = await server(10)
     journal = await running.connect()
-    assert await journal.ack_floor() == 0
+    assert (await journal.queue(CONSUMER)).acknowledged_to == 0
     sequences = [(await journal.append("default", accepted(f"d{number}"))).record.sequence for number in range(4)]
     queue, delivered = await running.pulling(journal)
     await until(lambda: len(delivered) == 4)
@@ -141,14 +141,14 @@ async def test_the_ack_floor_is_below_the_first_unacknowledged_acceptance(server
         await journal.append("default", Completed(deliberation_id=f"d{number}", ts=NOW))
         await queue.ack(next(each for each in delivered if each.record.tokens[2] == f"d{number}"))
         await waiting(journal)
-        floors.append(await journal.ack_floor())
+        floors.append((await journal.queue(CONSUMER)).acknowledged_to)
     running.kill()
     running.start()
     async with asyncio.timeout(20):
         while len(floors) < 5:
             await asyncio.sleep(0.02)
             with suppress(JournalUnavailable):
-                floors.append(await journal.ack_floor())
+                floors.append((await journal.queue(CONSUMER)).acknowledged_to)
     first, second, third, fourth = sequences
     assert first <= floors[0] < second and first <= floors[1] < second, "the second is unacknowledged"
     assert third <= floors[2] < fourth <= floors[3]

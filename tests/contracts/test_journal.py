@@ -22,6 +22,7 @@ from app.deliberation.facts import (
 )
 from app.deliberation.ports import Journal, Record
 from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Constraints, Specification
+from app.log.stream_settings import CONSUMER
 from tests.conditions import until
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -106,7 +107,7 @@ async def test_an_acceptance_is_refused_beside_any_remaining_fact(any_journal: J
 
 async def test_an_unfinished_acceptance_is_above_the_ack_floor(any_journal: Journal, fresh_id: str) -> None:
     acceptance = (await any_journal.append("default", accepted(fresh_id))).record
-    assert await any_journal.ack_floor() < acceptance.sequence
+    assert (await any_journal.queue(CONSUMER)).acknowledged_to < acceptance.sequence
 
 
 async def test_of_fifty_concurrent_ends_one_is_stored(any_journal: Journal, fresh_id: str) -> None:

@@ -17,6 +17,7 @@ from tests.crash.server import ACK, Fate, InMemoryServer, Interest
 _Answer = TypeVar("_Answer")
 RECONNECT_S = 0.2
 LATE_S = 0.3
+PAYLOAD_BYTES_MAX = 1_048_576
 
 _numbers = itertools.count(1)
 
@@ -82,6 +83,7 @@ class InMemoryClient:
     def __init__(self, server: InMemoryServer, process: Process | None = None) -> None:
         self.server = server
         self.is_closed = False
+        self.max_payload = PAYLOAD_BYTES_MAX
         self.connected = False
         self._process = process
         self._number = next(_numbers)

@@ -1,4 +1,4 @@
-"""The durable consumer of accepted deliberations as nats-server 2.15.1 runs it, in memory."""
+"""A durable consumer as nats-server 2.15.1 runs it, in memory."""
 
 import asyncio
 import json
@@ -126,6 +126,14 @@ class Consumer:
             self._wait(sequence, json.loads(word[5:])["delay"] * _NANOSECOND)
         else:
             raise AssertionError(f"unknown word {word!r}")
+
+    def forget(self, sequence: int) -> None:
+        """The stream has removed a message: it is not delivered any more."""
+        if sequence in self._new:
+            self._new.remove(sequence)
+        if (held := self._outstanding.pop(sequence, None)) is not None:
+            held.rest()
+            self._unqueue(sequence)
 
     def die(self) -> None:
         """The server dies, and every pull with it; it forgets deliveries that were not on disk yet."""

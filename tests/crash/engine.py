@@ -22,23 +22,27 @@ USAGE = {"prompt_tokens": 10, "completion_tokens": 5}
 
 @dataclass(eq=False)
 class Asked:
-    """A request that reached the engine. `recorded`: the call's outcome stood in the log by then."""
+    """A request of a process by its name, `<deliberation>.<call>`.
 
-    deliberation_id: str
-    call_id: str
-    attempt: int
+    `recorded`: the call's outcome stood in the log when it reached the engine; `ended`: the deliberation's end did.
+    """
+
+    name: str
     process: Process
-    at_s: float
-    recorded: bool
-    ended: bool
+    at_s: float = 0.0
+    recorded: bool = False
+    ended: bool = False
     closed_at_s: float | None = None
+
+    def __post_init__(self) -> None:
+        self.deliberation_id, self.call_id = self.name.split(".")
 
 
 @dataclass
 class Engine:
     """Answers every call with `answer`. `stands` says whether a deliberation has a fact.
 
-    The handle registers its calls here, because a request alone does not identify its call.
+    Replicas register their calls here, because a request alone does not identify its call.
     """
 
     answer: Callable[[Call], str]
@@ -46,21 +50,13 @@ class Engine:
     asked: list[Asked] = field(default_factory=list[Asked])
     calls: dict[tuple[str, str], Call] = field(default_factory=dict[tuple[str, str], Call])
 
-    def begin(self, trace: str, process: Process) -> Asked:
-        """Record a request."""
-        deliberation_id, call_id, attempt = trace.split(".")
-        asked = Asked(
-            deliberation_id,
-            call_id,
-            int(attempt),
-            process,
-            asyncio.get_running_loop().time(),
-            self.stands(deliberation_id, f"call.{call_id}.finished"),
-            self.stands(deliberation_id, "end"),
-        )
+    def begin(self, asked: Asked) -> None:
+        """Record that a request has arrived, and what stood in the log by then."""
+        asked.at_s = asyncio.get_running_loop().time()
+        asked.recorded = self.stands(asked.deliberation_id, f"call.{asked.call_id}.finished")
+        asked.ended = self.stands(asked.deliberation_id, "end")
         self.asked.append(asked)
-        process.on_death(lambda: self.close(asked))
-        return asked
+        asked.process.on_death(lambda: self.close(asked))
 
     def close(self, asked: Asked) -> None:
         """Record that either side closed the connection. Idempotent."""
@@ -109,9 +105,10 @@ class EngineTransport(httpx.AsyncBaseTransport):
         if request.url.path.endswith("/models"):
             await self._process.step("engine models", nothing)
             return httpx.Response(200, json={"data": [{"id": "scripted"}]})
-        trace = request.headers["X-Request-Id"]
-        asked = await self._process.step("engine request", lambda: self._engine.begin(trace, self._process))
+        name = request.headers["X-Call-Id"]
+        asked = Asked(name, self._process)
         try:
+            await self._process.step("engine request", lambda: self._engine.begin(asked))
             await asyncio.sleep(FIRST_S + SPREAD_S * (crc32(asked.call_id.encode()) % 100) / 100)
         except asyncio.CancelledError:
             self._engine.close(asked)

@@ -9,7 +9,7 @@ from app.deliberation.facts import CancelRequested, Verdict
 from tests.crash.audit import CUT_WITHIN_S, Audit
 from tests.crash.clock import virtual_time
 from tests.crash.points import Point, Points, Process
-from tests.crash.stack import Stack
+from tests.crash.stack import AgentsOver, Stack
 from tests.unit.facts_of import CouncilScript
 
 Victim = Literal["process", "machine"]
@@ -96,12 +96,13 @@ class Script:
     seed: int = 0
     hang: Hang | None = None
     replaced_at: int | None = None
+    agents: AgentsOver = "ray"
 
     def run(self) -> Ran:
         """Run it in a loop and a time of its own."""
         with virtual_time(self.seed) as loop:
             coordinators = 1 if self.hang is None else 2
-            return loop.run_until_complete(self._story(Stack(loop, Points(), answered, coordinators)))
+            return loop.run_until_complete(self._story(Stack(loop, Points(), answered, coordinators, self.agents)))
 
     async def _story(self, stack: Stack) -> Ran:
         ids: list[str] = []

@@ -8,20 +8,25 @@ expiry of messages, storage limits, several servers.
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Literal, Protocol
 
 from nats.aio.msg import Msg
 
-from app.log.stream_settings import CONSUMER, StreamSettings
+from app.deliberation.calls import StageRequest
+from app.log.stream_settings import CONSUMER, STREAM, TASKS, TASKS_STREAM, StreamSettings, worker_consumer
 from app.testing import subject_matches
 from tests.crash.consumer import Consumer, Pull
 from tests.crash.stream import Headers, Stored, Stream
 
-STREAMS = {"deliberations": "DELIBERATIONS", "keys": "KEYS"}
+STREAMS = {"agent.response": "AGENT_RESPONSES", TASKS: TASKS_STREAM, "deliberations": STREAM, "keys": "KEYS"}
+# The consumers with the stream and the subjects of each: coordinators, and the workers of the only role.
+QUEUES = {CONSUMER: (STREAM, "deliberations.*.*.accepted"), worker_consumer("DEV"): (TASKS_STREAM, f"{TASKS}.DEV")}
 API = "$JS.API."
-NEXT = f"{API}CONSUMER.MSG.NEXT.DELIBERATIONS.{CONSUMER}"
+NEXT = f"{API}CONSUMER.MSG.NEXT."
 DIRECT_GET = f"{API}DIRECT.GET."
-ACK = f"$JS.ACK.DELIBERATIONS.{CONSUMER}."
+ACK = "$JS.ACK."
 
 Fate = Literal["served", "unanswered", "late", "lost"]
 """The fate of a request: answered; executed but not answered; executed after the time-out; or never executed."""
@@ -56,30 +61,48 @@ class InMemoryServer:
 
     `fates` are those of requests and acknowledgements on matching subjects; each is used once, in order. `deaths` and
     `returns` are called when the server dies and restarts. `acknowledged_early` are queue items that were acknowledged
-    before their end was in the log.
+    before their end was in the log; `erased_early` are calls whose task was removed before they were recorded. `now`
+    tells the time for tasks whose deadline is over.
     """
 
     ack_wait_s: float = StreamSettings().ack_wait_s
     up: bool = True
     announced: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    batches: dict[str, str] = field(default_factory=dict[str, str])
     fates: list[tuple[str, Fate]] = field(default_factory=list[tuple[str, Fate]])
     interests: list[Interest] = field(default_factory=list[Interest])
     deaths: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
     returns: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
     acknowledged_early: list[int] = field(default_factory=list[int])
+    erased_early: list[str] = field(default_factory=list[str])
+    now: Callable[[], datetime] = field(default=partial(datetime.now, UTC))
 
     def __post_init__(self) -> None:
-        self.consumer = Consumer(self.ack_wait_s, self._deliver, self._status)
+        self.consumers = {
+            name: Consumer(self.ack_wait_s, partial(self._deliver, name), self._status) for name in QUEUES
+        }
+        self.consumer = self.consumers[CONSUMER]
         self._streams = {name: Stream(name) for name in STREAMS.values()}
-        self.log = self._streams["DELIBERATIONS"]
+        self.log = self._streams[STREAM]
+
+    def stream(self, name: str) -> Stream:
+        """A stream by its name."""
+        return self._streams[name]
+
+    @property
+    def idle(self) -> bool:
+        """Whether no consumer has anything pending or unacknowledged."""
+        return all(consumer.empty for consumer in self.consumers.values())
 
     def kill(self) -> None:
         """SIGKILL: connections, pulls and what the consumer had not written to disk are lost."""
         if self.up:
             self.up = False
+            self.batches.clear()
             for call in list(self.deaths):
                 call()
-            self.consumer.die()
+            for consumer in self.consumers.values():
+                consumer.die()
 
     def start(self) -> None:
         """Restart: clients connect again, and forgotten deliveries are made at once."""
@@ -87,7 +110,8 @@ class InMemoryServer:
             self.up = True
             for call in list(self.returns):
                 call()
-            self.consumer.live()
+            for consumer in self.consumers.values():
+                consumer.live()
 
     def fate(self, subject: str) -> Fate:
         """The fate of the next request or acknowledgement on this subject."""
@@ -109,33 +133,47 @@ class InMemoryServer:
 
     def request(self, subject: str, data: bytes, headers: Headers) -> dict[str, Any] | None:
         """The server's answer to a request; None when the subject is not its own."""
-        stream = STREAMS.get(subject.partition(".")[0])
+        stream = next((name for prefix, name in STREAMS.items() if subject.startswith(f"{prefix}.")), None)
         if stream is not None:
             return self._append(self._streams[stream], subject, data, headers)
         if subject.startswith("orchestration."):
-            first = self.announced.setdefault(headers["Nats-Msg-Id"], data)
-            return {"stream": "ORCHESTRATOR_EVENTS", "seq": 1, "duplicate": first is not data}
+            return self._announce(self.batches.pop(headers["Nats-Batch-Id"], None), data)
         if not subject.startswith(API):
             return None
         match subject.removeprefix(API).split("."):
-            case ["STREAM", "MSG", "GET", name] if name in self._streams:
-                return self._streams[name].last_message(json.loads(data)["last_by_subj"])
+            case ["STREAM", "MSG", "GET", name] if name not in self._streams:
+                return {"error": {"code": 404, "err_code": 10_037, "description": "no message found"}}
+            case ["STREAM", "MSG", "DELETE", name] if name in self._streams:
+                return self._erase(self._streams[name], json.loads(data)["seq"])
+            case ["STREAM", "MSG", "GET", name]:
+                return self._streams[name].message(json.loads(data))
             case ["STREAM", "PURGE", name]:
                 stream = self._streams.get(name)
                 return stream.purge(json.loads(data)["filter"]) if stream else {"success": True, "purged": 0}
             case ["STREAM", "INFO", name] if name in self._streams:
                 return self._streams[name].info()
-            case ["CONSUMER", "INFO", "DELIBERATIONS", name] if name == CONSUMER:
-                return self.consumer.info()
+            case ["CONSUMER", "INFO", _, name] if name in self.consumers:
+                return self.consumers[name].info()
             case _:
                 return {"error": {"code": 404, "err_code": 10_059, "description": "not found"}}
 
+    def _announce(self, mark: str | None, data: bytes) -> dict[str, Any]:
+        """Commit a batch: its mark, when that is new, and the announcement."""
+        if mark is None:
+            return {"error": {"code": 400, "err_code": 10_176, "description": "batch publish ID unknown"}}
+        if mark in self.announced:
+            return {"error": {"code": 400, "err_code": 10_071, "description": "wrong last sequence: 1"}}
+        self.announced[mark] = data
+        return {"stream": "ORCHESTRATOR_EVENTS", "seq": 2 * len(self.announced), "count": 2}
+
     def publish(self, subject: str, data: bytes, headers: Headers, reply: str) -> None:
         """Take any published message."""
+        if subject.startswith("announced."):
+            self.batches[headers["Nats-Batch-Id"]] = subject
         if subject.startswith(ACK):
-            self._acknowledged(int(subject.split(".")[5]), data)
-        elif subject == NEXT:
-            self.consumer.pull(Pull.of(json.loads(data), reply))
+            self._acknowledged(subject.split(".")[3], int(subject.split(".")[5]), data)
+        elif subject.startswith(NEXT):
+            self.consumers[subject.rpartition(".")[2]].pull(Pull.of(json.loads(data), reply))
         elif subject.startswith(DIRECT_GET):
             self._direct_get(self._streams[subject.removeprefix(DIRECT_GET)], json.loads(data), reply)
         elif (answer := self.request(subject, data, headers)) is not None:
@@ -144,19 +182,40 @@ class InMemoryServer:
         elif not self.send(subject, data, reply=reply) and reply:
             self.send(reply, b"", headers={"Status": "503"})
 
-    def _acknowledged(self, sequence: int, word: bytes) -> None:
-        accepted = self.log.stored[sequence - 1].subject
-        if word == b"+ACK" and accepted.removesuffix("accepted") + "end" not in self.log.last:
-            self.acknowledged_early.append(sequence)
-        self.consumer.acknowledge(sequence, word)
+    def _acknowledged(self, name: str, sequence: int, word: bytes) -> None:
+        if name == CONSUMER:
+            accepted = self.log.stored[sequence - 1].subject
+            if word == b"+ACK" and accepted.removesuffix("accepted") + "end" not in self.log.last:
+                self.acknowledged_early.append(sequence)
+        elif word == b"+ACK":
+            # A work queue keeps no message that is acknowledged.
+            self._erase(self._streams[TASKS_STREAM], sequence)
+        self.consumers[name].acknowledge(sequence, word)
+
+    def _erase(self, stream: Stream, sequence: int) -> dict[str, Any]:
+        if stream.name == TASKS_STREAM and sequence not in stream.removed:
+            self._note_early(StageRequest.model_validate_json(stream.stored[sequence - 1].data))
+            for name in QUEUES:
+                if QUEUES[name][0] == TASKS_STREAM:
+                    self.consumers[name].forget(sequence)
+        return stream.erase(sequence)
+
+    def _note_early(self, task: StageRequest) -> None:
+        """Note the calls of a task that somebody still waits for."""
+        subject = f"deliberations.{task.tenant}.{task.deliberation_id}"
+        if f"{subject}.end" in self.log.last or self.now() >= task.deadline_at:
+            return
+        outcomes = {call.call_id: f"{subject}.call.{call.call_id}.finished" for call in task.calls}
+        self.erased_early += [call_id for call_id, outcome in outcomes.items() if outcome not in self.log.last]
 
     def _append(self, stream: Stream, subject: str, data: bytes, headers: Headers) -> dict[str, Any]:
         message = stream.append(subject, data, headers)
         if not isinstance(message, Stored):
             return message
         self.send(f"live.{subject}", data, headers={"Nats-Sequence": str(message.sequence)})
-        if subject_matches("deliberations.*.*.accepted", subject):
-            self.consumer.add(message.sequence)
+        for name, (source, filtered) in QUEUES.items():
+            if source == stream.name and subject_matches(filtered, subject):
+                self.consumers[name].add(message.sequence)
         return {"stream": stream.name, "seq": message.sequence}
 
     def _direct_get(self, stream: Stream, query: dict[str, Any], inbox: str) -> None:
@@ -168,9 +227,11 @@ class InMemoryServer:
             self.send(inbox, each.data, headers={"Nats-Subject": each.subject, "Nats-Sequence": str(each.sequence)})
         self.send(inbox, b"", headers={"Status": "204", "Description": "EOB", "Nats-Num-Pending": str(pending)})
 
-    def _deliver(self, inbox: str, sequence: int, deliveries: int, place: int) -> bool:
-        message = self.log.stored[sequence - 1]
-        return self._give(inbox, message.subject, message.data, None, f"{ACK}{deliveries}.{sequence}.{place}.0.0")
+    def _deliver(self, name: str, inbox: str, sequence: int, deliveries: int, place: int) -> bool:
+        stream = QUEUES[name][0]
+        message = self._streams[stream].stored[sequence - 1]
+        reply = f"{ACK}{stream}.{name}.{deliveries}.{sequence}.{place}.0.0"
+        return self._give(inbox, message.subject, message.data, None, reply)
 
     def _status(self, inbox: str, headers: Headers) -> bool:
         return self.send(inbox, b"", headers=headers)

@@ -5,27 +5,28 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, cast
+from typing import Any, Literal, cast
 from unittest.mock import patch
 
 import httpx
 from ray.exceptions import ActorDiedError, RayError
 
-from app.deliberation.calls import Call
+from app.deliberation.calls import Call, StageRequest
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import Event, decode
-from app.deliberation.roles import Role
+from app.deliberation.roles import EngineSpec, Role
 from app.log.journal import JetStreamJournal
 from app.main import lifespan_of
 from app.routes.roles import read_roles
 from app.settings import Settings
 from serve_deployments.agent.agent import APPEND_PATIENCE_S as AGENT_PATIENCE_S
 from serve_deployments.agent.agent import AgentReplica
-from serve_deployments.agent.stage_request import StageRequest
+from serve_deployments.agent.worker import RoleWorker
 from serve_deployments.coordinator.coordinator import CoordinatorReplica
 from serve_deployments.coordinator.fact_store import APPEND_PATIENCE_S
-from serve_deployments.coordinator.role_client import Handle
+from serve_deployments.coordinator.task_queue import worker_agents
 from serve_deployments.engine.client import Engines
+from serve_deployments.ray_agents import Handle, RayAgents
 from tests.components.routes.served import APP, answering
 from tests.crash.client import InMemoryClient, journal_over
 from tests.crash.clock import VirtualLoop
@@ -39,6 +40,8 @@ SETTINGS = Settings()
 RESTART_S = 0.5
 RETRY_S = 0.3
 TENANT = "default"
+
+AgentsOver = Literal["ray", "nats"]
 
 
 class _Response:
@@ -69,6 +72,19 @@ class RoleHandle:
         if error is not None:
             raise error
         await self.process.step("stage end", nothing)
+
+
+class _Replica(AgentReplica):
+    """Registers its calls at the engine, because a request alone does not identify its call."""
+
+    def __init__(self, engine: Engine, engines: Engines, journal: JetStreamJournal) -> None:
+        role = Role(persona="You test.")
+        super().__init__("DEV", role, engines, journal, stream_deltas=True, engine_patience_s=30)
+        self._engine = engine
+
+    async def run_stage(self, request: StageRequest) -> None:
+        self._engine.calls.update({(request.deliberation_id, call.call_id): call for call in request.calls})
+        await super().run_stage(request)
 
 
 class Service:
@@ -132,12 +148,14 @@ class Stack:
     points: Points
     answer: Callable[[Call], str]
     coordinators: int = 1
+    agents: AgentsOver = "ray"
     server: InMemoryServer = field(default_factory=InMemoryServer)
     services: list[Service] = field(default_factory=list[Service])
     _clients: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
 
     def __post_init__(self) -> None:
         self.loop.set_task_factory(adopting)  # pyright: ignore[reportArgumentType]
+        self.server.now = self.loop.now
         self.engine = Engine(self.answer, self.stands)
         self.gateway = Service("gateway", self.points, self._serve_gateway)
         self.agent = Service("agent", self.points, self._serve_agent)
@@ -172,8 +190,6 @@ class Stack:
     def ask(self, payload: bytes, response: _Response) -> None:
         """Deliver a handle call to the agent's replica."""
         request = StageRequest.model_validate_json(payload)
-        for call in request.calls:
-            self.engine.calls[request.deliberation_id, call.call_id] = call
         process = self.agent.process
         process.on_death(lambda: response.result.put_nowait(ActorDiedError()))
         if self.agent.ready:
@@ -207,19 +223,23 @@ class Stack:
 
     async def _serve_agent(self, process: Process, ready: Callable[[Any], None]) -> None:
         journal = await self._journal(process, AGENT_PATIENCE_S)
-        engines = Engines(["http://engine"], connections=8, transport=EngineTransport(self.engine, process))
-        replica = AgentReplica(
-            "DEV", Role(persona="You test."), engines, journal, stream_deltas=True, engine_patience_s=30
+        engines = Engines(
+            [EngineSpec(url="http://engine")], connections=8, transport=EngineTransport(self.engine, process)
         )
+        replica = _Replica(self.engine, engines, journal)
         await engines.probe()
+        if self.agents == "nats":
+            ready(replica)
+            await RoleWorker(replica).run()
         await replica.listen()
         ready(replica)
         await replica.keep()
 
     async def _serve_coordinator(self, process: Process, ready: Callable[[Any], None]) -> None:
         journal = await self._journal(process, APPEND_PATIENCE_S)
-        handle = cast("Handle", RoleHandle(self, process))
-        replica = CoordinatorReplica(journal, {"DEV": handle}, slots=10)
+        over_ray = RayAgents(cast("Handle", RoleHandle(self, process)))
+        agents = {"DEV": over_ray} if self.agents == "ray" else worker_agents(journal, ["DEV"])
+        replica = CoordinatorReplica(journal, agents, slots=10)
         ready(replica)
         await replica.serve(asyncio.Event())
 
@@ -302,7 +322,7 @@ class Stack:
         """Wait until all have ended and the queue is empty; False after `within_s`."""
         until_s = self.loop.time() + within_s
         while self.loop.time() < until_s:
-            if self.server.consumer.empty and all(self.stands(each, "end") for each in deliberation_ids):
+            if self.server.idle and all(self.stands(each, "end") for each in deliberation_ids):
                 return True
             await asyncio.sleep(0.2)
         return False

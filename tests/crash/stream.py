@@ -1,11 +1,14 @@
 """One stream of the in-memory server: messages in order, the last on each subject, and the log's reads."""
 
+import asyncio
 import base64
 from dataclasses import dataclass, field
 from typing import Any
 
 from app.testing import subject_matches
 
+# How long the server remembers the ids of messages.
+DUPLICATES_S = 120.0
 CREATED = "2026-01-01T00:00:00Z"
 
 Headers = dict[str, str]
@@ -28,9 +31,14 @@ class Stream:
     stored: list[Stored] = field(default_factory=list[Stored])
     last: dict[str, Stored] = field(default_factory=dict[str, Stored])
     removed: set[int] = field(default_factory=set[int])
+    ids: dict[str, tuple[float, int]] = field(default_factory=dict[str, tuple[float, int]])
 
     def append(self, subject: str, data: bytes, headers: Headers) -> Stored | dict[str, Any]:
-        """Store a message; returns it, or the API's refusal."""
+        """Store a message; returns it, or the API's answer to one that is refused or stored already."""
+        now_s, id = asyncio.get_running_loop().time(), headers.get("Nats-Msg-Id", "")
+        at_s, sequence = self.ids.get(id, (float("-inf"), 0))
+        if now_s - at_s < DUPLICATES_S:
+            return {"stream": self.name, "seq": sequence, "duplicate": True}
         standing = self._last(headers.get("Nats-Expected-Last-Subject-Sequence-Subject", subject))
         expected = headers.get("Nats-Expected-Last-Subject-Sequence")
         found = standing.sequence if standing else 0
@@ -39,6 +47,8 @@ class Stream:
         message = Stored(subject, len(self.stored) + 1, data)
         self.stored.append(message)
         self.last[subject] = message
+        if id:
+            self.ids[id] = (now_s, message.sequence)
         return message
 
     def info(self) -> dict[str, Any]:
@@ -46,13 +56,16 @@ class Stream:
         bounds = {"first_seq": 1, "last_seq": len(self.stored)}
         return {"created": CREATED, "config": {"name": self.name}, "state": bounds}
 
-    def last_message(self, subject: str) -> dict[str, Any]:
-        """The API's answer."""
-        standing = self._last(subject)
-        if standing is None:
+    def message(self, query: dict[str, Any]) -> dict[str, Any]:
+        """The API's answer: the last message on a subject, or the first from a sequence on."""
+        if "last_by_subj" in query:
+            found = self._last(query["last_by_subj"])
+        else:
+            found = next(iter(self.matching(query["next_by_subj"], query["seq"] - 1)), None)
+        if found is None:
             return {"error": {"code": 404, "err_code": 10_037, "description": "no message found"}}
-        data = base64.b64encode(standing.data).decode()
-        return {"message": {"subject": standing.subject, "seq": standing.sequence, "data": data}}
+        data = base64.b64encode(found.data).decode()
+        return {"message": {"subject": found.subject, "seq": found.sequence, "data": data}}
 
     def _last(self, pattern: str) -> Stored | None:
         """The newest message on matching subjects."""
@@ -70,6 +83,18 @@ class Stream:
         self.removed |= purged
         self.last.pop(subject, None)
         return {"success": True, "purged": len(purged)}
+
+    def erase(self, sequence: int) -> dict[str, Any]:
+        """Remove one message; returns the API's answer."""
+        if sequence in self.removed:
+            return {"error": {"code": 400, "err_code": 10_043, "description": f"sequence {sequence} not found"}}
+        self.removed.add(sequence)
+        subject = self.stored[sequence - 1].subject
+        if self.last[subject].sequence == sequence:
+            del self.last[subject]
+            if left := self.matching(subject):
+                self.last[subject] = left[-1]
+        return {"success": True}
 
     def matching(self, pattern: str, after: int = 0) -> list[Stored]:
         """Everything above a sequence on subjects that match, in order."""

@@ -4,23 +4,33 @@ All three run in one process over an in-memory nats-server and a scripted engine
 routes and the HTTP client of engines between them are real. Every publish, request, subscription, acknowledgement,
 request to an engine, piece of its answer, handle call and heard message is a numbered step (tests/crash/points.py). A
 process dies before a step's effect, or after it and before its answer; from then on it has no effect. A new one starts
-half a second later.
+half a second later. Without Ray the agent is a worker that pulls tasks, which has steps of its own; of these runs
+CRASH_POINTS=all makes every one.
 
 tests/e2e shows that Ray and the supervisor notice dead processes and restart them. Nothing here loses data on a disk:
 this server keeps everything that it has acknowledged. A process dies only at its steps: between them it has no
 effect that others could see.
 """
 
+import os
 import random
+from collections.abc import Sequence
 from functools import cache
+from typing import TypeVar
 
 import pytest
 
 from app.deliberation.facts import Cancelled, Completed, Resumed, StageOpened
 from app.log.stream_settings import StreamSettings
 from tests.crash.runs import Hang, Kill, Ran, Script, Side, Victim
+from tests.crash.stack import AgentsOver
+
+_Item = TypeVar("_Item")
 
 STRATEGIES = ("council", "vote")
+# Without Ray every n-th run is made: coordinators, gateways and replicas are the same code over both.
+OVER_NATS_EVERY = {"vote": 3, "council": 12}
+ALL = os.environ.get("CRASH_POINTS") == "all"
 DOUBLE_KILLS = 300
 # After the first kill step numbers differ between runs; the second kill falls within the recovery.
 RECOVERY_STEPS = 60
@@ -33,11 +43,20 @@ ACK_WAIT_S = StreamSettings().ack_wait_s
 HANGS_S = {"vote": (0.2, 0.8, 1.5), "council": (1.1,)}
 
 
+every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
+both_agents = pytest.mark.parametrize("agents", ["ray", "nats"])
+
+
 @cache
-def undisturbed(strategy: str) -> Ran:
-    ran = Script(strategy).run()
+def undisturbed(strategy: str, agents: AgentsOver = "ray") -> Ran:
+    ran = Script(strategy, agents=agents).run()
     assert ran.audit.faults == [] and ran.verdict is not None
     return ran
+
+
+def sampled(runs: Sequence[_Item], strategy: str, agents: AgentsOver) -> Sequence[_Item]:
+    """The runs that are made without CRASH_POINTS=all."""
+    return runs if ALL or agents == "ray" else runs[:: OVER_NATS_EVERY[strategy]]
 
 
 def faults_of(ran: Ran, strategy: str, *, stopped: bool = False) -> list[str]:
@@ -66,6 +85,16 @@ def test_a_run_reaches_steps_of_every_process() -> None:
         ("agent", "request deliberations.call.s1-dev-001.finished"),
         ("agent", "stage end"),
     }
+    reached = {(point.process, point.step) for point in undisturbed("council", "nats").reached}
+    assert reached >= {
+        ("coordinator", "request agent.task.assigned.DEV"),
+        ("agent", "publish CONSUMER.MSG.NEXT"),
+        ("agent", "hear agent.task.assigned.DEV"),
+        ("agent", "request deliberations.call.s1-dev-001.finished"),
+        ("agent", "request STREAM.MSG.DELETE"),
+        ("agent", "publish ack"),
+    }
+    assert not {("coordinator", "ask the agent"), ("agent", "stage end")} & reached
 
 
 def test_coordinators_killed_at_the_deadline_leave_the_same_verdict_to_their_successor() -> None:
@@ -93,45 +122,50 @@ def test_coordinators_killed_at_the_deadline_leave_the_same_verdict_to_their_suc
 
 
 @pytest.mark.parametrize("victim", ["process", "machine"])
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_kill_at_any_step_changes_neither_end_nor_verdict(strategy: str, victim: Victim) -> None:
+@every_strategy
+@both_agents
+def test_a_kill_at_any_step_changes_neither_end_nor_verdict(strategy: str, victim: Victim, agents: AgentsOver) -> None:
     faults: list[str] = []
-    for point in undisturbed(strategy).reached:
+    for point in sampled(undisturbed(strategy, agents).reached, strategy, agents):
         sides: tuple[Side, ...] = ("before", "after") if point.effective else ("before",)
         if (strategy, victim) == ("council", "process"):
             # A kill before a step equals one after the previous step: the vote shows that.
             sides = sides[-1:]
         for side in sides:
-            ran = Script(strategy, (Kill(point.number, side, victim),)).run()
+            ran = Script(strategy, (Kill(point.number, side, victim),), agents=agents).run()
             faults += [f"{victim} dies {side} {ran.step(point.number)}: {each}" for each in faults_of(ran, strategy)]
     assert faults == []
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@every_strategy
+@both_agents
 def test_a_coordinator_that_wakes_up_does_not_disturb_its_successor(
-    strategy: str, monkeypatch: pytest.MonkeyPatch
+    strategy: str, agents: AgentsOver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It wakes up while its successor works: after its silence was noticed, and before the end."""
     # Lookups of late requests would hide faults of the other guards.
     monkeypatch.setattr("serve_deployments.agent.outcome_check.ABSENT_FOR_S", 3_600.0)
     faults: list[str] = []
-    reached = Script(strategy, hang=Hang(NEVER, 0)).run().reached
-    for point in (point for point in reached if point.process.startswith("coordinator")):
+    reached = Script(strategy, hang=Hang(NEVER, 0), agents=agents).run().reached
+    points = [point for point in reached if point.process.startswith("coordinator")]
+    for point in sampled(points, strategy, agents):
         for after_s in HANGS_S[strategy]:
-            ran = Script(strategy, hang=Hang(point.number, ACK_WAIT_S + after_s)).run()
+            ran = Script(strategy, hang=Hang(point.number, ACK_WAIT_S + after_s), agents=agents).run()
             what = f"hangs at {ran.step(point.number)} for {ACK_WAIT_S + after_s} s"
             faults += [f"{what}: {each}" for each in faults_of(ran, strategy)]
     assert faults == []
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_coordinator_replaced_at_any_step_hands_over_at_once(strategy: str) -> None:
+@every_strategy
+@both_agents
+def test_a_coordinator_replaced_at_any_step_hands_over_at_once(strategy: str, agents: AgentsOver) -> None:
     """No call is repeated, the takeover need not wait for `ack_wait`, and no hand-over follows an end."""
     faults: list[str] = []
-    for point in undisturbed(strategy).reached[:: REPLACED_EVERY[strategy]]:
-        ran = Script(strategy, replaced_at=point.number).run()
+    points = undisturbed(strategy, agents).reached[:: REPLACED_EVERY[strategy]]
+    for point in sampled(points, strategy, agents):
+        ran = Script(strategy, replaced_at=point.number, agents=agents).run()
         found = faults_of(ran, strategy)
-        if (took_s := ran.ended_s - undisturbed(strategy).ended_s) > ACK_WAIT_S / 2:
+        if (took_s := ran.ended_s - undisturbed(strategy, agents).ended_s) > ACK_WAIT_S / 2:
             found.append(f"it ended {took_s} s later")
         if any(isinstance(fact, Resumed) for fact in ran.audit.after_end):
             found.append("handed over after its end")
@@ -139,41 +173,44 @@ def test_a_coordinator_replaced_at_any_step_hands_over_at_once(strategy: str) ->
     assert faults == []
 
 
-def test_a_kill_during_a_hand_over_is_like_any_other_kill() -> None:
+@both_agents
+def test_a_kill_during_a_hand_over_is_like_any_other_kill(agents: AgentsOver) -> None:
     faults: list[str] = []
-    coordinators = [point.number for point in undisturbed("vote").reached if point.process == "coordinator"]
-    for number in coordinators[::3]:
+    coordinators = [point.number for point in undisturbed("vote", agents).reached if point.process == "coordinator"]
+    for number in sampled(coordinators[::3], "vote", agents):
         for later in range(1, HAND_OVER_STEPS + 1):
-            ran = Script("vote", (Kill(number + later, "after", "process"),), replaced_at=number).run()
+            ran = Script("vote", (Kill(number + later, "after", "process"),), replaced_at=number, agents=agents).run()
             what = f"replaced at {ran.step(number)}, dies after {ran.step(number + later)}"
             faults += [f"{what}: {each}" for each in faults_of(ran, "vote")]
     assert faults == []
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_cancel_at_any_step_leads_to_one_end_and_stops_every_call(strategy: str) -> None:
+@every_strategy
+@both_agents
+def test_a_cancel_at_any_step_leads_to_one_end_and_stops_every_call(strategy: str, agents: AgentsOver) -> None:
     faults: list[str] = []
-    for point in undisturbed(strategy).reached:
-        ran = Script(strategy, cancel_at=point.number).run()
+    for point in sampled(undisturbed(strategy, agents).reached, strategy, agents):
+        ran = Script(strategy, cancel_at=point.number, agents=agents).run()
         faults += [f"stopped at {ran.step(point.number)}: {each}" for each in faults_of(ran, strategy, stopped=True)]
     assert faults == []
 
 
-def test_two_kills_and_a_cancel_at_any_steps_leave_one_correct_end() -> None:
+@both_agents
+def test_two_kills_and_a_cancel_at_any_steps_leave_one_correct_end(agents: AgentsOver) -> None:
     """A third of the runs have a cancel at some step."""
     faults: list[str] = []
-    for seed in range(DOUBLE_KILLS):
+    for seed in sampled(range(DOUBLE_KILLS), "council", agents):
         chance = random.Random(seed)
         # A council takes twice as long to run.
         strategy = "vote" if seed % 5 else "council"
-        first = chance.randint(1, len(undisturbed(strategy).reached))
+        first = chance.randint(1, len(undisturbed(strategy, agents).reached))
         second = first + chance.randint(1, RECOVERY_STEPS)
         kills = tuple(
             Kill(number, chance.choice(("before", "after")), chance.choice(("process", "machine")))
             for number in (first, second)
         )
         cancel_at = None if chance.random() < 2 / 3 else chance.randint(1, second)
-        ran = Script(strategy, kills, cancel_at, seed).run()
+        ran = Script(strategy, kills, cancel_at, seed, agents=agents).run()
         what = ", ".join(f"{kill.victim} dies {kill.side} {ran.step(kill.number)}" for kill in kills)
         what += "" if cancel_at is None else f", stopped at {ran.step(cancel_at)}"
         stopped = cancel_at is not None

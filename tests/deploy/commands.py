@@ -9,7 +9,14 @@ from app.cli import cli
 from serve_deployments.simulator.__main__ import simulator
 
 # Modules without options, configured by environment variables.
-MODULES = {"app.main", "app.webhooks", "app.archive", "serve_deployments.application"}
+MODULES = {
+    "app.main",
+    "app.webhooks",
+    "app.archive",
+    "app.planning",
+    "serve_deployments.application",
+    "serve_deployments.coordinator",
+}
 # Third-party images with their own entry points.
 FOREIGN_PROGRAMS = {"nats", "vllm"}
 

@@ -9,14 +9,18 @@ from tests.deploy.manifests import Document, combined
 VARIANTS: dict[str, tuple[list[str], list[str]]] = {
     "local": (["overlays/local"], []),
     "gpu": (["overlays/gpu"], []),
+    "gpus": (["overlays/gpu"], ["components/gpu-replicas"]),
     "everything": (
         ["overlays/local"],
         [
+            "components/planning",
+            "components/context",
             "components/archive",
             "components/nats-r3",
             "components/nats-users",
             "components/gcs-ft",
             "components/log-key",
+            "components/engine-keys",
         ],
     ),
 }

@@ -66,7 +66,7 @@ def written(*directories: str) -> list[Document]:
     """The unrendered resources in the files of some directories."""
     found: list[Document] = []
     for directory in directories:
-        for path in sorted((KUSTOMIZE / directory).glob("*.yaml")):
+        for path in sorted((KUSTOMIZE / directory).rglob("*.yaml")):
             documents = yaml.safe_load_all(path.read_text())
             found += [each for each in documents if "apiVersion" in each and "kustomize" not in each["apiVersion"]]
     return found

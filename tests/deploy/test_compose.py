@@ -30,7 +30,7 @@ def part_of(service: Document) -> str:
 def listens_at(service: Document) -> str | None:
     """The port that a service listens on."""
     command = " ".join(service.get("command", []))
-    return (re.findall(r"--port (\d+)", command) or [service.get("environment", {}).get("PORT")])[0]
+    return (re.findall(r"--port[ =](\d+)", command) or [service.get("environment", {}).get("PORT")])[0]
 
 
 def hardening_faults(name: str, service: Document) -> list[str]:
@@ -118,6 +118,22 @@ def test_services_can_reach_each_other() -> None:
     assert with_gpu["ray"]["environment"]["VLLM_URL"] == "http://vllm:8000"
 
 
+def test_a_second_gpu_has_a_second_replica_that_agents_reach() -> None:
+    class Loader(yaml.SafeLoader):
+        """Compose's own tags say how files are merged."""
+
+    Loader.add_constructor("!override", lambda loader, node: loader.construct_sequence(node, deep=True))
+    second = yaml.load((COMPOSE / "gpus.yaml").read_text(), Loader)["services"]
+    assert set(second) == {"vllm-second", "ray"}
+    assert second["vllm-second"]["extends"] == {"file": "gpu.yaml", "service": "vllm"}
+    assert second["ray"]["environment"]["VLLM_URL"] == "http://vllm:8000,http://vllm-second:8000"
+    gpus = [
+        service["deploy"]["resources"]["reservations"]["devices"][0]["device_ids"]
+        for service in (GPU["vllm"], second["vllm-second"])
+    ]
+    assert gpus == [["${GPU:-0}"], ["${SECOND_GPU:-1}"]]
+
+
 def test_the_gpu_file_disables_the_simulator() -> None:
     assert gpu_services()["simulator"] == {"profiles": ["simulator"]}
     assert [name for name, service in ALL.items() if "simulator" in service.get("depends_on", {})] == []
@@ -151,7 +167,7 @@ def test_every_file_volume_and_network_exists() -> None:
 def test_every_part_that_writes_or_reads_facts_has_the_log_key() -> None:
     compose = document("compose.yaml")
     keyed = {name for name, service in SERVICES.items() if "LOG_KEY_FILE" in service.get("environment", {})}
-    assert keyed == {"gateway", "ray", "webhooks", "archive"}
+    assert keyed == {"gateway", "ray", "webhooks", "archive", "planning"}
     assert keyed == {name for name, service in SERVICES.items() if "secrets" in service}
     assert list(compose["secrets"]) == ["log_key"] and "LOG_KEY_FILE:?" in compose["secrets"]["log_key"]["file"]
     for name in keyed:

@@ -14,7 +14,8 @@ UNKNOWN_KINDS = {"ray.io/v1 RayService"}
 
 def test_resource_files_match_the_schemas() -> None:
     """This needs no kubectl."""
-    documents = manifests.written("base", "overlays/local", "overlays/gpu", "components/nats-r3", "components/archive")
+    options = ("components/nats-r3", "components/archive", "components/planning")
+    documents = manifests.written("base", "overlays/local", "overlays/gpu", *options)
     faults, unknown = schemas.kubernetes_faults(documents)
     assert faults == []
     assert unknown == UNKNOWN_KINDS
@@ -143,6 +144,7 @@ def test_passwords_come_only_from_the_secret(variants: dict[str, list[Document]]
         "Deployment/gateway": "gateway",
         "Deployment/webhooks": "webhooks",
         "Deployment/archive": "archive",
+        "Deployment/planning": "planning",
         "Job/streams": "streams",
         "RayService/agents head": "agents",
         "RayService/agents agents": "agents",
@@ -153,3 +155,20 @@ def test_passwords_come_only_from_the_secret(variants: dict[str, list[Document]]
         by_name = {entry["name"]: entry for entry in entries}
         assert by_name["NATS_URL"]["value"] == f"nats://{user}:$(NATS_PASSWORD)@nats:4222"
         assert by_name["NATS_PASSWORD"]["valueFrom"] == {"secretKeyRef": {"name": "nats-users", "key": user}}
+
+
+def test_several_replicas_of_vllm_are_listed_by_name(variants: dict[str, list[Document]]) -> None:
+    gpus = variants["gpus"]
+    replicas = the(gpus, "StatefulSet/vllm")["spec"]["replicas"]
+    urls = ",".join(f"http://vllm-{number}.engines:8000" for number in range(replicas))
+    found = [e["value"] for _, c in manifests.containers(gpus) for e in c.get("env", []) if e["name"] == "VLLM_URL"]
+    assert found and set(found) == {urls}
+    assert {"Deployment/vllm", "PersistentVolumeClaim/models"}.isdisjoint(map(manifests.name_of, gpus))
+
+
+def test_all_vllms_run_with_the_same_options(variants: dict[str, list[Document]]) -> None:
+    pods = (pod_of(variants["gpu"], "Deployment/vllm"), pod_of(variants["gpus"], "StatefulSet/vllm"))
+    one, several = (pod.containers[0] for pod in pods)
+    assert one["args"] == several["args"] and one["image"] == several["image"]
+    compose = manifests.gpu_services()["vllm"]
+    assert compose["command"][1:] == one["args"][1:] and compose["image"] == one["image"]

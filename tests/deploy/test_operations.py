@@ -24,7 +24,7 @@ def exposed() -> set[str]:
     """The names of the gateway's metrics, without suffixes of histograms."""
     text = (
         Metrics(
-            Catalog(SystemClock(), Backlog(SystemClock(), 1, {}), retention_s=60, size_max=100),
+            Catalog(SystemClock(), Backlog(SystemClock(), 1, {}), retention_s=60),
             {},
             ConnectionTable(1, 1),
             dict,

@@ -11,17 +11,19 @@ from typing import Any
 from pydantic_settings import BaseSettings
 
 from app.archive.settings import ArchiveSettings
+from app.planning.settings import PlanningSettings
 from app.settings import Settings
 from app.webhooks.settings import SenderSettings
 from tests.components.docs.tables import deployer_variables
 from tests.deploy.manifests import IMAGE, ROOT, Document, Pod, containers, name_of, of_kind, pods, project
 
+USERS = ("GATEWAY", "AGENTS", "STREAMS", "KEYS", "WEBHOOKS", "ARCHIVE", "PLANNING", "PLANNER", "CONTEXT", "WORKER")
 # Variables that third-party programs read.
 FOREIGN_VARIABLES = {
     "nats": {
         "POD_NAME",
         "GOMEMLIMIT",
-        *(f"{user}_PASSWORD" for user in ("GATEWAY", "AGENTS", "STREAMS", "KEYS", "WEBHOOKS", "ARCHIVE")),
+        *(f"{user}_PASSWORD" for user in USERS),
     },
     "vllm": {"HF_HOME", "HF_TOKEN"},
 }
@@ -44,9 +46,7 @@ def settings_variables(model: type[BaseSettings]) -> set[str]:
 
 def application_variables() -> set[str]:
     """The environment variables of the deploying process and the Serve application."""
-    known = {
-        name for name in strings_in(ROOT / "serve_deployments/application.py") if re.fullmatch("[A-Z][A-Z_]+", name)
-    }
+    known = {name for name in strings_in(ROOT / "serve_deployments/arguments.py") if re.fullmatch("[A-Z][A-Z_]+", name)}
     return known | deployer_variables()
 
 
@@ -83,6 +83,9 @@ def part_of(container: Document) -> str:
         "gateway": "app.main",
         "webhooks": "app.webhooks",
         "archive": "app.archive",
+        "planning": "app.planning",
+        "worker": "deliberate worker",
+        "coordinator": "serve_deployments.coordinator",
         "migration": "archive migrate",
         "simulator": "simulator",
         "streams": "streams apply",
@@ -99,9 +102,12 @@ def known_variables(part: str) -> set[str]:
         "gateway": lambda: settings_variables(Settings),
         "webhooks": lambda: settings_variables(SenderSettings),
         "archive": lambda: settings_variables(ArchiveSettings),
+        "planning": lambda: settings_variables(PlanningSettings),
         "migration": lambda: {"DATABASE_URL"},
         "streams": streams_variables,
         "simulator": set[str],
+        "worker": application_variables,
+        "coordinator": application_variables,
         "application": lambda: application_variables() | ray_variables(),
     }
     return readers[part]() if part in readers else FOREIGN_VARIABLES[part]
@@ -184,7 +190,9 @@ def address_faults(documents: Sequence[Document]) -> list[str]:
     reachable = {(each["metadata"]["name"], port["port"]) for each in services for port in each["spec"]["ports"]}
     values = [value for each in of_kind(documents, "ConfigMap") for value in each["data"].values()]
     values += [entry.get("value", "") for _, container in containers(documents) for entry in container.get("env", [])]
-    urls = [found for value in values for found in re.findall(r"^(?:nats|http)://(?:[^@\s]*@)?([\w-]+):(\d+)$", value)]
+    # A pod of a StatefulSet is named before its Service.
+    url = r"^(?:nats|http)://(?:[^@\s]*@)?(?:[\w-]+\.)?([\w-]+):(\d+)$"
+    urls = [found for value in values for part in value.split(",") for found in re.findall(url, part)]
     return [f"no Service {host} has port {port}" for host, port in urls if (host, int(port)) not in reachable]
 
 

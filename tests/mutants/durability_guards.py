@@ -15,22 +15,22 @@ DURABILITY_GUARDS = (
     Guard(
         "a fact is written only where nothing stands",
         "app/log/first_write.py",
-        "        headers = {_EXPECTED_LAST: str(expected), **self._seal",
+        "        headers = {EXPECTED_LAST: str(expected), **self._seal",
         "        headers = {**self._seal",
         "tests/contracts/test_journal.py::test_first_write_wins_and_the_loser_gets_the_stored_record[jetstream]",
     ),
     Guard(
         "the same, as crashes show it",
         "app/log/first_write.py",
-        "        headers = {_EXPECTED_LAST: str(expected), **self._seal",
+        "        headers = {EXPECTED_LAST: str(expected), **self._seal",
         "        headers = {**self._seal",
-        f"{HANGS}[vote]",
+        f"{HANGS}[ray-vote]",
     ),
     Guard(
         "an end is written only where none stands",
         "app/log/first_write.py",
         "        if write.alone is not None:\n",
-        '        if write.subject.endswith(".end"):\n            del headers[_EXPECTED_LAST]\n'
+        '        if write.subject.endswith(".end"):\n            del headers[EXPECTED_LAST]\n'
         "        if write.alone is not None:\n",
         "tests/contracts/test_journal.py::test_of_fifty_concurrent_ends_one_is_stored[jetstream]",
     ),
@@ -83,7 +83,7 @@ DURABILITY_GUARDS = (
                 await self._queue.ack(work.item)
                 await self._deliberate(work)
 """,
-        f"{DIES}[vote-process]",
+        f"{DIES}[ray-vote-process]",
     ),
     Guard(
         "a coordinator adopts the fact that stands in place of its own",
@@ -108,14 +108,14 @@ DURABILITY_GUARDS = (
         "serve_deployments/agent/agent.py",
         "        if request.resumed or self._cancellations.taken_over(request.deliberation_id):\n",
         "        if False:\n",
-        f"{DIES}[vote-process]",
+        f"{DIES}[ray-vote-process]",
     ),
     Guard(
         "the same, when the asking coordinator was taken over and does not know",
         "serve_deployments/agent/agent.py",
         "        if request.resumed or self._cancellations.taken_over(request.deliberation_id):\n",
         "        if request.resumed:\n",
-        f"{HANGS}[vote]",
+        f"{HANGS}[ray-vote]",
     ),
     Guard(
         "a replica looks the outcome up before it retries",
@@ -168,7 +168,7 @@ DURABILITY_GUARDS = (
         """            if self.run.begun:
                 pass
 """,
-        f"{STOPPED}[vote]",
+        f"{STOPPED}[ray-vote]",
     ),
     Guard(
         "a request that is cancelled closes its connection",
@@ -186,7 +186,7 @@ DURABILITY_GUARDS = (
         "serve_deployments/agent/cancellation.py",
         "        if known_from is None or (accepted",
         "        if False and (accepted",
-        f"{STOPPED}[vote]",
+        f"{STOPPED}[ray-vote]",
     ),
     Guard(
         "stops stored during a lost connection are read",
@@ -239,7 +239,7 @@ DURABILITY_GUARDS = (
         "serve_deployments/coordinator/coordinator.py",
         "        if not work.resumed or work.state.ended:\n",
         "        if True:\n",
-        f"{HANGS}[vote]",
+        f"{HANGS}[ray-vote]",
     ),
     Guard(
         "work that kills its holders ends",
@@ -288,7 +288,7 @@ DURABILITY_GUARDS = (
         "serve_deployments/coordinator/coordinator.py",
         "                    work.enter(Life.ENDING)\n",
         "",
-        f"{REPLACED}[vote]",
+        f"{REPLACED}[ray-vote]",
     ),
     Guard(
         "a stopping coordinator requeues its items",
@@ -297,14 +297,14 @@ DURABILITY_GUARDS = (
                 await self._queue.requeue(work.item)
 """,
         "",
-        f"{REPLACED}[vote]",
+        f"{REPLACED}[ray-vote]",
     ),
     Guard(
         "a stopping coordinator requeues items that are on their way",
         "app/log/work_queue.py",
         "                await self._subscription.drain()\n",
         "                await self._subscription.unsubscribe()\n",
-        f"{REPLACED}[vote]",
+        f"{REPLACED}[ray-vote]",
     ),
     Guard(
         "a stopping agent waits for its calls",
@@ -366,9 +366,25 @@ DURABILITY_GUARDS = (
     Guard(
         "a request that is sent again finds its first",
         "app/lifecycle/specify.py",
-        "    if key:\n        drawn",
-        "    if False:\n        drawn",
+        "    if key:\n        return digest_id",
+        "    if False:\n        return digest_id",
         "tests/components/routes/test_deliberations.py::test_a_key_used_again_with_the_same_body_starts_nothing",
+    ),
+    Guard(
+        "an end is announced only where its mark is new",
+        "app/log/journal.py",
+        'first = {**batch, "Nats-Batch-Sequence": "1", EXPECTED_LAST: "0"}',
+        'first = {**batch, "Nats-Batch-Sequence": "1"}',
+        "tests/integration/coordinator/test_announcements.py"
+        "::test_each_end_is_announced_once_whatever_coordinators_die",
+    ),
+    Guard(
+        "an outcome whose replica died is told of at the end",
+        "serve_deployments/coordinator/coordinator.py",
+        "            await self._journal.complete_responses(work.deliberation_id, recorded",
+        "            await self._journal.complete_responses(work.deliberation_id, () and recorded",
+        "tests/integration/coordinator/test_announcements.py"
+        "::test_each_end_is_announced_once_whatever_coordinators_die",
     ),
     Guard(
         "a pull that was lost is asked for again",

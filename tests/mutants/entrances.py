@@ -9,7 +9,30 @@ AMBIGUOUS = "tests/attack/test_requests.py::test_an_ambiguous_request_is_refused
 ANSWERS = "tests/components/access/test_answers.py::"
 SITES = "tests/components/access/test_sites.py::"
 
+ENGINE_KEYS = "tests/integration/engine/test_engine_keys.py::"
+
 ENTRANCES = (
+    Guard(
+        "an engine's words are quoted without its key",
+        "serve_deployments/engine/state.py",
+        "self.key.redacted(content)[:DETAIL_CHARACTERS]",
+        "content[:DETAIL_CHARACTERS]",
+        f"{ENGINE_KEYS}test_no_error_holds_the_key_that_an_engine_repeats[500]",
+    ),
+    Guard(
+        "a refused request is sent again only with another key",
+        "serve_deployments/engine/client.py",
+        "                if not await engine.key.refresh():\n                    raise\n",
+        "                raise\n",
+        f"{ENGINE_KEYS}test_a_replaced_key_is_used_at_once_when_the_old_one_is_refused[True]",
+    ),
+    Guard(
+        "calls avoid an engine that refuses its key, which answers sooner than any other",
+        "serve_deployments/engine/client.py",
+        "        found = [engine for engine in found if not engine.refused_lately(now_s)] or found\n",
+        "",
+        f"{ENGINE_KEYS}test_the_fallback_is_asked_only_while_no_first_choice_can_take_a_call",
+    ),
     Guard(
         "a head has a bounded size",
         SOCKET,
@@ -89,16 +112,16 @@ ENTRANCES = (
     ),
     Guard(
         "without `read` a deliberation's content is withheld",
-        "app/api/schemas.py",
-        '    return found.model_copy(update={**_WITHHELD, "withheld": tuple(_WITHHELD)})\n',
-        "    return found\n",
+        "app/routes/deliberations.py",
+        '    return "whole" if read else "receipt"\n',
+        '    return "whole"\n',
         f"{ANSWERS}test_a_submit_only_key_gets_id_status_and_times",
     ),
     Guard(
         "without `read` a receiver's answers are withheld",
-        "app/webhooks/resources.py",
-        '    return found.model_copy(update={**_WITHHELD, "withheld": tuple(_WITHHELD)})\n',
-        "    return found\n",
+        "app/webhooks/routes.py",
+        "    return _answered(delivery if read else narrowed(delivery, DeliveryReceipt), 202)\n",
+        "    return _answered(delivery, 202)\n",
         f"{ANSWERS}test_a_redelivery_hides_the_receivers_answers_without_read",
     ),
     Guard(

@@ -1,9 +1,11 @@
 """All the guards."""
 
+from tests.mutants.archives import ARCHIVES
 from tests.mutants.durability_guards import DURABILITY_GUARDS
 from tests.mutants.entrances import ENTRANCES
 from tests.mutants.guard import Guard
 from tests.mutants.overload import OVERLOAD
 from tests.mutants.seals import SEALS
+from tests.mutants.workers import WORKERS
 
-GUARDS: tuple[Guard, ...] = (*DURABILITY_GUARDS, *OVERLOAD, *SEALS, *ENTRANCES)
+GUARDS: tuple[Guard, ...] = (*DURABILITY_GUARDS, *OVERLOAD, *SEALS, *ENTRANCES, *ARCHIVES, *WORKERS)

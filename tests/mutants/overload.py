@@ -17,7 +17,7 @@ OVERLOAD = (
     Guard(
         "what is being written counts",
         "app/admission/backlog.py",
-        "            self.hold(key, roles, self.clock.now(), begun_at=None)\n",
+        "            self.hold(key, roles, self.clock.now(), begun_at=None, priority=priority)\n",
         "",
         f"{BACKLOG}test_a_request_being_written_counts_once_even_after_it_is_logged",
     ),
@@ -45,9 +45,16 @@ OVERLOAD = (
     Guard(
         "what could not end in time is refused",
         "app/admission/backlog.py",
-        "            self._check_wait(needing, self._by_role[role], timeout_s)\n",
+        "            self._check_wait(needing, ahead[role], timeout_s)\n",
         "",
         f"{BACKLOG}test_while_work_waits_a_request_that_needs_over_half_of_its_deadline_is_rejected",
+    ),
+    Guard(
+        "batch work is ahead of no interactive newcomer",
+        "app/admission/backlog.py",
+        'ahead = self._interactive if priority == "interactive" else self._by_role',
+        "ahead = self._by_role",
+        f"{BACKLOG}test_batch_work_that_waits_refuses_batch_work_and_no_interactive_work",
     ),
     Guard(
         "throughput is measured only while work waits",
@@ -128,10 +135,25 @@ OVERLOAD = (
     ),
     Guard(
         "an engine is away until it responds",
-        "serve_deployments/engine/client.py",
+        "serve_deployments/engine/state.py",
         "        if self.outage is None:\n            self.outage",
         "        if True:\n            self.outage",
         "tests/components/engine/test_reachability.py::"
         "test_an_outage_lasts_from_the_first_failed_connection_to_the_next_response",
+    ),
+    Guard(
+        "a request whose calls are all stopped is closed",
+        "serve_deployments/engine/samples.py",
+        "            waiting.request.cancel()\n            await asyncio.wait({waiting.request})\n",
+        "            pass\n",
+        "tests/integration/agent/test_samples.py::test_a_stop_closes_the_shared_connection_of_an_engine_that_is_silent",
+    ),
+    Guard(
+        "a prompt is counted once for all choices of a request",
+        "serve_deployments/engine/streamed_reply.py",
+        '                choice.meter.reported = {"prompt_tokens": 0, "completion_tokens": choice.tokens}\n',
+        "",
+        "tests/components/engine/test_streamed_reply.py::"
+        "test_interleaved_choices_end_one_by_one_and_the_last_carries_the_prompt",
     ),
 )

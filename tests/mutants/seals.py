@@ -59,7 +59,7 @@ SEALS = (
     Guard(
         "an item of the queue needs a seal as well",
         "app/log/work_queue.py",
-        "            if self._journal.seal.believes(record.subject, record.data, headers):\n",
+        "            if not self._sealed or self._journal.seal.believes(record.subject, record.data, headers):\n",
         "            if True:\n",
         f"{ATTACK}test_a_forged_item_of_the_queue_is_terminated_and_not_delivered_again",
     ),

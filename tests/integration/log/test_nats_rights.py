@@ -1,6 +1,7 @@
 """The permissions of deploy/kustomize/components/nats-users, on a real nats-server with that configuration."""
 
 import asyncio
+import json
 import os
 import re
 import subprocess
@@ -9,6 +10,7 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import httpx
 import nats
 import nats.errors
 import pytest
@@ -24,20 +26,37 @@ from app.archive.database.migrate import migrate
 from app.archive.database.store import Store
 from app.archive.service import figures, projector_of
 from app.archive.settings import ArchiveSettings
+from app.catalog.projection import state_of
+from app.deliberation.announcements import announcement, recorded_responses
 from app.deliberation.facts import CancelRequested, Deleted
+from app.deliberation.roles import EngineSpec, Role
+from app.lifecycle.context import SUBJECT
 from app.log.journal import JetStreamJournal
 from app.log.stats import log_figures
-from app.log.stream_settings import StreamSettings
+from app.log.stream_settings import TASKS_STREAM, StreamSettings
 from app.log.streams import apply, declared_consumers, declared_streams, plan, prove_writes
 from app.log.work_queue import QueueItem, WorkQueue
-from app.observability.replica_status import PROJECTORS_SUBJECT, SENDERS_SUBJECT
+from app.observability.replica_status import PLANNERS_SUBJECT, PROJECTORS_SUBJECT, SENDERS_SUBJECT
+from app.planning.plans import role_deliberation_id
+from app.planning.service import consumer_of, run
+from app.planning.service import figures as planning_figures
+from app.planning.settings import PlanningSettings
+from app.planning.stories import last_transition
 from app.webhooks.attempts import DeliveryKey, RedeliveryRequested
 from app.webhooks.sender.service import sender_of
 from app.webhooks.settings import SenderSettings
+from serve_deployments.agent.agent import AgentReplica
+from serve_deployments.agent.worker import RoleWorker
+from serve_deployments.coordinator.task_queue import WorkerAgents
+from serve_deployments.engine.client import Engines
 from tests.components.webhooks.receiving import receiving
 from tests.components.webhooks.sending import MASTER, accepted
 from tests.conditions import until
 from tests.conftest import NATS_SERVER, free_port
+from tests.integration.agent.test_agent_replica import ANSWER, ScriptedEngine, call, streamed
+from tests.integration.agent.test_agent_replica import request as stage_request
+from tests.integration.context.redis_server import context_service, decided, redis_server
+from tests.integration.planning.conftest import plan_event
 from tests.story import NOW, Story
 
 KUSTOMIZE = Path(__file__).parents[3] / "deploy/kustomize"
@@ -57,6 +76,10 @@ FORBIDDEN_TO_PUBLISH = [
     ("gateway", "$JS.API.CONSUMER.MSG.NEXT.DELIBERATIONS.coordinator"),
     ("gateway", "$JS.API.STREAM.DELETE.DELIBERATIONS"),
     ("gateway", "$JS.API.STREAM.PURGE.ORCHESTRATOR_EVENTS"),
+    ("gateway", "announced.default.x"),
+    ("gateway", "agent.response.completed.x.s1-dev-001"),
+    ("agents", "$JS.API.STREAM.MSG.DELETE.ORCHESTRATOR_EVENTS"),
+    ("agents", "$JS.API.STREAM.PURGE.AGENT_RESPONSES"),
     ("gateway", "$JS.API.STREAM.UPDATE.DELIBERATIONS"),
     ("gateway", "keys.abcdefghijkl.created"),
     ("gateway", "keys.abcdefghijkl.revoked"),
@@ -69,6 +92,9 @@ FORBIDDEN_TO_PUBLISH = [
     ("gateway", "webhooks.default.x.dlv_1.failed.1"),
     ("gateway", "$JS.API.CONSUMER.MSG.NEXT.DELIBERATIONS.webhooks"),
     ("gateway", "$JS.API.STREAM.PURGE.WEBHOOKS"),
+    ("gateway", "$JS.API.STREAM.MSG.DELETE.KEYS"),
+    ("gateway", "$JS.API.STREAM.MSG.DELETE.WEBHOOKS"),
+    ("archive", "$JS.API.STREAM.MSG.DELETE.DELIBERATIONS"),
     ("agents", "webhooks.default.x.dlv_1.ended"),
     ("agents", "$JS.API.CONSUMER.MSG.NEXT.DELIBERATIONS.webhooks"),
     ("webhooks", "webhooks.default.x.dlv_1.redelivery.1"),
@@ -84,6 +110,46 @@ FORBIDDEN_TO_PUBLISH = [
     ("archive", "$JS.API.DIRECT.GET.KEYS"),
     ("archive", "$JS.API.STREAM.PURGE.DELIBERATIONS"),
     ("archive", "$JS.API.CONSUMER.MSG.NEXT.DELIBERATIONS.coordinator"),
+    ("planning", "deliberations.default.x.end"),
+    ("planning", "deliberations.default.x.deleted"),
+    ("planning", "planning.plan.approved"),
+    ("planning", "$JS.API.STREAM.PURGE.DELIBERATIONS"),
+    ("planning", "$JS.API.STREAM.PURGE.PLANNING_EVENTS"),
+    ("planning", "$JS.API.DIRECT.GET.KEYS"),
+    ("planning", "$JS.API.CONSUMER.MSG.NEXT.DELIBERATIONS.coordinator"),
+    ("planner", "deliberations.default.x.accepted"),
+    ("planner", "planning.plan.rejected"),
+    ("planner", "$JS.API.STREAM.PURGE.PLANNING_EVENTS"),
+    ("context", "deliberations.default.x.accepted"),
+    ("context", "planning.plan.approved"),
+    ("context", "context.get"),
+    ("context", "orchestration.deliberation.completed"),
+    ("context", "announced.default.x"),
+    ("context", "_INBOX.gateway.x"),
+    ("context", "$JS.API.DIRECT.GET.DELIBERATIONS"),
+    ("context", "$JS.API.STREAM.MSG.GET.ORCHESTRATOR_EVENTS"),
+    ("context", "$JS.API.STREAM.MSG.DELETE.ORCHESTRATOR_EVENTS"),
+    ("context", "$JS.API.STREAM.PURGE.CONTEXT_EVENTS"),
+    ("context", "$JS.API.CONSUMER.DURABLE.CREATE.ORCHESTRATOR_EVENTS.context"),
+    ("context", "$JS.API.CONSUMER.CREATE.ORCHESTRATOR_EVENTS.other"),
+    ("context", "$JS.API.CONSUMER.MSG.NEXT.DELIBERATIONS.coordinator"),
+    ("agents", "context.get"),
+    ("planner", "context.updated"),
+    ("gateway", "context.updated"),
+    ("gateway", "planning.plan.approved"),
+    ("gateway", "stories.default.x.transitioned"),
+    ("gateway", "$JS.API.CONSUMER.MSG.NEXT.PLANNING_EVENTS.planning"),
+    ("gateway", "agent.task.assigned.DEV"),
+    ("gateway", "$JS.API.CONSUMER.MSG.NEXT.AGENT_TASKS.worker-DEV"),
+    ("agents", "$JS.API.CONSUMER.MSG.NEXT.AGENT_TASKS.worker-DEV"),
+    ("worker", "agent.task.assigned.DEV"),
+    ("worker", "deliberations.default.x.accepted"),
+    ("worker", "deliberations.default.x.stage.1.opened"),
+    ("worker", "deliberations.default.x.end"),
+    ("worker", "orchestration.deliberation.completed"),
+    ("worker", "$JS.API.CONSUMER.MSG.NEXT.DELIBERATIONS.coordinator"),
+    ("worker", "$JS.API.STREAM.MSG.DELETE.DELIBERATIONS"),
+    ("worker", "$JS.API.STREAM.PURGE.AGENT_TASKS"),
     ("streams", "deliberations.default.x.accepted"),
     ("streams", "$JS.API.STREAM.DELETE.DELIBERATIONS"),
     ("streams", "$JS.API.STREAM.UPDATE.DELIBERATIONS"),
@@ -102,6 +168,18 @@ FORBIDDEN_TO_SUBSCRIBE = [
     ("archive", "_INBOX.gateway.>"),
     ("archive", "live.deliberations.>"),
     ("keys", "_INBOX.streams.>"),
+    ("planning", "_INBOX.gateway.>"),
+    ("planning", "planning.>"),
+    ("planner", "live.deliberations.>"),
+    ("planner", "context.get"),
+    ("gateway", "context.get"),
+    ("context", "context.>"),
+    ("context", "live.deliberations.>"),
+    ("context", "orchestration.deliberation.*"),
+    ("context", "_INBOX.gateway.>"),
+    ("worker", "_INBOX.agents.>"),
+    ("worker", "control.coordinator"),
+    ("worker", "agent.task.assigned.>"),
 ]
 PASSWORDS = {
     "gateway": "gAAAA",
@@ -110,6 +188,10 @@ PASSWORDS = {
     "keys": "kDDDD",
     "webhooks": "wEEEE",
     "archive": "xFFFF",
+    "planning": "pGGGG",
+    "planner": "pHHHH",
+    "context": "cIIII",
+    "worker": "wIIII",
 }
 
 
@@ -179,7 +261,7 @@ async def violations(url: str, subject: str, *, subscribe: bool = False) -> list
 
 async def test_every_user_may_do_its_own_work(port: int) -> None:
     """Every operation on the log, from the declaration of streams to the announced end."""
-    settings = StreamSettings()
+    settings = StreamSettings(worker_roles=("DEV",))
     async with journal_of(port, "streams") as streams, asyncio.timeout(30):
         assert await apply(streams, settings)
         assert await apply(streams, settings) == []
@@ -212,7 +294,10 @@ async def test_every_user_may_do_its_own_work(port: int) -> None:
         await gateway.append("default", CancelRequested(deliberation_id=story.id, ts=NOW, reason="enough"))
         await agents.append("default", story.closed())
         await agents.append("default", story.completed())
-        await agents.announce(story.completed())
+        state = state_of(await agents.facts("default", story.id))
+        assert state is not None
+        await agents.complete_responses(story.id, recorded_responses("default", state))
+        await agents.announce(announcement("default", story.completed(), state))
         await queue.ack(delivered[0])
         queue.stop()
         assert len(await gateway.facts("default", story.id)) == 7
@@ -319,6 +404,39 @@ async def test_webhooks_and_gateway_users_may_deliver_and_redeliver_webhooks(por
         await asyncio.wait([running])
 
 
+async def test_the_worker_user_makes_the_calls_that_coordinators_assign(port: int) -> None:
+    async with journal_of(port, "streams") as streams, asyncio.timeout(30):
+        await apply(streams, StreamSettings(worker_roles=("DEV",)))
+    engine = ScriptedEngine(lambda *_: streamed(ANSWER))
+    engines = Engines([EngineSpec(url="http://engine")], connections=8, transport=httpx.MockTransport(engine))
+    story = Story(uuid.uuid4().hex[:26])
+    async with (
+        journal_of(port, "gateway") as gateway,
+        journal_of(port, "agents") as agents,
+        journal_of(port, "worker") as journal,
+        asyncio.timeout(30),
+        asyncio.TaskGroup() as group,
+    ):
+        role = Role(persona="You test.")
+        replica = AgentReplica("DEV", role, engines, journal, stream_deltas=True, engine_patience_s=30)
+        working = group.create_task(RoleWorker(replica).run())
+        asked = stage_request((call(1), call(2)), deliberation_id=story.id, resumed=True)
+        assigned = group.create_task(WorkerAgents(agents, "DEV").run(asked))
+        while len(await gateway.last([f"deliberations.default.{story.id}.call.*.finished"])) < 2:
+            await asyncio.sleep(0.02)
+        while (await streams_state(gateway))["messages"]:
+            await asyncio.sleep(0.02)
+        (status,) = await gateway.inquire("control.role.DEV", timeout_s=2)
+        assert status["counts"]["answered"] == 2
+        assert (await gateway.last([f"agent.response.*.{story.id}.*"])) != []
+        assigned.cancel()
+        working.cancel()
+
+
+async def streams_state(gateway: JetStreamJournal) -> dict[str, int]:
+    return (await gateway.request(f"$JS.API.STREAM.INFO.{TASKS_STREAM}"))["state"]
+
+
 async def test_the_archive_user_copies_and_tells_its_figures(port: int, tmp_path: Path) -> None:
     async with journal_of(port, "streams") as streams, asyncio.timeout(30):
         await apply(streams, StreamSettings())
@@ -347,6 +465,59 @@ async def test_the_archive_user_copies_and_tells_its_figures(port: int, tmp_path
     found = await Store(database).read("default", story.id)
     await database.close()
     assert found is not None and len(found.records) == 2
+
+
+async def test_the_planning_user_starts_and_rejects_plans(port: int) -> None:
+    async with journal_of(port, "streams") as streams, asyncio.timeout(30):
+        await apply(streams, StreamSettings())
+    story = {"story_id": "s", "from_phase": "DESIGN", "to_phase": "BUILD", "timestamp": "2026-01-01T00:00:00Z"}
+    settings = PlanningSettings(nats_url=url_of(port, "planning"))
+    async with (
+        journal_of(port, "gateway") as gateway,
+        journal_of(port, "planner") as planner,
+        consumer_of(settings) as (journal, consumer),
+        asyncio.timeout(30),
+    ):
+        await journal.answer(PLANNERS_SUBJECT, lambda: planning_figures(journal, consumer))
+        taking = asyncio.create_task(run(journal, consumer))
+        for subject, event in (
+            ("planning.story.transitioned", json.dumps(story).encode()),
+            ("planning.plan.approved", json.dumps(plan_event(roles=["DEV"])).encode()),
+            ("planning.plan.approved", b"no JSON"),
+        ):
+            await planner.request(subject, event)
+        await until(lambda: consumer.counts["rejected"] > 0)
+        while (await planning_figures(journal, consumer))["pending"]:
+            await asyncio.sleep(0.01)
+        assert len(await gateway.facts("default", role_deliberation_id("default", "plan-001", "DEV"))) == 1
+        assert (await last_transition(gateway, "default", "s")) is not None
+        (status,) = await gateway.inquire(PLANNERS_SUBJECT, timeout_s=2)
+        assert status["counts"] == {"transitions": 1, "started": 1, "rejected": 1} and status["pending"] == 0
+        taking.cancel()
+        await asyncio.wait([taking])
+
+
+async def test_the_context_user_learns_and_answers_gateways_and_plans(port: int, tmp_path: Path) -> None:
+    async with journal_of(port, "streams") as streams, asyncio.timeout(30):
+        await apply(streams, StreamSettings())
+    id = uuid.uuid4().hex[:26]
+    story = {"story_id": f"s-{id}", "tenant": "default", "options": {"max_tokens": 1_000}}
+    question = json.dumps(story).encode()
+    async with (
+        redis_server(tmp_path) as redis_url,
+        context_service(url_of(port, "context"), redis_url),
+        journal_of(port, "gateway") as gateway,
+        journal_of(port, "planning") as planning,
+        journal_of(port, "agents") as agents,
+        asyncio.timeout(60),
+    ):
+        assert json.loads(await gateway.ask(SUBJECT, question, timeout_s=5))["context_text"] == ""
+        await agents.announce(decided(id, story_id=f"s-{id}"))
+        while not (known := json.loads(await planning.ask(SUBJECT, question, timeout_s=5)))["context_text"]:
+            await asyncio.sleep(0.02)
+        assert "A link." in known["context_text"]
+        while not (await gateway.request("$JS.API.STREAM.INFO.CONTEXT_EVENTS"))["state"]["messages"]:
+            await asyncio.sleep(0.02)
 
 
 async def test_permitted_subjects_report_no_violation(port: int) -> None:

@@ -1,0 +1,125 @@
+"""Works off one queue: a task per item, progress acknowledgements while it runs, and the final acknowledgement."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import structlog
+
+from app.deliberation.errors import JournalUnavailable
+from app.log.journal import JetStreamJournal
+from app.log.streams import WORKER_ACK_WAIT_S
+from app.log.work_queue import QueueItem, WorkQueue
+
+LOG_UNAVAILABLE_S = 5.0
+DEFECT_S = 60.0
+
+log = structlog.get_logger(__name__)
+
+
+class ItemDeferred(Exception):
+    """The item was not worked off; it should be tried again in `delay_s` seconds."""
+
+    def __init__(self, delay_s: float) -> None:
+        super().__init__(f"deferred for {delay_s:.0f} s")
+        self.delay_s = delay_s
+
+
+class QueueWorker:
+    """Passes each item of a consumer to `work`, at most `slots` at once, and with one slot in the stream's order.
+
+    Every `progress_s` it reports progress on those in progress.
+
+    `work` returns the seconds after which the item is redelivered, or raises ItemDeferred with them. It returns None
+    once the log holds all that the item asks for; only then is it acknowledged. An error in `work` delays the item; no
+    error loses it. Items that other services published are not `sealed`.
+    """
+
+    def __init__(
+        self,
+        journal: JetStreamJournal,
+        stream: str,
+        consumer: str,
+        slots: int,
+        work: Callable[[QueueItem], Awaitable[float | None]],
+        *,
+        sealed: bool = True,
+        progress_s: float = WORKER_ACK_WAIT_S / 3,
+    ) -> None:
+        self.name = consumer
+        self._queue = WorkQueue(journal, slots, self._take, stream=stream, consumer=consumer, sealed=sealed)
+        self._work = work
+        self._progress_s = progress_s
+        self._held: dict[int, QueueItem] = {}
+        self._group: asyncio.TaskGroup | None = None
+
+    @property
+    def held(self) -> int:
+        """Items in progress."""
+        return len(self._held)
+
+    async def run(self) -> None:
+        """Take items until cancelled, then return those in progress to the queue."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                await self._queue.start()
+                group.create_task(self._queue.watch())
+                group.create_task(self._report_progress())
+        finally:
+            self._group = None
+            await self._queue.close()
+            for item in list(self._held.values()):
+                await self._queue.requeue(item)
+
+    def stop(self) -> None:
+        """Take no more items."""
+        self._queue.stop()
+
+    async def drain(self, within_s: float) -> None:
+        """Take no more items, also none on their way, and wait up to `within_s` for those in progress."""
+        await self._queue.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while self._held:  # noqa: ASYNC110 -- once per process, for seconds
+                    await asyncio.sleep(0.02)
+
+    def _take(self, item: QueueItem) -> None:
+        sequence = item.record.sequence
+        if sequence in self._held:
+            # Redelivered while in progress, for example after an outage of the log: acknowledge the newer delivery.
+            self._held[sequence] = item
+            self._queue.drop()
+            return
+        self._held[sequence] = item
+        if self._group is not None:
+            self._group.create_task(self._process(item))
+
+    async def _process(self, taken: QueueItem) -> None:
+        delay_s = await self._redelivery_delay(taken)
+        item = self._held.pop(taken.record.sequence)
+        if delay_s is None:
+            await self._queue.ack(item)
+        else:
+            await self._queue.requeue(item, delay_s)
+
+    async def _redelivery_delay(self, item: QueueItem) -> float | None:
+        subject = item.record.subject
+        try:
+            return await self._work(item)
+        except ItemDeferred as exc:
+            return exc.delay_s
+        except JournalUnavailable as exc:
+            log.info("queue_log_unavailable", subject=subject, error=str(exc))
+            return LOG_UNAVAILABLE_S
+        except Exception as exc:
+            # A named place for a broad except: a defect delays its own item and must not end the others.
+            log.error("queue_item_defect", subject=subject, exc_info=exc)
+            return DEFECT_S
+
+    async def _report_progress(self) -> None:
+        """Keep the server from redelivering items that are in progress."""
+        while True:
+            await asyncio.sleep(self._progress_s)
+            for item in list(self._held.values()):
+                await self._queue.working(item)

@@ -1,0 +1,138 @@
+"""A worker: replicas of some roles in a process without Ray, which pull tasks from NATS.
+
+A task is removed once the log holds the outcome of each of its calls. When a worker dies before, the server gives the
+task to another one, which makes the calls that the log does not hold.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+
+import structlog
+
+from app.deliberation.calls import StageRequest
+from app.deliberation.errors import InvalidRequest, JournalUnavailable
+from app.deliberation.facts import prefix
+from app.deliberation.roles import Role, roles_over_nats
+from app.log.journal import JetStreamJournal
+from app.log.queue_worker import QueueWorker
+from app.log.seal import LogSeal
+from app.log.stream_settings import ACK_WAIT_S_MIN, TASKS_STREAM, worker_consumer
+from app.log.work_queue import QueueItem
+from app.observability.process import health_server, settle_heap, stop_signal
+from serve_deployments.agent.agent import APPEND_PATIENCE_S, AgentReplica
+from serve_deployments.arguments import WorkerArgs, default_engines, load_roles, with_engines
+from serve_deployments.engine.client import Engines
+
+# Three of them within the shortest `ack_wait`, as for coordinators.
+HEARTBEAT_S = ACK_WAIT_S_MIN / 3
+# A task that is older may have been another worker's, although the server does not know it any more.
+FRESH_S = 0.5
+
+log = structlog.get_logger(__name__)
+
+
+class RoleWorker:
+    """Takes a role's tasks for its replica, as many at once as the role may have calls at engines."""
+
+    def __init__(self, replica: AgentReplica) -> None:
+        self.replica = replica
+        consumer, slots = worker_consumer(replica.name), replica.role.concurrency
+        self._queue = QueueWorker(replica.journal, TASKS_STREAM, consumer, slots, self._work, progress_s=HEARTBEAT_S)
+
+    async def run(self) -> None:
+        """Take tasks until cancelled; those in progress then go back to the queue.
+
+        Raises JournalUnavailable when the role's consumer is not declared.
+        """
+        journal, consumer = self.replica.journal, worker_consumer(self.replica.name)
+        found = await journal.request(f"$JS.API.CONSUMER.INFO.{TASKS_STREAM}.{consumer}")
+        if error := found.get("error"):
+            detail = f"{TASKS_STREAM}/{consumer}: {error.get('description')}"
+            raise JournalUnavailable(f"{detail}; declare it by `AGENTS=nats deliberate streams apply`")
+        await self.replica.listen()
+        async with asyncio.TaskGroup() as group:
+            for running in (self.replica.keep(), self.replica.engines.watch(), self._queue.run()):
+                group.create_task(running)
+
+    async def drain(self, within_s: float) -> None:
+        """Take no more tasks, and wait up to `within_s` for those in progress."""
+        await self._queue.drain(within_s)
+
+    async def _work(self, item: QueueItem) -> None:
+        request, now = StageRequest.model_validate_json(item.record.data), datetime.now(UTC)
+        again = item.deliveries > 1 or (now - request.asked_at).total_seconds() > FRESH_S
+        if not again or not await self._is_over(request, now):
+            resumed = request.resumed or again
+            await self.replica.run_stage(request.model_copy(update={"resumed": resumed}))
+        # Its prompts must not outlive it in the server's files, which an acknowledgement does not overwrite.
+        await self.replica.journal.erase(TASKS_STREAM, item.record.sequence)
+
+    async def _is_over(self, request: StageRequest, now: datetime) -> bool:
+        """Whether nobody waits for the outcomes: the deadline is over, or the deliberation has ended or was deleted."""
+        if now >= request.deadline_at:
+            return True
+        subject = prefix(request.tenant, request.deliberation_id)
+        return bool(await self.replica.journal.last([f"{subject}.end", f"{subject}.deleted"]))
+
+
+def roles_of(args: WorkerArgs) -> Mapping[str, Role]:
+    """The roles that this worker serves, with engines and concurrency; raises InvalidRequest for unknown or none."""
+    roles, engines = load_roles(args.roles_file), default_engines(args.engine_urls)
+    names = args.roles or roles_over_nats(roles, args.agents)
+    if not names:
+        raise InvalidRequest("no role runs over NATS: set AGENTS=nats, or name a role by --role", "role")
+    if unknown := next((name for name in names if name not in roles), None):
+        raise InvalidRequest(f"--role: there is no role {unknown!r}; the roles are {', '.join(roles)}", "role")
+    bound = {} if args.concurrency is None else {"concurrency": args.concurrency}
+    return {name: with_engines(roles[name], engines, args.model).model_copy(update=bound) for name in names}
+
+
+@asynccontextmanager
+async def workers_of(args: WorkerArgs) -> AsyncGenerator[Sequence[RoleWorker]]:
+    """A connected worker of each role. Waits for the log without a limit; raises JournalUnavailable if it refuses."""
+    roles = roles_of(args)
+    journal = await JetStreamJournal.connect(
+        args.nats_url, name="worker", patience_s=APPEND_PATIENCE_S, seal=LogSeal.of_environment()
+    )
+    try:
+        workers = [
+            RoleWorker(
+                AgentReplica(
+                    name,
+                    role,
+                    Engines(role.engines, connections=role.concurrency, fallback=role.fallback),
+                    journal,
+                    stream_deltas=args.stream_deltas,
+                    engine_patience_s=args.engine_patience_s,
+                )
+            )
+            for name, role in roles.items()
+        ]
+        await asyncio.gather(*(worker.replica.engines.probe() for worker in workers))
+        settle_heap()
+        yield workers
+    finally:
+        await journal.close()
+
+
+async def _run(args: WorkerArgs, connected: asyncio.Future[Sequence[RoleWorker]]) -> None:
+    async with workers_of(args) as workers, asyncio.TaskGroup() as group:
+        for worker in workers:
+            group.create_task(worker.run())
+        connected.set_result(workers)
+        log.info("worker_working", roles=[worker.replica.name for worker in workers])
+
+
+async def serve(args: WorkerArgs) -> None:
+    """Work until SIGTERM or SIGINT, then finish what is in progress for a while. Raises what `workers_of` raises."""
+    stopping = stop_signal()
+    connected: asyncio.Future[Sequence[RoleWorker]] = asyncio.get_running_loop().create_future()
+    async with health_server(args.worker_host, args.worker_port) as port, asyncio.TaskGroup() as group:
+        log.info("worker_listening", host=args.worker_host, port=port)
+        working = group.create_task(_run(args, connected))
+        await stopping.wait()
+        if connected.done():
+            await asyncio.gather(*(worker.drain(args.worker_drain_s) for worker in connected.result()))
+        working.cancel()

@@ -1,0 +1,49 @@
+"""A coordinator in a process without Ray, whose agents are workers that pull from NATS."""
+
+import asyncio
+
+import structlog
+
+from app.deliberation.errors import InvalidRequest
+from app.deliberation.roles import roles_over_nats
+from app.log.journal import JetStreamJournal
+from app.log.seal import LogSeal
+from app.observability.process import health_server, settle_heap, stop_signal
+from serve_deployments.arguments import CoordinatorArgs, load_roles
+from serve_deployments.coordinator.coordinator import CoordinatorReplica
+from serve_deployments.coordinator.fact_store import APPEND_PATIENCE_S
+from serve_deployments.coordinator.task_queue import worker_agents
+
+log = structlog.get_logger(__name__)
+
+
+def roles_of(args: CoordinatorArgs) -> tuple[str, ...]:
+    """The roles; raises InvalidRequest when one of them runs in Ray, which this process cannot reach."""
+    roles = load_roles(args.roles_file)
+    names = roles_over_nats(roles, args.agents)
+    if in_ray := next((name for name in roles if name not in names), None):
+        remedy = "give it `agents: nats` or set AGENTS=nats, or let Ray Serve run the coordinator"
+        raise InvalidRequest(f"role {in_ray} runs in Ray: {remedy}", f"roles.{in_ray}.agents")
+    return names
+
+
+async def serve(args: CoordinatorArgs) -> None:
+    """Coordinate until SIGTERM or SIGINT. Raises JournalUnavailable when the log refuses the connection."""
+    stopping = stop_signal()
+    async with health_server(args.coordinator_host, args.coordinator_port) as port, asyncio.TaskGroup() as group:
+        log.info("coordinator_listening", host=args.coordinator_host, port=port)
+        coordinating = group.create_task(_coordinate(args))
+        await stopping.wait()
+        coordinating.cancel()
+
+
+async def _coordinate(args: CoordinatorArgs) -> None:
+    journal = await JetStreamJournal.connect(
+        args.nats_url, name="coordinator", patience_s=APPEND_PATIENCE_S, seal=LogSeal.of_environment()
+    )
+    try:
+        settle_heap()
+        agents = worker_agents(journal, roles_of(args))
+        await CoordinatorReplica(journal, agents, args.coordinator_slots).serve(asyncio.Event())
+    finally:
+        await journal.close()

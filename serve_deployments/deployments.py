@@ -1,0 +1,112 @@
+"""The deployments as Ray Serve constructs them: an agent's replica and a coordinator's, with their place in Serve."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import ray
+from ray import serve
+from ray.serve.exceptions import RayServeException
+
+from app.deliberation.calls import StageRequest
+from app.deliberation.ports import Agents
+from app.deliberation.roles import Role
+from app.log.journal import JetStreamJournal
+from app.log.seal import LogSeal
+from app.observability.logs import outlast_output
+from app.observability.process import settle_heap
+from serve_deployments.agent.agent import APPEND_PATIENCE_S as AGENT_PATIENCE_S
+from serve_deployments.agent.agent import FINISH_WITHIN_S, AgentReplica
+from serve_deployments.coordinator.coordinator import CoordinatorReplica
+from serve_deployments.coordinator.fact_store import APPEND_PATIENCE_S as COORDINATOR_PATIENCE_S
+from serve_deployments.coordinator.task_queue import worker_agents
+from serve_deployments.engine.client import Engines
+from serve_deployments.identity import identity
+from serve_deployments.ray_agents import Handle, RayAgents
+from serve_deployments.ray_start import keep_replica_on_loopback
+
+
+def serve_identity() -> dict[str, Any]:
+    """The identity of this process with its place in Serve, and Ray's version."""
+    found = identity()
+    found["versions"]["ray"] = ray.__version__
+    # Tests run replicas outside of Serve.
+    with suppress(RayServeException):
+        context = serve.get_replica_context()
+        found |= {"application": context.app_name, "deployment": context.deployment, "wanted": context.world_size}
+    return found
+
+
+class Agent:
+    """The Serve deployment of one role: a handle call per stage runs its calls."""
+
+    async def __init__(
+        self,
+        name: str,
+        role: Role,
+        nats_url: str,
+        stream_deltas: bool,
+        engine_patience_s: float,
+    ) -> None:
+        outlast_output()
+        keep_replica_on_loopback()
+        journal = await JetStreamJournal.connect(
+            nats_url, name=f"agent-{name}", patience_s=AGENT_PATIENCE_S, seal=LogSeal.of_environment()
+        )
+        engines = Engines(role.engines, connections=role.concurrency, fallback=role.fallback)
+        await engines.probe()
+        self._replica = AgentReplica(
+            name,
+            role,
+            engines,
+            journal,
+            stream_deltas=stream_deltas,
+            engine_patience_s=engine_patience_s,
+            identity=serve_identity,
+        )
+        await self._replica.listen()
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._replica.keep()), loop.create_task(engines.watch())]
+        settle_heap()
+
+    async def __del__(self) -> None:
+        """Called by Serve before the replica stops: requests are over, but the calls' outcomes still count."""
+        await self._replica.finish(FINISH_WITHIN_S)
+
+    async def run_stage(self, request: bytes) -> None:
+        """See `AgentReplica.run_stage`; `request` is a StageRequest as JSON."""
+        await self._replica.run_stage(StageRequest.model_validate_json(request))
+
+
+class Coordinator:
+    """The Serve deployment that turns accepted deliberations into verdicts. It pulls; nothing calls it."""
+
+    async def __init__(self, handles: dict[str, Handle], workers: Sequence[str], nats_url: str, slots: int) -> None:
+        outlast_output()
+        keep_replica_on_loopback()
+        journal = await JetStreamJournal.connect(
+            nats_url, name="coordinator", patience_s=COORDINATOR_PATIENCE_S, seal=LogSeal.of_environment()
+        )
+        in_ray = {role: RayAgents(handle) for role, handle in handles.items()}
+        agents: dict[str, Agents] = {**in_ray, **worker_agents(journal, workers)}
+        self._replica = CoordinatorReplica(journal, agents, slots, identity=serve_identity)
+        ready = asyncio.Event()
+        # Held here and watched by check_health: Serve knows no deployment that works without being called.
+        self._serving = asyncio.get_running_loop().create_task(self._replica.serve(ready))
+        waiter = asyncio.get_running_loop().create_task(ready.wait())
+        await asyncio.wait({self._serving, waiter}, return_when=asyncio.FIRST_COMPLETED)
+        waiter.cancel()
+        self.check_health()
+        settle_heap()
+
+    def check_health(self) -> None:
+        """Called by Serve; raises when the pull loop has ended, so that the replica is replaced."""
+        if self._serving.done():
+            self._serving.result()
+            raise RuntimeError("the coordinator's pull loop has ended")
+
+    async def __del__(self) -> None:
+        """Called by Serve before the replica stops: its works are requeued at once."""
+        self._serving.cancel()
+        await asyncio.wait({self._serving})

@@ -1,0 +1,116 @@
+"""The stack without Ray: councils by workers that pull from NATS, also when workers are killed.
+
+`ray` cannot be imported in any of these processes: a package of that name that fails stands first on their path.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from app.deliberation.facts import CallFinished, decode
+from tests.conditions import until
+from tests.e2e.conftest import DELIBERATE, FAST, ONE_ROLE, SLOW, TASK, Stack, connected, start_up, stop_up
+
+pytestmark = pytest.mark.e2e
+
+COUNCILS = 8
+
+
+@pytest.fixture(scope="module")
+def without_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A data directory for processes that cannot import Ray."""
+    place = tmp_path_factory.mktemp("without-ray")
+    (place / "path" / "ray").mkdir(parents=True)
+    (place / "path" / "ray" / "__init__.py").write_text("raise ImportError('Ray is not to be imported')\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(place / "path"), os.environ.get("PYTHONPATH")])))
+        yield place / "data"
+
+
+@pytest.fixture(scope="module")
+async def stack(without_ray: Path) -> AsyncIterator[Stack]:
+    process, ready = start_up(without_ray, "--agents", "nats", "--roles", str(ONE_ROLE))
+    async with connected(process, without_ray, ready) as stack:
+        yield stack
+    assert stop_up(process) == 0
+
+
+async def recorded(stack: Stack, deliberation_id: str) -> set[str]:
+    events = [decode(record.data) for record in await stack.journal.facts("default", deliberation_id)]
+    return {f"{deliberation_id}.{event.call_id}" for event in events if isinstance(event, CallFinished)}
+
+
+@contextmanager
+def worker(stack: Stack) -> Iterator[subprocess.Popen[str]]:
+    """`deliberate worker` beside the stack."""
+    environment = {**os.environ, **stack.of_log("worker"), "VLLM_URL": stack.ready["engine_urls"][0]}
+    environment |= {"ROLES_FILE": str(ONE_ROLE), "WORKER_PORT": "0"}
+    command = [str(DELIBERATE), "worker", "--role", "DEV", "--concurrency", "16"]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            assert any("worker_working" in line for line in process.stdout)
+            yield process
+        finally:
+            process.terminate()
+            process.communicate(timeout=30)
+
+
+async def test_a_council_reaches_a_verdict(stack: Stack) -> None:
+    await stack.script(**FAST)
+    response = await stack.client.post("/deliberations", json={"task": TASK, "seed": 7}, headers={"Prefer": "wait=60"})
+    found = response.json()
+    assert found["status"] == "completed" and found["degraded"] is None and len(found["verdict"]["ranking"]) == 3
+    async with asyncio.timeout(30):
+        # A part that has just started, on a busy machine, answers late.
+        while (cluster := (await stack.client.get("/cluster")).json())["missing"]:
+            await asyncio.sleep(0.2)
+    assert [agent["role"] for agent in cluster["agents"]] == ["DEV"]
+    assert cluster["versions"]["replicas"][0]["ray"] is None and cluster["applications"] == []
+    assert (await stack.client.get("/roles/DEV")).json()["live"]["replicas"] == 1
+    assert "ray" not in {process.name for process in (stack.data_dir / "logs").iterdir()}
+
+
+async def test_a_cancelled_council_stops_its_calls(stack: Stack) -> None:
+    await stack.script(**{**SLOW, "duration_ms": 20_000})
+    (await stack.engine.delete("/simulator/calls")).raise_for_status()
+    deliberation_id = await stack.submit()
+    async with asyncio.timeout(30):
+        while (await stack.engine_calls())["started"] < 3:
+            await asyncio.sleep(0.02)
+    (await stack.client.post(f"/deliberations/{deliberation_id}/cancel")).raise_for_status()
+    async with asyncio.timeout(10):
+        while (await stack.engine_calls())["aborted"] < 3:
+            await asyncio.sleep(0.02)
+    await stack.until(deliberation_id, status="cancelled")
+
+
+async def test_of_four_workers_two_are_killed_and_nothing_is_lost(stack: Stack) -> None:
+    await stack.script(**SLOW)
+    (await stack.engine.delete("/simulator/calls")).raise_for_status()
+    with ExitStack() as started:
+        workers = [started.enter_context(worker(stack)) for _ in range(3)]
+        ids = [await stack.submit(seed=seed) for seed in range(COUNCILS)]
+        async with asyncio.timeout(60):
+            while (await stack.engine_calls())["started"] < 4 * COUNCILS:
+                await asyncio.sleep(0.02)
+        killed = stack.child("worker")["pid"]
+        for pid in (killed, workers[0].pid):
+            os.kill(pid, signal.SIGKILL)
+        before = set[str]().union(*[await recorded(stack, each) for each in ids])
+        assert len(before) >= COUNCILS
+        for each in ids:
+            found = await stack.until(each, status="completed")
+            assert found["degraded"] is None and len(found["verdict"]["ranking"]) == 3
+        asked = (await stack.engine_calls())["calls"]
+        assert {call for call in before if asked[call]["started"] != 1} == set()
+        assert {call for each in ids for call in await recorded(stack, each)} <= asked.keys()
+        ends = [record async for record in stack.journal.read("deliberations.*.*.end", 0)]
+        assert len({record.subject for record in ends}) == len(ends)
+        await until(lambda: stack.child("worker")["pid"] != killed)

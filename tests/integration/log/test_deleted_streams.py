@@ -1,0 +1,141 @@
+"""What DELETE leaves in the streams of a real nats-server is what ARCHITECTURE.md says."""
+
+import asyncio
+import base64
+import json
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from app.api.schemas import dump
+from app.deliberation.facts import CallDelta
+from app.lifecycle.context import ContextUpdated
+from app.log.journal import JetStreamJournal
+from app.log.stream_settings import TASKS_STREAM, StreamSettings
+from app.log.streams import apply, declared_streams
+from app.webhooks.attempts import DeliveryKey, RedeliveryRequested
+from serve_deployments.coordinator.task_queue import WorkerAgents
+from tests.conftest import NatsServer
+from tests.integration.agent.test_agent_replica import call
+from tests.integration.agent.test_agent_replica import request as stage_request
+from tests.integration.coordinator.test_coordinator import Replica, Role, waiting
+from tests.integration.planning.conftest import announce, plan_event, taking, until_taken
+from tests.integration.routes.test_gateway_log import gateway_on
+
+# In the task, in each answer and in the story: what a search of the streams looks for.
+TASK, ANSWER, STORY = "canary-of-the-task", "blue", "canary-of-the-story"
+MOVED = {"story_id": STORY, "from_phase": "DESIGN", "to_phase": "BUILD", "timestamp": "2026-01-01T00:00:00Z"}
+
+
+def said() -> dict[str, str]:
+    """What ARCHITECTURE.md says is left in each stream."""
+    text = (Path(__file__).parents[3] / "ARCHITECTURE.md").read_text()
+    section = text.partition("## What a deletion leaves\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| ([A-Z_, ]+) \| (.+) \|$", section, re.MULTILINE)
+    return {stream: left for names, left in rows for stream in names.split(", ")}
+
+
+async def stored(journal: JetStreamJournal, stream: str) -> list[tuple[str, str]]:
+    """Subject and payload of every message of a stream, by the server's own reads."""
+    found, sequence = list[tuple[str, str]](), 0
+    while True:
+        query = json.dumps({"seq": sequence + 1, "next_by_subj": ">"}).encode()
+        reply: dict[str, Any] = await journal.request(f"$JS.API.STREAM.MSG.GET.{stream}", query)
+        if "error" in reply:
+            return found
+        message = reply["message"]
+        sequence = message["seq"]
+        found.append((message["subject"], base64.b64decode(message.get("data", "")).decode()))
+
+
+async def until_copied(journal: JetStreamJournal, copies: dict[str, int]) -> None:
+    """Wait until these streams have as many messages."""
+    async with asyncio.timeout(20):
+        while {stream: len(await stored(journal, stream)) for stream in copies} != copies:
+            await asyncio.sleep(0.02)
+
+
+async def queue_task(journal: JetStreamJournal, deliberation_id: str, tenant: str = "default") -> None:
+    """Queue a task that no worker takes, with the deliberation's task in its prompt."""
+    message = call(1).messages[0].model_copy(update={"content": TASK})
+    asked = stage_request((call(1).model_copy(update={"messages": (message,)}),), deliberation_id=deliberation_id)
+    before = len(await stored(journal, TASKS_STREAM))
+    running = asyncio.create_task(WorkerAgents(journal, "DEV").run(asked.model_copy(update={"tenant": tenant})))
+    await until_copied(journal, {TASKS_STREAM: before + 1})
+    running.cancel()
+    await asyncio.wait({running})
+
+
+async def test_delete_empties_what_the_architecture_says(own_nats_server: NatsServer) -> None:
+    journal = await JetStreamJournal.connect(own_nats_server.url, name="tests")
+    await apply(journal, StreamSettings(ack_wait_s=6))
+    streams = [str(stream["name"]) for stream in declared_streams(StreamSettings())]
+    async with taking(own_nats_server.url):
+        await announce(journal, MOVED, "planning.story.transitioned")
+        await announce(journal, plan_event(roles=["DEV"], story_id=STORY, title=TASK, description=None))
+        await until_taken(journal)
+    ((subject, _),) = await stored(journal, "DELIBERATIONS")
+    id = subject.split(".")[2]
+
+    async def answer(_: object) -> bool:
+        return True
+
+    replica = await Replica.start(own_nats_server.url, Role(journal, answer))
+    async with asyncio.timeout(30):
+        while await waiting(journal) != (0, 0):
+            await asyncio.sleep(0.02)
+    await replica.stop()
+    delta = CallDelta(
+        deliberation_id=id, ts=datetime.now(UTC), call_id="s1-dev-001", agent_id="dev-001", attempt=1, offset=0,
+        text=ANSWER,
+    )  # fmt: skip
+    await journal.publish_view("default", delta)
+    asked = RedeliveryRequested(fact=f"deliberations.default.{id}.end", number=1, at=datetime.now(UTC))
+    await journal.write(DeliveryKey("default", id, "dlv_1").subject(asked), dump(asked))
+    updated = ContextUpdated(tenant="default", story_id=STORY, task_id=id, version_hash="9f2c")
+    await journal.publish("context.updated", dump(updated), "u1")
+    await queue_task(journal, id)
+    outcomes = sum(subject.endswith(".finished") for subject, _ in await stored(journal, "DELIBERATIONS"))
+    await until_copied(
+        journal, {"AGENT_RESULTS": outcomes, "VLLM_STREAMING": 1, "AGENT_RESPONSES": outcomes, "ORCHESTRATOR_EVENTS": 2}
+    )
+    before = {stream: await stored(journal, stream) for stream in streams}
+    assert outcomes and all(before[stream] for stream in streams if stream != "KEYS")
+
+    async with gateway_on(own_nats_server) as (_, client):
+        assert (await client.delete(f"/deliberations/{id}")).status_code == 204
+    left = {stream: await stored(journal, stream) for stream in streams}
+    await journal.close()
+
+    described = said()
+    assert set(described) == set(streams)
+    assert [stream for stream, words in described.items() if words == "nothing"] == [
+        stream for stream in described if not left[stream] and stream != "KEYS"
+    ]
+    ((subject, tombstone),) = left["DELIBERATIONS"]
+    assert described["DELIBERATIONS"] == "the tombstone: id and time" and subject.endswith(f".{id}.deleted")
+    assert json.loads(tombstone).keys() == {"type", "deliberation_id", "ts"}
+    for stream in ("WEBHOOKS", "PLANNING_EVENTS", "STORIES", "CONTEXT_EVENTS", "KEYS"):
+        assert left[stream] == before[stream], f"{stream} is not touched"
+    holding = {stream for stream, messages in left.items() if any(TASK in payload for _, payload in messages)}
+    assert holding == {"PLANNING_EVENTS"}
+    assert not any(ANSWER in payload for messages in left.values() for _, payload in messages)
+    assert all(id in payload for _, payload in left["CONTEXT_EVENTS"]) and STORY in left["STORIES"][0][1]
+
+
+async def test_a_removal_erases_its_untaken_tasks_alone_and_overwrites_them(own_nats_server: NatsServer) -> None:
+    journal = await JetStreamJournal.connect(own_nats_server.url, name="tests")
+    await apply(journal, StreamSettings(worker_roles=("DEV",)))
+    await queue_task(journal, "d1")
+    await queue_task(journal, "d2")
+    await queue_task(journal, "d1", tenant="another")
+    await journal.purge("default", "d1")
+    left = [json.loads(payload) for _, payload in await stored(journal, TASKS_STREAM)]
+    assert [(each["tenant"], each["deliberation_id"]) for each in left] == [("default", "d2"), ("another", "d1")]
+    await journal.purge("default", "d2")
+    await journal.purge("another", "d1")
+    await journal.close()
+    own_nats_server.kill()
+    files = [file for file in own_nats_server.store.rglob("*") if file.is_file()]
+    assert files and not [file for file in files if TASK.encode() in file.read_bytes()]

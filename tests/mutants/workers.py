@@ -1,0 +1,58 @@
+"""The guards of workers without Ray: where each stands, and which test notices."""
+
+from tests.mutants.guard import Guard
+
+WORKER = "serve_deployments/agent/worker.py"
+KILLED = "tests/crash/test_crash_points.py::test_a_kill_at_any_step_changes_neither_end_nor_verdict[nats-vote-process]"
+LATE = "tests/contracts/test_agents.py::test_a_task_that_nobody_waits_for_makes_no_call"
+ERASED = "tests/integration/log/test_deleted_streams.py::"
+
+WORKERS = (
+    Guard(
+        "a task is removed after its outcomes are in the log",
+        WORKER,
+        """            await self.replica.run_stage(request.model_copy(update={"resumed": resumed}))
+""",
+        """            await self.replica.journal.erase(TASKS_STREAM, item.record.sequence)
+            await self.replica.run_stage(request.model_copy(update={"resumed": resumed}))
+""",
+        KILLED,
+    ),
+    Guard(
+        "a redelivered task makes no call that is recorded",
+        WORKER,
+        "            resumed = request.resumed or again\n",
+        "            resumed = request.resumed\n",
+        KILLED,
+    ),
+    Guard(
+        "a task of an ended deliberation makes no call",
+        WORKER,
+        """        return bool(await self.replica.journal.last([f"{subject}.end", f"{subject}.deleted"]))
+""",
+        "        return subject is None\n",
+        f"{LATE}[cancelled-nats]",
+    ),
+    Guard(
+        "a task past its deadline makes no call",
+        WORKER,
+        "        if now >= request.deadline_at:\n",
+        "        if False:\n",
+        f"{LATE}[too late-nats]",
+    ),
+    Guard(
+        "a removal erases untaken tasks",
+        "app/log/journal.py",
+        """        await self._erase_matching(TASKS_STREAM, ">", of=(tenant, deliberation_id))
+""",
+        "",
+        f"{ERASED}test_a_removal_erases_its_untaken_tasks_alone_and_overwrites_them",
+    ),
+    Guard(
+        "a removal erases no task of another deliberation",
+        "app/log/journal.py",
+        "            if of is None or _deliberation_of(",
+        "            if True or _deliberation_of(",
+        f"{ERASED}test_a_removal_erases_its_untaken_tasks_alone_and_overwrites_them",
+    ),
+)
