@@ -4,7 +4,6 @@ import asyncio
 import gc
 import signal
 import socket
-import sys
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
@@ -30,15 +29,18 @@ from app.archive.database.store import Store
 from app.catalog.index import Catalog
 from app.deliberation.errors import InvalidRequest
 from app.deliberation.ports import Clock
-from app.deliberation.roles import Role
+from app.deliberation.roles import Role, roles_over_nats
 from app.deliberation.strategies import STRATEGIES
+from app.lifecycle.context import ContextHydrator
 from app.lifecycle.deliberations import Deliberations
+from app.lifecycle.lists import Lists
 from app.lifecycle.sweep import sweep
 from app.log.gateway_log import GatewayLog, JetStreamLog
 from app.log.seal import LogSeal
 from app.log.stream_settings import StreamSettings
 from app.observability import logs
 from app.observability.metrics import Metrics
+from app.observability.process import print_faults
 from app.openai.problems import OPENAI_ERRORS
 from app.openapi import document
 from app.routes.connections import BoundedProtocol, ConnectionTable, available_connections
@@ -65,7 +67,7 @@ async def _follow(journal: GatewayLog, catalog: Catalog, keyring: Keyring | None
     await journal.open()
     async with asyncio.TaskGroup() as group:
         group.create_task(catalog.follow(journal))
-        group.create_task(sweep(journal, catalog))
+        group.create_task(sweep(journal))
         if keyring is not None:
             group.create_task(keyring.follow(journal))
 
@@ -77,7 +79,7 @@ async def _wait_until_accepting(catalog: Catalog, keyring: Keyring | None, timeo
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
-            while not catalog.backlog_known or (keyring is not None and not keyring.caught_up):  # noqa: ASYNC110 -- rare
+            while not catalog.caught_up or (keyring is not None and not keyring.caught_up):  # noqa: ASYNC110 -- rare
                 await asyncio.sleep(0.01)
 
 
@@ -119,7 +121,8 @@ def gateway_over(
     access = access_of(settings, clock)
     tenant_depth_max = None if access.development else settings.tenant_in_flight_max
     backlog = Backlog(clock, settings.queue_depth_max, role_depth_max, tenant_depth_max)
-    catalog = Catalog(clock, backlog, retention_s=settings.retention_s, size_max=settings.catalog_size_max)
+    catalog = Catalog(clock, backlog, retention_s=settings.retention_s, archived=archive is not None)
+    lists = Lists(journal, catalog, archive)
     feed = Feed(
         journal,
         streams_max=settings.streams_max,
@@ -132,20 +135,22 @@ def gateway_over(
         catalog,
         roles,
         STRATEGIES,
-        retention_s=settings.retention_s,
+        kept_s=settings.kept_s,
         timeout_s=settings.deliberation_timeout_s,
         draining=feed.draining.is_set,
         archive=archive,
+        context=ContextHydrator(journal, settings.context_timeout_s) if settings.context else None,
     )
     streams = Streams(
         journal,
         catalog,
+        lists,
         feed,
         clock,
         SnapshotCache(journal, service.check_present),
         AnswerFrames(journal),
         service.archived,
-        retention_s=settings.kept_s,
+        kept_s=settings.kept_s,
         heartbeat_s=settings.heartbeat_s,
         age_max_s=settings.stream_age_max_s,
         send_timeout_s=settings.stream_send_timeout_s,
@@ -157,11 +162,18 @@ def gateway_over(
         clock=clock,
         catalog=catalog,
         deliberations=service,
+        lists=lists,
         feed=feed,
         streams=streams,
         roles=roles,
         strategies=STRATEGIES,
-        metrics=Metrics(catalog, service.outcomes, connections, partial(_refused, journal, access)),
+        metrics=Metrics(
+            catalog,
+            service.outcomes,
+            connections,
+            partial(_refused, journal, access),
+            None if service.context is None else service.context.counts,
+        ),
         cluster=SingleFlightCache[bytes](CLUSTER_FRESH_S),
     )
 
@@ -179,7 +191,8 @@ def lifespan_of(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[Gateway, None]:
-        declared = StreamSettings(settings.retention_s, settings.stream_replicas, settings.ack_wait_s)
+        workers = roles_over_nats(roles, settings.agents)
+        declared = StreamSettings(settings.retention_s, settings.stream_replicas, settings.ack_wait_s, workers)
         opened = journal or JetStreamLog(settings.nats_url, declared, seal)
         archive = None if database is None else Store(database)
         gateway = gateway_over(opened, settings, clock, roles, app.state.connections, archive)
@@ -296,7 +309,7 @@ def main() -> None:
         logs.configure(settings.log_level)
         serve(settings)
     except (ValidationError, InvalidRequest) as exc:
-        print(exc, file=sys.stderr)
+        print_faults(exc)
         raise SystemExit(2) from exc
 
 

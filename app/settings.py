@@ -1,5 +1,7 @@
 """The settings, read from the environment once; the rest of the gateway receives values."""
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -9,7 +11,8 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from app.access.keys import PEPPER_CHARS_MIN
 from app.access.origins import checked_host, checked_origin
 from app.api.webhook_targets import Rules
-from app.deliberation.specification import TIMEOUT_S_MAX
+from app.deliberation.roles import ROLE_PATTERN, ROLES_BY_COMPLEXITY, AgentRunner, Complexity
+from app.deliberation.specification import TIMEOUT_S_MAX, TOKEN_PATTERN
 from app.log.stream_settings import (
     ACK_WAIT_S_MAX,
     ACK_WAIT_S_MIN,
@@ -26,8 +29,8 @@ LOG_KEY_DESCRIPTION = (
 DATABASE_URL_DESCRIPTION = (
     "Database of the archive: `sqlite:///path` of a file, or `postgresql://user:password@host/name`."
 )
-ARCHIVE_RETENTION_DESCRIPTION = "How long the archive keeps a deliberation after its acceptance."
 ARCHIVE_RETENTION_S = 90 * DAY_S
+ARCHIVE_RETENTION_S_MAX = 10 * RETENTION_S_MAX
 PACKAGED_ROLES = Path(__file__).with_name("roles.yaml")
 
 
@@ -46,11 +49,30 @@ def listed(given: object) -> object:
     return tuple(each.strip() for each in given.split(",") if each.strip()) if isinstance(given, str) else given
 
 
+def _retentions(given: object) -> object:
+    """The seconds of each tenant in `tenant=seconds,…`; raises ValueError with the remedy."""
+    if not isinstance(given, str):
+        return given
+    found = dict[str, int]()
+    for entry in filter(None, map(str.strip, given.split(","))):
+        tenant, _, seconds = map(str.strip, entry.partition("="))
+        if re.fullmatch(TOKEN_PATTERN, tenant) is None:
+            raise ValueError(f"{entry!r} names no tenant. Write ARCHIVE_RETENTIONS as acme=604800,globex=86400.")
+        if not seconds.isdecimal() or not RETENTION_S_MIN <= int(seconds) <= ARCHIVE_RETENTION_S_MAX:
+            limits = f"from {RETENTION_S_MIN} to {ARCHIVE_RETENTION_S_MAX}"
+            raise ValueError(f"{entry!r} lacks its seconds. Write {tenant}=N in ARCHIVE_RETENTIONS, with N {limits}.")
+        if tenant in found:
+            raise ValueError(f"{tenant!r} stands twice in ARCHIVE_RETENTIONS. Give it one retention.")
+        found[tenant] = int(seconds)
+    return found
+
+
 Hosts = Annotated[tuple[str, ...], NoDecode, BeforeValidator(listed)]
 Ports = Annotated[tuple[Annotated[int, Field(ge=1, le=65_535)], ...], NoDecode, BeforeValidator(listed)]
 Origins = Annotated[tuple[Annotated[str, AfterValidator(checked_origin)], ...], NoDecode, BeforeValidator(listed)]
 
 OwnHosts = Annotated[tuple[Annotated[str, AfterValidator(checked_host)], ...], NoDecode, BeforeValidator(listed)]
+Retentions = Annotated[Mapping[str, int], NoDecode, BeforeValidator(_retentions)]
 
 
 class ProcessSettings(BaseSettings):
@@ -82,7 +104,61 @@ class WebhookRules(ProcessSettings):
         return Rules.of(self.webhook_ports, self.webhook_hosts)
 
 
-class Settings(WebhookRules):
+Roles = Annotated[
+    tuple[Annotated[str, Field(pattern=ROLE_PATTERN)], ...], NoDecode, BeforeValidator(listed), Field(min_length=1)
+]
+
+
+class PlanRules(ProcessSettings):
+    """The roles of approved plans that name none: the same for the gateway and the consumer of plans."""
+
+    plan_roles_basic: Roles = setting(
+        ROLES_BY_COMPLEXITY["basic"],
+        "Roles of a plan of complexity `basic`, or of none, that names no roles; separated by commas.",
+    )
+    plan_roles_medium: Roles = setting(ROLES_BY_COMPLEXITY["medium"], "The same, of complexity `medium`.")
+    plan_roles_complex: Roles = setting(ROLES_BY_COMPLEXITY["complex"], "The same, of complexity `complex`.")
+
+    @property
+    def plan_roles(self) -> dict[Complexity, tuple[str, ...]]:
+        """The roles by complexity."""
+        return {
+            "basic": self.plan_roles_basic,
+            "medium": self.plan_roles_medium,
+            "complex": self.plan_roles_complex,
+        }
+
+
+class ContextRules(ProcessSettings):
+    """Whether acceptances ask a context service: the same for the gateway and the consumer of plans."""
+
+    context: bool = setting(
+        False,
+        "Whether a service that answers `context.get` is asked about the story of a request with `metadata.story_id`. "
+        "Its text becomes evidence.",
+    )
+    context_timeout_s: float = setting(
+        2.0, "How long an acceptance waits for it; without an answer the work goes on.", gt=0, le=30
+    )
+
+
+class ArchiveRetention(ProcessSettings):
+    """How long the archive keeps deliberations: the archive's process removes them, and the gateway says when."""
+
+    archive_retention_s: int = setting(
+        ARCHIVE_RETENTION_S,
+        "How long the archive keeps a deliberation after its acceptance.",
+        ge=RETENTION_S_MIN,
+        le=ARCHIVE_RETENTION_S_MAX,
+    )
+    archive_retentions_s: Retentions = setting(
+        {},
+        "Tenants whose deliberations are kept for another time, as `acme=604800,globex=86400`; the limits are those "
+        "of `ARCHIVE_RETENTION`.",
+    )
+
+
+class Settings(WebhookRules, ArchiveRetention, PlanRules, ContextRules):
     """The gateway's settings: each a bound with its unit, limits and the name of its environment variable."""
 
     nats_url: str = setting(
@@ -139,30 +215,26 @@ class Settings(WebhookRules):
         le=RETENTION_S_MAX,
     )
     database_url: SecretStr | None = setting(
-        None, f"{DATABASE_URL_DESCRIPTION} Without it, deliberations are gone when they leave the log."
-    )
-    archive_retention_s: int = setting(
-        ARCHIVE_RETENTION_S, ARCHIVE_RETENTION_DESCRIPTION, ge=RETENTION_S_MIN, le=10 * RETENTION_S_MAX
+        None,
+        f"{DATABASE_URL_DESCRIPTION} Without it there are no lists, and deliberations go with the log.",
     )
     stream_replicas: int = setting(
         1, "Servers that hold each stream, as declared with `deliberate streams apply`.", ge=1, le=REPLICAS_MAX
     )
+    agents: AgentRunner = setting(
+        "ray",
+        "What runs the agents of roles that do not say it: replicas in Ray Serve, or workers that pull from NATS. The "
+        "workers' queues are declared with the streams.",
+    )
     ack_wait_s: float = setting(
         ACK_WAIT_S_MIN,
-        "Silence of a coordinator after which another takes over, as declared with the streams. Its heartbeat comes "
-        "every two seconds.",
+        "Silence of a coordinator or worker after which another takes over, as declared with the streams. Its "
+        "heartbeat comes every two seconds.",
         ge=ACK_WAIT_S_MIN,
         le=ACK_WAIT_S_MAX,
     )
     queue_depth_max: int = setting(
         2_000, "Accepted and unfinished deliberations; above it POST answers 429.", "deliberations", ge=1, le=1_000_000
-    )
-    catalog_size_max: int = setting(
-        100_000,
-        "Deliberations in lists and statistics; beyond it the oldest ended ones are removed.",
-        "deliberations",
-        ge=100,
-        le=10_000_000,
     )
     streams_max: int = setting(5_000, "Open SSE streams of this process.", "streams", ge=1, le=100_000)
     streams_per_client_max: int = setting(
@@ -200,11 +272,13 @@ class Settings(WebhookRules):
     )
     drain_timeout_s: int = setting(10, "How long open requests may take to finish after that.", ge=0, le=600)
     webhooks: bool = setting(False, "Whether requests may name a webhook; `python -m app.webhooks` must run too.")
+    planning: bool = setting(False, "Whether `python -m app.planning` runs: /readyz misses it, and /metrics shows it.")
     log_level: Literal["debug", "info", "warning", "error"] = setting(
         "info", "Lowest severity that is logged; tasks and answers are never logged above debug."
     )
 
-    @property
-    def kept_s(self) -> int:
-        """How long a deliberation can be read after its acceptance, in seconds."""
-        return self.retention_s if self.database_url is None else max(self.retention_s, self.archive_retention_s)
+    def kept_s(self, tenant: str) -> int:
+        """How long a tenant's deliberations can be read after their acceptance, in seconds."""
+        if self.database_url is None:
+            return self.retention_s
+        return max(self.retention_s, self.archive_retentions_s.get(tenant, self.archive_retention_s))

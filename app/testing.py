@@ -1,10 +1,11 @@
 """In-memory fakes, held to the same contract tests as the adapters that they replace."""
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from app.deliberation.announcements import AgentResponse, Announcement
 from app.deliberation.calls import Call, FactProblem, Usage
 from app.deliberation.driver import drive, next_moment, waits_for_calls
 from app.deliberation.engine import RunStage
@@ -14,7 +15,6 @@ from app.deliberation.facts import (
     Accepted,
     CallFinished,
     Deleted,
-    End,
     Fact,
     View,
     encode,
@@ -22,8 +22,9 @@ from app.deliberation.facts import (
     suffix,
 )
 from app.deliberation.fold import State, apply, fold
-from app.deliberation.ports import Appended, Record, StreamState
+from app.deliberation.ports import Appended, QueueState, Record, StreamState
 from app.deliberation.strategies import STRATEGIES
+from app.log.stream_settings import ARCHIVE_CONSUMER
 
 # Tests of the core start without the schemas of HTTP.
 if TYPE_CHECKING:
@@ -54,14 +55,20 @@ class _MemorySubscription:
 
 @dataclass
 class InMemoryJournal:
-    """A journal in a list. With `available = False` it raises JournalUnavailable."""
+    """A journal in a list. With `available = False` it raises JournalUnavailable.
+
+    `archived_to` is up to where an archive has acknowledged it.
+    """
 
     epoch: str = "memory"
     available: bool = True
     records: list[Record] = field(default_factory=list[Record])
     replies: dict[str, list[dict[str, Any]]] = field(default_factory=dict[str, list[dict[str, Any]]])
+    services: dict[str, Callable[[bytes], bytes]] = field(default_factory=dict[str, Callable[[bytes], bytes]])
     refused: int = 0
-    announced: dict[str, End] = field(default_factory=dict[str, End])
+    archived_to: int = 0
+    announced: dict[str, Announcement] = field(default_factory=dict[str, Announcement])
+    responses: dict[str, AgentResponse] = field(default_factory=dict[str, AgentResponse])
     _last_sequence: int = 0
     _subscriptions: list[_MemorySubscription] = field(default_factory=list[_MemorySubscription])
     _reconnect_calls: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
@@ -93,6 +100,8 @@ class InMemoryJournal:
         """See `ports.Journal.purge`."""
         self._reachable()
         subject = prefix(tenant, deliberation_id)
+        self.announced.pop(deliberation_id, None)
+        self.responses = {key: each for key, each in self.responses.items() if each.task_id != deliberation_id}
         self.records = [
             record
             for record in self.records
@@ -124,10 +133,20 @@ class InMemoryJournal:
         latest = {r.subject: r for r in self.records if any(subject_matches(p, r.subject) for p in patterns)}
         return sorted(latest.values(), key=lambda record: record.sequence)
 
-    async def announce(self, end: End) -> None:
-        """See `ports.Journal.announce`; ends are in `announced`."""
+    async def announce(self, announced: Announcement) -> None:
+        """See `ports.Journal.announce`; by id in `announced`."""
         self._reachable()
-        self.announced[end.deliberation_id] = end
+        self.announced.setdefault(announced.deliberation_id, announced)
+
+    async def respond(self, response: AgentResponse) -> None:
+        """See `ports.Journal.respond`; by call in `responses`."""
+        self._reachable()
+        self.responses.setdefault(f"{response.task_id}.{response.call_id}", response)
+
+    async def complete_responses(self, deliberation_id: str, responses: Iterable[AgentResponse]) -> None:
+        """See `ports.Journal.complete_responses`."""
+        for each in responses:
+            await self.respond(each)
 
     async def read(self, pattern: str, after: int, *, limit: int | None = None) -> AsyncIterator[Record]:
         """See `ports.Journal.read`."""
@@ -164,18 +183,26 @@ class InMemoryJournal:
         first = self.records[0].sequence if self.records else self._last_sequence + 1
         return StreamState(self.epoch, first, self._last_sequence)
 
-    async def ack_floor(self) -> int:
-        """See `ports.Journal.ack_floor`: every acceptance of this journal is acknowledged when its end is written."""
+    async def queue(self, consumer: str) -> QueueState:
+        """See `ports.Journal.queue`: an acceptance is acknowledged when its end is written, to the archive by tests."""
         self._reachable()
+        if consumer == ARCHIVE_CONSUMER:
+            return QueueState(self.archived_to, self._last_sequence - self.archived_to)
         ended = {record.subject.removesuffix("end") for record in self.records if record.tokens[3:] == ["end"]}
-        for record in self.records:
-            if record.tokens[3:] == ["accepted"] and record.subject.removesuffix("accepted") not in ended:
-                return record.sequence - 1
-        return self._last_sequence
+        accepted = [record for record in self.records if record.tokens[3:] == ["accepted"]]
+        left = [each.sequence for each in accepted if each.subject.removesuffix("accepted") not in ended]
+        return QueueState(min(left, default=self._last_sequence + 1) - 1, len(left))
 
     async def inquire(self, subject: str, *, timeout_s: float, replies_max: int = 1) -> list[dict[str, Any]]:
         """See `ports.Control.inquire`; replies are set in `replies`."""
         return self.replies.get(subject, [])[:replies_max]
+
+    async def ask(self, subject: str, data: bytes, *, timeout_s: float) -> bytes:
+        """See `ports.Control.ask`; services are set in `services`."""
+        service = self.services.get(subject)
+        if service is None:
+            raise JournalUnavailable(f"nothing listens on {subject}")
+        return service(data)
 
     async def open(self) -> None:
         """See `GatewayLog.open`: it is always open."""

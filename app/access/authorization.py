@@ -22,6 +22,8 @@ ACCESS: Mapping[str, tuple[Scope, ...] | None] = {
     "cancel_deliberation": ("submit",),
     "delete_deliberation": ("submit",),
     "create_chat_completion": ("submit", "read"),
+    "approve_plan": ("submit", "read"),
+    "get_plan": ("read",),
     "list_deliberations": ("read",),
     "get_deliberation": ("read",),
     "read_deliberation_events": ("read",),

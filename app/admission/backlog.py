@@ -2,7 +2,8 @@
 
 Depth bounds it: over all roles, of one role where roles.yaml says so, and of one tenant. While work waits, time bounds
 it too: at the measured throughput, what is ahead of a newcomer must end within `DEADLINE_SHARE` of its deadline. Work
-that would not end in time is refused, which costs nothing; accepted, it would end as `timeout`.
+that would not end in time is refused, which costs nothing; accepted, it would end as `timeout`. Batch work is ahead of
+no interactive newcomer, because its calls yield.
 
 Work waits when the oldest has waited for `WAITED_SHARE` of the newcomer's deadline. So a burst is accepted. At 30 times
 the capacity, the work accepted by then still ends within half of the deadline.
@@ -24,6 +25,7 @@ from random import random
 from app.admission.throughput import WAITED_S, Key, ThroughputEstimator
 from app.deliberation.errors import QueueFull
 from app.deliberation.ports import Clock
+from app.deliberation.specification import Priority
 
 DEADLINE_SHARE = 0.5
 WAITED_SHARE = 1 / 60
@@ -55,6 +57,7 @@ class Backlog:
         self._written: set[Key] = set()
         self._all = ThroughputEstimator()
         self._by_role = defaultdict[str, ThroughputEstimator](ThroughputEstimator)
+        self._interactive = defaultdict[str, ThroughputEstimator](ThroughputEstimator)
         self._by_tenant = defaultdict[str, ThroughputEstimator](ThroughputEstimator)
 
     @property
@@ -66,12 +69,22 @@ class Backlog:
         """The figures of all work, or of the work that needs a role; to be read only."""
         return self._all if role is None else self._by_role[role]
 
-    def hold(self, key: Key, roles: Iterable[str], accepted_at: datetime, *, begun_at: datetime | None) -> None:
+    def hold(
+        self,
+        key: Key,
+        roles: Iterable[str],
+        accepted_at: datetime,
+        *,
+        begun_at: datetime | None,
+        priority: Priority = "interactive",
+    ) -> None:
         """A deliberation is accepted and unfinished, and may have begun. Idempotent."""
         self._written.discard(key)
         now_s = self._now_s()
         if key not in self._held:
-            self._held[key] = [self._all, self._by_tenant[key[0]], *map(self.throughput, frozenset(roles))]
+            by_role = [self._by_role, self._interactive] if priority == "interactive" else [self._by_role]
+            of_roles = (work[role] for role in frozenset(roles) for work in by_role)
+            self._held[key] = [self._all, self._by_tenant[key[0]], *of_roles]
             for work in self._held[key]:
                 work.accept(key, accepted_at.timestamp(), now_s)
         if begun_at is not None:
@@ -86,16 +99,24 @@ class Backlog:
 
     def settle(self) -> None:
         """The log has been read, in another order than that of events."""
-        for work in (self._all, *self._by_role.values(), *self._by_tenant.values()):
+        for work in (self._all, *self._by_role.values(), *self._interactive.values(), *self._by_tenant.values()):
             work.settle()
 
     def admitted(self, role: str, timeout_s: int) -> int:
-        """How many deliberations of the role may be unfinished for one more with this deadline to be accepted."""
+        """How many of the role may be unfinished for one more with this deadline to be accepted, of any priority."""
         bound = min(self.depth_max, self.role_depth_max.get(role, self.depth_max))
         in_time = self._in_time(self.throughput(role), timeout_s)
         return bound if in_time is None else min(bound, int(in_time))
 
-    def check(self, roles: Iterable[str], timeout_s: int, *, key: Key | None = None, tenant: str | None = None) -> None:
+    def check(
+        self,
+        roles: Iterable[str],
+        timeout_s: int,
+        *,
+        key: Key | None = None,
+        tenant: str | None = None,
+        priority: Priority = "interactive",
+    ) -> None:
         """Raise QueueFull when a deliberation of these roles with this deadline cannot be accepted now.
 
         Without a tenant, the tenant's bound does not apply. Accepted work needs no second place.
@@ -108,14 +129,17 @@ class Backlog:
         for role in sorted(frozenset(roles)):
             needing = f" that need the role {role}"
             self._check_depth(needing, self._by_role[role], self.role_depth_max.get(role))
-            self._check_wait(needing, self._by_role[role], timeout_s)
+            ahead = self._interactive if priority == "interactive" else self._by_role
+            self._check_wait(needing, ahead[role], timeout_s)
 
     @contextmanager
-    def place(self, key: Key, roles: Iterable[str], timeout_s: int) -> Generator[None]:
+    def place(
+        self, key: Key, roles: Iterable[str], timeout_s: int, priority: Priority = "interactive"
+    ) -> Generator[None]:
         """Hold a place while an acceptance is written, or until it is heard of; raises what `check` raises."""
-        self.check(roles, timeout_s, key=key, tenant=key[0])
+        self.check(roles, timeout_s, key=key, tenant=key[0], priority=priority)
         if new := key not in self._held:
-            self.hold(key, roles, self.clock.now(), begun_at=None)
+            self.hold(key, roles, self.clock.now(), begun_at=None, priority=priority)
             self._written.add(key)
         try:
             yield

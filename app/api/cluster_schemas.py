@@ -5,7 +5,8 @@ from typing import Literal
 
 from pydantic import AwareDatetime, Field
 
-from app.api.schemas import Resource, Unreachable
+from app.api.schemas import KeyRejected, Resource, Unreachable
+from app.deliberation.specification import Priority
 
 CircuitState = Literal["closed", "open", "half_open"]
 
@@ -14,7 +15,7 @@ class MissingPart(Resource):
     """A part that did not answer, or not completely."""
 
     part: str = Field(
-        description="`log`, `catalog`, `coordinator`, `webhooks`, or a role, stream, consumer or engine by name"
+        description="`log`, `catalog`, `coordinator`, `webhooks`, `archive`, or a role, stream, consumer, engine"
     )
     detail: str
 
@@ -54,9 +55,10 @@ class ServeApplication(Resource):
 
 
 class Turn(Resource):
-    """The concurrency of a coordinator's deliberations with the same roles."""
+    """The concurrency of a coordinator's deliberations with the same roles and priority."""
 
     roles: tuple[str, ...]
+    priority: Priority = "interactive"
     begun: int
     bound: int = Field(description="The current concurrency limit, which follows their latency")
     waiting: int
@@ -81,6 +83,7 @@ class EngineOfReplica(Resource):
     circuit: CircuitState
     in_flight: int
     unreachable: Unreachable | None = Field(default=None, description="Null while it can connect to the engine")
+    key_rejected: KeyRejected | None = Field(default=None, description="Null while the engine takes its key")
 
 
 class AgentView(Resource):
@@ -105,6 +108,7 @@ class EngineLoad(Resource):
     """An engine, summed over the replicas that use it; `circuit` is the worst of theirs."""
 
     url: str = Field(description="Without user and password")
+    name: str | None = Field(default=None, description="Its name under `engines` in roles.yaml")
     roles: tuple[str, ...]
     models: tuple[str, ...]
     version: str | None
@@ -114,6 +118,9 @@ class EngineLoad(Resource):
     in_flight: int = Field(description="Requests of these replicas; requests of other clients are unknown")
     unreachable: Unreachable | None = Field(
         default=None, description="Since when and why a replica cannot connect to it; null when all can"
+    )
+    key_rejected: KeyRejected | None = Field(
+        default=None, description="Since when it refuses its key, and what to do; null when it does not"
     )
 
 
@@ -181,6 +188,15 @@ class SenderView(Resource):
     counts: Mapping[str, int]
 
 
+class ProjectorView(Resource):
+    """A process that copies deliberations to the archive."""
+
+    id: str
+    counts: Mapping[str, int] = Field(description="Deliberations since its start: written, deleted, expired, skipped")
+    pending: int = Field(description="Facts in the log that no projector has copied yet")
+    failure: str = Field(description="What it waits for; empty while it copies")
+
+
 class Cluster(Resource):
     """The status of the installation; parts that did not answer are in `missing`."""
 
@@ -195,3 +211,4 @@ class Cluster(Resource):
     streams: tuple[StreamFigures, ...]
     consumers: tuple[ConsumerFigures, ...]
     webhooks: tuple[SenderView, ...] | None = Field(description="Webhook senders; null where webhooks are off")
+    projectors: tuple[ProjectorView, ...] | None = Field(description="Null without an archive")

@@ -21,7 +21,7 @@ from starlette.routing import BaseRoute, Match
 from app.api.refusals import ConnectionClosed, HttpError
 from app.api.schemas import FieldProblem, Problem, dump
 from app.api.suggestions import did_you_mean, field_names
-from app.deliberation.errors import DeliberationError, InvalidRequest, JournalUnavailable, QueueFull
+from app.deliberation.errors import DeliberationError, InvalidRequest, JournalUnavailable, QueueFull, fault_of
 
 PROBLEM_JSON = "application/problem+json"
 RETRY_AFTER_S = 2
@@ -123,6 +123,7 @@ STATUSES: Mapping[str, tuple[int, str]] = {
     "body_timeout": (408, "The body did not arrive in time"),
     "head_timeout": (408, "The head did not arrive in time"),
     "idempotency_conflict": (409, "The Idempotency-Key was used with another body"),
+    "plan_conflict": (409, "The plan was approved with other content"),
     "still_live": (409, "The deliberation has not ended"),
     "too_many_redeliveries": (409, "The delivery was requested too often"),
     "gone": (410, "The deliberation has been removed"),
@@ -145,39 +146,11 @@ _QUOTED = re.compile("'([^']*)'")
 _BY_STATUS = {404: "not_found", 405: "method_not_allowed", 406: "not_acceptable"}
 _INTERNAL = "The gateway failed on this request; its log has the cause under the request id."
 
-_REMEDIES: Mapping[str, str] = {
-    "missing": "Add it.",
-    "extra_forbidden": "Remove it: unknown fields are refused, never ignored.",
-    "string_too_short": "Give at least {min_length} characters.",
-    "string_too_long": "Give at most {max_length} characters.",
-    "too_short": "Give at least {min_length} entries.",
-    "too_long": "Give at most {max_length} entries.",
-    "greater_than_equal": "Give {ge} or more.",
-    "greater_than": "Give more than {gt}.",
-    "less_than_equal": "Give {le} or less.",
-    "less_than": "Give less than {lt}.",
-    "string_pattern_mismatch": "Match {pattern}.",
-    "literal_error": "Give one of {expected}.",
-    "string_type": "Give a string.",
-    "int_type": "Give an integer, not a string or a fraction.",
-    "int_from_float": "Give an integer, not a fraction.",
-    "float_type": "Give a number.",
-    "bool_type": "Give true or false.",
-    "list_type": "Give a list.",
-    "dict_type": "Give an object.",
-    "model_type": "Give an object.",
-}
-
 
 def pointer(location: Sequence[int | str]) -> str:
     """A JSON pointer (RFC 6901) from a path of keys and indexes, at most POINTER_CHARS_MAX long."""
     parts = [part for part in location if part != "[key]"]  # pydantic's mark for a fault in the key itself
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)[:POINTER_CHARS_MAX]
-
-
-def _plain(value: Any) -> Any:  # noqa: ANN401 -- a bound of any type
-    """A bound as a client writes it: 2, not 2.0."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _field_problem(
@@ -187,13 +160,14 @@ def _field_problem(
     fields: Iterable[str] = (),
 ) -> FieldProblem:
     """One fault with its remedy; `fields` are the known ones where the fault is an unknown field."""
-    kind, context = str(error["type"]), {name: _plain(value) for name, value in error.get("ctx", {}).items()}
-    remedy = context.get("remedy") or _REMEDIES.get(kind, SEE_SCHEMA).format(**context)
+    kind, context = str(error["type"]), error.get("ctx", {})
+    detail, remedy = fault_of(error)
+    remedy = context.get("remedy") or remedy or SEE_SCHEMA
     if kind == "extra_forbidden":
-        remedy = did_you_mean(error["loc"][-1], fields) + remedy
+        remedy = did_you_mean(error["loc"][-1], fields).strip() or remedy
     elif kind == "literal_error":
         remedy = did_you_mean(error["input"], _QUOTED.findall(context["expected"])) + remedy
-    return FieldProblem(location=location, pointer=path, code=kind, detail=str(error["msg"]), remedy=remedy)
+    return FieldProblem(location=location, pointer=path, code=kind, detail=detail, remedy=remedy)
 
 
 def _faults(

@@ -13,6 +13,7 @@ from app.api.problems import BodyTimeout, BodyTooLarge, InvalidJson, Unsupported
 BODY_BYTES_MAX = 262_144
 BODY_TIMEOUT_S = 10.0
 JSON_DEPTH_MAX = 32
+SYNTAX_REMEDY = "Put names and texts in double quotes, and no comma before a closing bracket."
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -20,12 +21,12 @@ _Model = TypeVar("_Model", bound=BaseModel)
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     keyed = dict(pairs)
     if len(keyed) < len(pairs):
-        raise InvalidJson("An object repeats a key.")
+        raise InvalidJson("An object repeats a key. Name each field once.")
     return keyed
 
 
 def _constant(name: str) -> Any:  # noqa: ANN401 -- the parser's hook
-    raise InvalidJson(f"{name} is not JSON.")
+    raise InvalidJson(f"{name} is not JSON. Send a finite number or null.")
 
 
 def _too_deep(value: object, levels: int = JSON_DEPTH_MAX) -> bool:
@@ -45,13 +46,13 @@ def checked_json(content: bytes) -> bytes:
     try:
         parsed = json.loads(content.decode(), object_pairs_hook=_pairs, parse_constant=_constant)
     except UnicodeDecodeError as exc:
-        raise InvalidJson("The body is not UTF-8.") from exc
+        raise InvalidJson("The body is not UTF-8. Encode it as UTF-8.") from exc
     except json.JSONDecodeError as exc:
-        raise InvalidJson(f"{exc.msg} at line {exc.lineno}, column {exc.colno}.") from exc
+        raise InvalidJson(f"{exc.msg} at line {exc.lineno}, column {exc.colno}. {SYNTAX_REMEDY}") from exc
     except (RecursionError, ValueError) as exc:
-        raise InvalidJson("The body nests too deep, or contains a number that is too long.") from exc
+        raise InvalidJson("The body nests too deep, or contains a number that is too long. Send less of both.") from exc
     if _too_deep(parsed):
-        raise InvalidJson(f"The body nests deeper than {JSON_DEPTH_MAX} levels.")
+        raise InvalidJson(f"The body nests deeper than {JSON_DEPTH_MAX} levels. Send fewer levels.")
     return content
 
 
@@ -85,9 +86,16 @@ async def body_of(request: Request, model: type[_Model], context: dict[str, Any]
         media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if media != "application/json" and not media.endswith("+json"):
             raise UnsupportedMediaType("Send the body with Content-Type: application/json.")
+    return parsed_body(content, model, context)
+
+
+def parsed_body(content: bytes, model: type[_Model], context: dict[str, Any] | None = None) -> _Model:
+    """A body as `model`; an empty one reads as `{}`. Raises BodyTooLarge, InvalidJson and ValidationFailed."""
+    if len(content) > BODY_BYTES_MAX:
+        raise BodyTooLarge(f"The body exceeds {BODY_BYTES_MAX} bytes.")
     try:
         return model.model_validate_json(checked_json(content or b"{}"), context=context)
     except ValidationError as exc:
         if exc.errors(include_url=False, include_input=False)[0]["type"] == "json_invalid":
-            raise InvalidJson("The body is not strict JSON.") from exc
+            raise InvalidJson(f"The body is not strict JSON. {SYNTAX_REMEDY}") from exc
         raise body_problems(exc, model) from exc

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
+from math import ceil
 from typing import Annotated, Any, Self
 
 from fastapi import Request
@@ -26,12 +28,14 @@ from app.api.suggestions import did_you_mean
 from app.api.webhook_payloads import TERMINAL_EVENTS, WebhookEvent
 from app.api.webhook_targets import URL_CHARS_MAX, Rules, UnfitUrl, parsed
 from app.deliberation.answer_schema import SchemaRefused, rebuilt_schema
+from app.deliberation.budget import BYTES_PER_TOKEN
 from app.deliberation.engine import StrategyDefinition
-from app.deliberation.specification import TIMEOUT_S_MAX, TOKEN_PATTERN, OnDeadline
+from app.deliberation.specification import TIMEOUT_S_MAX, TOKEN_PATTERN, Amount, OnDeadline, Priority
 from app.deliberation.strategies import STRATEGIES
 
 TASK_CHARS_MAX = 32_768
 AGENTS_MAX = 32
+EVIDENCE_TOKENS_MAX = 8_192
 DEFAULT_ROLE = "DEV"
 DEFAULT_STRATEGY = "council"
 DEFAULT_SIZE = 3
@@ -39,6 +43,10 @@ SEED_MAX = 2**63 - 1
 SEED_DRAWN_MAX = 2**53 - 1
 """The largest seed that is drawn: every JSON reader keeps it, also one in which all numbers are doubles."""
 WAIT_MAX_S = 60
+_UNPRICED_REMEDY = (
+    "Leave it out, or have the operator declare the engine under `engines` of the roles file, with `prices` (0 for a "
+    "free one), and name it in the role."
+)
 KEY_PATTERN = r"^[\x21-\x7e]{1,255}$"
 
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -66,6 +74,13 @@ def _whole(given: object) -> object:
 # JSON has one kind of number, and JSON Schema calls 3.0 an integer.
 Whole = Annotated[int, BeforeValidator(_whole)]
 MaybeWhole = Annotated[int | None, BeforeValidator(_whole)]
+
+
+def _decimal(given: object) -> object:
+    return Decimal(str(given)) if isinstance(given, int | float) and not isinstance(given, bool) else given
+
+
+MaybeAmount = Annotated[Amount | None, BeforeValidator(_decimal)]
 
 
 def _as_rubric(given: object) -> object:
@@ -148,6 +163,14 @@ class BudgetRequest(RequestModel):
 
     max_tokens: MaybeWhole = Field(default=None, ge=1)
     max_calls: MaybeWhole = Field(default=None, ge=1)
+    max_cost: MaybeAmount = Field(
+        default=None,
+        gt=0,
+        le=1_000_000,
+        decimal_places=6,
+        exclude_if=lambda amount: amount is None,
+        description="In the currency of the prices; every engine of the council's roles must have them",
+    )
 
 
 def _choice_remedy(gateway: Mapping[str, Any], registry: str, given: str = "") -> str:
@@ -213,13 +236,39 @@ class WebhookRequest(RequestModel):
     metadata: Metadata = Field(default={}, description="Sent with every event, for the receiver")
 
 
+class EvidenceRequest(RequestModel):
+    """Something to show every agent before its work: a text, or the name of a source that agents may know."""
+
+    id: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="Agents name it where they rely on it")
+    title: str = Field(min_length=1, max_length=200)
+    text: str | None = Field(default=None, min_length=1, max_length=TASK_CHARS_MAX)
+    source: str | None = Field(
+        default=None, min_length=1, max_length=512, description="A citation, not a URL: nothing is fetched"
+    )
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.text is None and self.source is None:
+            remedy = {"remedy": "Give a text, a source, or both."}
+            raise PydanticCustomError("empty_evidence", "The evidence has neither text nor source", remedy)  # pyright: ignore[reportArgumentType]
+        if self.source is not None and "://" in self.source:
+            remedy = {"remedy": "Give the text itself: nothing is fetched."}
+            raise PydanticCustomError("url_source", "The source is a URL", remedy)  # pyright: ignore[reportArgumentType]
+        return self
+
+
+def evidence_tokens(text: str) -> int:
+    """Tokens that a text of evidence may take, erring upwards."""
+    return ceil(len(text.encode()) / BYTES_PER_TOKEN)
+
+
 class DeliberationRequest(RequestModel):
     """The body of `POST /deliberations`: a council of one role (`role`, `num_agents`), or a mixed one (`agents`)."""
 
     task: str = Field(min_length=1, max_length=TASK_CHARS_MAX, description="What to deliberate about")
     role: RoleName | None = Field(default=None, description="DEV if absent; not together with `agents`")
     num_agents: MaybeWhole = Field(
-        default=None, ge=1, le=AGENTS_MAX, description="3 if absent; not together with `agents`"
+        default=None, ge=1, le=AGENTS_MAX, description="3 if absent, 1 for `single`; not together with `agents`"
     )
     agents: list[AgentRequest] | None = Field(
         default=None, min_length=1, max_length=AGENTS_MAX, description="A mixed council of 1 to 32 members in all"
@@ -236,7 +285,24 @@ class DeliberationRequest(RequestModel):
     budget: BudgetRequest = BudgetRequest()
     sampling: SamplingRequest = SamplingRequest()
     seed: MaybeWhole = Field(default=None, ge=0, le=SEED_MAX, description="Drawn below 2^53 and recorded if absent")
+    priority: Priority = Field(
+        default="interactive",
+        exclude_if=lambda given: given == "interactive",
+        description="interactive: somebody waits for the verdict; batch: its calls yield to those of interactive work",
+    )
     metadata: Metadata = Field(default={}, description="For filtering lists; it does not reach the prompts")
+    evidence: list[EvidenceRequest] = Field(
+        default=[],
+        max_length=32,
+        exclude_if=lambda given: not given,
+        description=f"Shown to every agent as data, after the task; at most {EVIDENCE_TOKENS_MAX} tokens in all",
+    )
+    follows: list[Annotated[str, Field(pattern=TOKEN_PATTERN)]] = Field(
+        default=[],
+        max_length=8,
+        exclude_if=lambda given: not given,
+        description="Ids of ended deliberations: their verdicts become evidence, cut to the tokens that are left",
+    )
     webhook: WebhookRequest | None = Field(default=None, description="Receiver of the end, or of chosen events")
 
     @field_validator("task")
@@ -257,7 +323,9 @@ class DeliberationRequest(RequestModel):
         """The council as a list, in either form of the request."""
         if self.agents is not None:
             return self.agents
-        return [AgentRequest.model_construct(role=self.role or DEFAULT_ROLE, count=self.num_agents or DEFAULT_SIZE)]
+        definition = STRATEGIES.get(self.strategy)
+        default = DEFAULT_SIZE if definition is None or definition.size is None else definition.size
+        return [AgentRequest.model_construct(role=self.role or DEFAULT_ROLE, count=self.num_agents or default)]
 
     @model_validator(mode="after")
     def _agrees(self, info: ValidationInfo) -> Self:
@@ -273,11 +341,24 @@ class DeliberationRequest(RequestModel):
         if self.quorum is not None and self.quorum > self.size:
             detail = f"{self.size} agents cannot reach a quorum of {self.quorum}"
             faults.append(body_fault("/quorum", "quorum_too_large", detail, f"Give {self.size} or less."))
+        faults += _evidence_faults(self)
         if info.context is not None:
             faults += _gateway_faults(self, info.context)
         if faults:
             raise ValidationFailed(faults)
         return self
+
+
+def _evidence_faults(request: DeliberationRequest) -> list[FieldProblem]:
+    faults: list[FieldProblem] = []
+    ids = [*(each.id for each in request.evidence), *request.follows]
+    if len(set(ids)) < len(ids):
+        faults.append(body_fault("/evidence", "repeated_id", "Evidence must have different ids", "Rename one of them."))
+    tokens = sum(evidence_tokens(each.title + (each.text or "") + (each.source or "")) for each in request.evidence)
+    if tokens > EVIDENCE_TOKENS_MAX:
+        detail = f"The evidence may take {tokens} tokens"
+        faults.append(body_fault("/evidence", "too_much_evidence", detail, f"Give at most {EVIDENCE_TOKENS_MAX}."))
+    return faults
 
 
 class CancelRequest(RequestModel):
@@ -301,6 +382,12 @@ def _gateway_faults(request: DeliberationRequest, gateway: dict[str, Any]) -> li
     if request.constraints.answer_schema is not None and definition is not None and "test" in definition.steps:
         detail, remedy = f"{request.strategy} writes programs", "Leave it out, or choose another strategy."
         faults.append(body_fault("/constraints/answer_schema", "unsupported_value", detail, remedy))
+    if request.budget.max_cost is not None:
+        named = {entry.role: gateway["roles"].get(entry.role) for entry in request.roster}
+        for name, role in named.items():
+            if role is not None and (engine := role.unpriced_engine) is not None:
+                detail = f"Role {name} has an engine without prices: {engine}"
+                faults.append(body_fault("/budget/max_cost", "unpriced_role", detail, _UNPRICED_REMEDY))
     if request.webhook is not None and gateway.get("webhooks") is None:
         remedy = "Leave it out, or have the operator set WEBHOOKS and run a sender."
         faults.append(body_fault("/webhook", "webhooks_off", "This gateway sends no webhooks", remedy))

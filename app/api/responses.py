@@ -1,6 +1,7 @@
 """Declarations for the OpenAPI document: headers, problems by status, and parameters."""
 
 from collections.abc import Callable, Iterable, Mapping
+from types import UnionType
 from typing import Any
 
 from pydantic import BaseModel
@@ -45,7 +46,7 @@ HEADERS: dict[str, dict[str, Any]] = {
 
 def _example(code: str, status: int, title: str) -> dict[str, Any]:
     """An example of a problem document."""
-    fault = body_fault("/rounds", "less_than_equal", "Input should be less than or equal to 5", "Give 5 or less.")
+    fault = body_fault("/rounds", "less_than_equal", "It is too large", "Give 5 or less.")
     faults = (fault,) if code == "invalid_request" else ()
     error = ErrorAnswer(code, f"{title}.", status in (408, 429, 503), faults)
     document = problem(error, "/deliberations", "5f0c1b7e9a3d4c2b8e6f7a10")
@@ -60,7 +61,7 @@ def headers(*names: str) -> dict[str, Any]:
     return {name: {"$ref": f"#/components/headers/{name}"} for name in (*names, "X-Request-Id")}
 
 
-def answer(description: str, *names: str, model: type[BaseModel] | None = None) -> dict[str, Any]:
+def answer(description: str, *names: str, model: type[BaseModel] | UnionType | None = None) -> dict[str, Any]:
     """A declared answer with headers, and with a body if it has a `model`."""
     body = {} if model is None else {"model": model}
     return {**body, "description": description, "headers": headers(*names)}

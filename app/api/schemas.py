@@ -1,6 +1,5 @@
 """Schemas of answers: resources and problems. Events are in `event_schemas`, requests in `requests`."""
 
-from collections.abc import Mapping
 from typing import Any, Literal, Self, TypeVar
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
@@ -9,11 +8,22 @@ from app.deliberation.calls import FactProblem, Usage
 from app.deliberation.engine import StrategyDefinition
 from app.deliberation.facts import Degraded, TotalUsage, Unreachable, Verdict
 from app.deliberation.outputs import CheckOutcome, Issue, IssueResponse
-from app.deliberation.specification import AgentSpec, Budget, Constraints, Purpose, Sampling, Token, Webhook
+from app.deliberation.roles import KeyRejected
+from app.deliberation.specification import (
+    AgentSpec,
+    Budget,
+    Constraints,
+    Evidence,
+    Purpose,
+    Sampling,
+    StoryContext,
+    Token,
+    Webhook,
+)
 
 Status = Literal["pending", "in_progress", "cancelling", "completed", "failed", "cancelled", "timeout"]
 ProposalStatus = Literal["pending", "answered", "failed", "late", "skipped"]
-_Model = TypeVar("_Model", bound=BaseModel)
+StatsGroup = Literal["day", "strategy", "role", "model", "tenant"]
 # The request fields of every strategy, besides task, agents and constraints.
 _COMMON_FIELDS = ("quorum", "budget", "sampling", "seed")
 
@@ -22,6 +32,9 @@ class Resource(BaseModel):
     """Base of every answer: frozen, with every field present, null where it has no value."""
 
     model_config = ConfigDict(frozen=True, json_schema_serialization_defaults_required=True)
+
+
+_Shape = TypeVar("_Shape", bound=Resource)
 
 
 def dump(model: BaseModel) -> bytes:
@@ -137,86 +150,60 @@ class Cancellation(Resource):
     tokens_after: int = Field(description="Tokens of the calls that ended on their own after it")
 
 
-class Deliberation(Resource):
-    """A deliberation: the fold of its facts."""
+class DeliberationReceipt(Resource):
+    """What identifies a deliberation, its status and its times: all that a credential without the scope `read` sees."""
 
     id: Token
     status: Status
-    status_reason: str | None
     revision: int = Field(description="Number of facts")
-    role: str | None = Field(description="The council's role when all members share it")
-    agents: tuple[AgentSpec, ...] = Field(description="The council, sampling resolved")
-    strategy: str
-    parameters: dict[str, Any] = Field(description="Parameters of the strategy, defaults filled in")
-    rounds: int
-    task: str
-    constraints: Constraints
-    quorum: int
-    budget: Budget
-    seed: int
-    metadata: dict[str, str]
-    webhook: Webhook | None = Field(description="Receiver and event types; null without a webhook")
     created_at: AwareDatetime
     started_at: AwareDatetime | None
     ended_at: AwareDatetime | None
     deadline_at: AwareDatetime
+    last_event_id: str = Field(description="Cursor of the last fact")
+    retention_until: AwareDatetime
+    links: Links
+
+
+class DeliberationResult(DeliberationReceipt):
+    """A deliberation without what the request said and without each agent's work: its outcome, cost and times."""
+
+    status_reason: str | None
+    role: str | None = Field(description="The council's role when all members share it")
+    strategy: str
+    rounds: int
+    quorum: int
+    budget: Budget
+    seed: int
+    metadata: dict[str, str]
     progress: Progress | None
-    proposals: tuple[Proposal, ...]
     verdict: Verdict | None
     usage: TotalUsage
     degraded: Degraded | None
     problem: FactProblem | None
     cancellation: Cancellation | None = Field(description="Null unless a client requested to cancel it before its end")
-    last_event_id: str = Field(description="Cursor of the last fact")
-    retention_until: AwareDatetime
-    links: Links
-    withheld: tuple[str, ...] = Field(
-        default=(),
-        description="Names of the fields left empty by `view=summary`, or for a credential without the scope `read`",
+
+
+class Deliberation(DeliberationResult):
+    """A deliberation: the fold of its facts."""
+
+    task: str
+    agents: tuple[AgentSpec, ...] = Field(description="The council, sampling resolved")
+    parameters: dict[str, Any] = Field(description="Parameters of the strategy, defaults filled in")
+    constraints: Constraints
+    evidence: tuple[Evidence, ...] = Field(
+        description="Given, the verdict of a deliberation that it follows, or what the context service knew"
     )
+    context: StoryContext | None = Field(
+        description="What the context service answered about `metadata.story_id`; null where it was not asked"
+    )
+    webhook: Webhook | None = Field(description="Receiver and event types; null without a webhook")
+    proposals: tuple[Proposal, ...]
 
 
-# What stands in place of each field that shows content, for a caller without the scope `read`.
-_WITHHELD: Mapping[str, Any] = {
-    "status_reason": None,
-    "role": None,
-    "agents": (),
-    "strategy": "",
-    "parameters": {},
-    "rounds": 0,
-    "task": "",
-    "constraints": Constraints(rubric=(), timeout_seconds=0),
-    "quorum": 0,
-    "budget": Budget(),
-    "seed": 0,
-    "metadata": {},
-    "webhook": None,
-    "progress": None,
-    "proposals": (),
-    "verdict": None,
-    "usage": TotalUsage(),
-    "degraded": None,
-    "problem": None,
-    "cancellation": None,
-}
-_SHOWN = frozenset(
-    {"id", "status", "revision", "created_at", "started_at", "ended_at", "deadline_at"}
-    | {"last_event_id", "retention_until", "links", "withheld"}
-)
-assert _SHOWN ^ Deliberation.model_fields.keys() == _WITHHELD.keys(), "each field is either shown or withheld"
-
-
-def without_content(found: Deliberation) -> Deliberation:
-    """The resource for a caller that lacks the scope `read`: what identifies it, its status and its times."""
-    return found.model_copy(update={**_WITHHELD, "withheld": tuple(_WITHHELD)})
-
-
-_NOT_IN_SUMMARY = ("agents", "parameters", "task", "constraints", "webhook", "proposals")
-
-
-def without_details(found: Deliberation) -> Deliberation:
-    """The resource without what the request said and without each agent's work: its outcome, cost and times."""
-    return found.model_copy(update={**{name: _WITHHELD[name] for name in _NOT_IN_SUMMARY}, "withheld": _NOT_IN_SUMMARY})
+def narrowed(found: Resource, shape: type[_Shape]) -> _Shape:
+    """The fields of a resource that `shape`, one of its bases, has."""
+    return shape.model_construct(**{name: getattr(found, name) for name in shape.model_fields})
 
 
 class AgentCount(Resource):
@@ -250,7 +237,7 @@ class DeliberationPage(Resource):
 
 
 class ReplicaBounds(Resource):
-    """Autoscaling bounds of a role's replicas."""
+    """Autoscaling bounds of a role's replicas; with a `min` of 0 they start at the role's first use."""
 
     min: int
     max: int
@@ -260,11 +247,15 @@ class EngineView(Resource):
     """An engine as a replica of the role sees it."""
 
     url: str
+    name: str | None = Field(default=None, description="Its name under `engines` in roles.yaml")
     healthy: bool
     circuit: Literal["closed", "open", "half_open"] = Field(description="Open: it failed and gets no calls for a while")
     models: tuple[str, ...]
     unreachable: Unreachable | None = Field(
         default=None, description="Since when and why a replica cannot connect to it; null when all can"
+    )
+    key_rejected: KeyRejected | None = Field(
+        default=None, description="Since when it refuses its key, and what to do; null when it does not"
     )
 
 
@@ -279,12 +270,15 @@ class LiveRole(Resource):
 
 
 class RoleResource(Resource):
-    """A role as declared, with its live replicas; `live` is null when no replica answered."""
+    """A role as declared, with its live replicas; `live` is null when no replica answered, or none runs yet."""
 
     name: str
     persona: str
     model: str | None = Field(description="As declared; null selects the first model of the engine")
-    engines: tuple[str, ...] = Field(description="As declared; empty selects the default engines")
+    engines: tuple[str, ...] = Field(description="URLs of the first choice; empty selects the default engines")
+    fallback: tuple[str, ...] = Field(
+        default=(), description="URLs of engines that are asked while none of the first choice can take a call"
+    )
     sampling: Sampling
     replicas: ReplicaBounds
     concurrency: int
@@ -331,7 +325,10 @@ class StrategyList(Resource):
 
 
 class Durations(Resource):
-    """Seconds from acceptance to the end of completed deliberations; null without any."""
+    """Seconds from acceptance to the end of completed deliberations; null without any.
+
+    A percentile is the mean of the durations that differ from it by less than 10 %.
+    """
 
     mean: float | None
     p50: float | None
@@ -347,17 +344,50 @@ class Tokens(Resource):
     cached_tokens: int
 
 
-class Stats(Resource):
-    """Counts over the retained deliberations."""
+class Figures(Resource):
+    """Counts by status, and figures over what has ended."""
 
     total: int
-    active: int
+    active: int = Field(description="Accepted and unfinished, as of now")
     completed: int
     failed: int
     cancelled: int
     timeout: int
     seconds: Durations
     tokens: Tokens
+    agreement: float | None = Field(description="Mean agreement of the verdicts that have one; null without any")
+    degraded_share: float | None = Field(description="Share of what ended that ended degraded; null without any")
+
+
+class Wins(Resource):
+    """How often a role or a model won, of the verdicts with a winner in which it took part."""
+
+    won: int
+    decided: int
+    rate: float | None = Field(description="`won` of `decided`; null without any")
+
+
+class GroupFigures(Figures):
+    """The figures of one group. Those of a role or a model have its own tokens."""
+
+    name: str = Field(
+        description="The day in UTC, or the name of the strategy, role, model or tenant, cut after 200 characters"
+    )
+    wins: Wins | None = Field(description="Null unless the groups are roles or models")
+
+
+class Stats(Figures):
+    """Statistics of the deliberations that were accepted from `from` on and before `to`."""
+
+    model_config = ConfigDict(serialize_by_alias=True, validate_by_name=True, validate_by_alias=True)
+
+    from_: AwareDatetime = Field(alias="from")
+    to: AwareDatetime
+    by: StatsGroup | None
+    groups: tuple[GroupFigures, ...] = Field(
+        description="In the order of their names. A deliberation counts in each of its roles and models; a model's "
+        "deliberations count after their end"
+    )
 
 
 class Health(Resource):

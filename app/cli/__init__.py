@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from app.cli import ask, bench, cluster, deliveries, show, status, strategies, watch
-from app.cli.admin import archive, context, keys, openapi, simulator, streams, webhooks
+from app.cli import ask, bench, cluster, deliveries, plan, show, status, strategies, watch
+from app.cli.admin import archive, context, keys, openapi, simulator, streams, transfer, webhooks, worker
 from app.cli.exits import EXIT_HELP, CommandLine
 from app.cli.stack import demo, up
 
@@ -24,11 +24,15 @@ _ANY_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
 for command in (up.up, demo.demo, ask.ask, watch.watch):
     cli.command(epilog=EXIT_HELP)(command)
 cli.command("list", epilog=EXIT_HELP)(show.list_deliberations)
-for command in (show.show, show.cancel, show.delete, deliveries.deliveries, deliveries.redeliver):
+for command in (show.stats, show.show, show.cancel, show.delete, deliveries.deliveries, deliveries.redeliver):
     cli.command(epilog=EXIT_HELP)(command)
 for command in (status.status, show.roles, strategies.strategies, cluster.cluster, openapi.openapi):
     cli.command(epilog=EXIT_HELP)(command)
+cli.command("export", epilog=EXIT_HELP)(transfer.export_command)
+cli.command("import", epilog=EXIT_HELP)(transfer.import_command)
 cli.command("simulator", context_settings=_ANY_ARGUMENTS, add_help_option=False)(simulator.simulator)
+cli.command("worker", context_settings=_ANY_ARGUMENTS, add_help_option=False)(worker.worker)
+cli.add_typer(plan.plan_cli, name="plan")
 cli.add_typer(context.context_cli, name="context")
 cli.add_typer(streams.streams_cli, name="streams")
 cli.add_typer(keys.keys_cli, name="keys")

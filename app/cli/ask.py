@@ -14,27 +14,30 @@ from rich.text import Text
 from app.api.schemas import Deliberation
 from app.cli.client import GatewayClient, GatewayRefused, JsonObject, parsed
 from app.cli.exits import CommandError, Exit, cause, exit_of, naming_options, output, run
+from app.cli.ids import full_id
 from app.cli.options import ApiKeyOption, JsonOption, StackOption, UrlOption, nested_values, pairs
 from app.cli.render.ranking import deliberation_report
 from app.cli.render.silence import heartbeats, print_to_stderr
 from app.cli.target import gateway_client
 from app.cli.watch import print_events, until_ended, watch_deliberation
-from app.deliberation.specification import OnDeadline
+from app.deliberation.specification import OnDeadline, Priority
 
 _OPTIONS = {
     "/task": "TASK",
     "/num_agents": "--agents",
     "/agents": "--council",
     "/parameters": "--parameter {}",
-    "/constraints/rubric": "--rubric",
+    "/constraints/rubric": "--rubric {}",
     "/constraints/requirements": "--requirement",
     "/constraints/timeout_seconds": "--timeout",
     "/constraints/on_deadline": "--on-deadline",
     "/budget/max_tokens": "--budget-tokens",
     "/budget/max_calls": "--budget-calls",
+    "/budget/max_cost": "--budget-cost",
     "/sampling/temperature": "--temperature",
     "/sampling/max_tokens": "--max-tokens",
     "/metadata": "--meta {}",
+    "/follows": "--follows",
     "/webhook": "--webhook",
     "Idempotency-Key": "--idempotency-key",
     **{f"/{name}": f"--{name}" for name in ("role", "strategy", "rounds", "quorum", "seed")},
@@ -48,6 +51,8 @@ def parse_council(text: str) -> list[JsonObject]:
         role, _, count = entry.strip().partition(":")
         if not role or (count and not count.isdecimal()):
             raise typer.BadParameter(f"--council takes ROLE:COUNT,ROLE:COUNT, not {text!r}")
+        if count and not int(count):
+            raise typer.BadParameter(f"--council: the count of {role} is 0; give 1 or more, or leave {role} out")
         agents.append({"role": role, "count": int(count or 1)})
     return agents
 
@@ -106,12 +111,14 @@ async def _ask(
     as_json: bool,
 ) -> Exit:
     async with gateway:
+        if "follows" in body:
+            body = {**body, "follows": [await full_id(gateway, id) for id in body["follows"]]}
         async with heartbeats(lambda: f"still waiting for {gateway.url} to accept it", print_to_stderr):
             resource = await _submit(gateway, body, idempotency_key)
         deliberation_id = str(resource["id"])
         if detach:
             return output(resource, lambda: Text(deliberation_id), as_json=as_json)
-        if resource.get("withheld"):
+        if "task" not in resource:
             raise _unreadable(deliberation_id)
         try:
             if not live:
@@ -144,7 +151,7 @@ async def _submit(gateway: GatewayClient, body: JsonObject, idempotency_key: str
             error.remedy = f"`deliberate strategies {body.get('strategy', 'council')}` lists its parameters"
         elif any(fault.field == "--strategy" for fault in error.fields):
             error.remedy = "`deliberate strategies` describes them"
-        elif any(fault.field in ("--role", "--council") for fault in error.fields):
+        elif any("role" in fault.detail for fault in error.fields):
             error.remedy = "`deliberate roles` describes them"
         raise
 
@@ -167,7 +174,7 @@ def ask(
     as_json: JsonOption = False,
     file: Annotated[str | None, typer.Option(metavar="PATH", help="Read the task from a file; - is stdin.")] = None,
     role: Annotated[str | None, typer.Option(help="Role of every agent. (default: DEV)")] = None,
-    agents: Annotated[int | None, typer.Option(metavar="N", help="Number of agents. (default: 3)")] = None,
+    agents: Annotated[int | None, typer.Option(metavar="N", help="Number of agents. (default: 3, of single 1)")] = None,
     council: CouncilOption = None,
     strategy: Annotated[str | None, typer.Option(help="See `deliberate strategies`. (default: council)")] = None,
     parameter: ParameterOption = None,
@@ -184,10 +191,18 @@ def ask(
     quorum: Annotated[int | None, typer.Option(help="Number of answers that a stage needs.")] = None,
     budget_tokens: Annotated[int | None, typer.Option(help="Token limit of all calls together.")] = None,
     budget_calls: Annotated[int | None, typer.Option(help="Limit on the number of calls.")] = None,
+    budget_cost: Annotated[float | None, typer.Option(help="Limit on the cost, in the currency of the prices.")] = None,
     meta: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Metadata; repeatable.")] = None,
+    follows: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ID", help="An ended deliberation to build on; repeatable."),
+    ] = None,
     webhook: Annotated[str | None, typer.Option(metavar="URL", help="Receiver of a signed webhook at the end.")] = None,
     detach: Annotated[bool, typer.Option("--detach", "--no-wait", help="Print the id and exit at once.")] = False,
     watch: Annotated[bool | None, typer.Option(help="Show it live. (default: in a terminal)")] = None,
+    priority: Annotated[
+        Priority | None, typer.Option(help="Whether its calls yield to interactive work. (default: interactive)")
+    ] = None,
     idempotency_key: Annotated[str | None, typer.Option(help="A repeat with this key returns the same one.")] = None,
 ) -> None:
     """Submit a task and wait for the verdict.
@@ -213,10 +228,12 @@ def ask(
             on_deadline=on_deadline,
         ),
         quorum=quorum,
-        budget=_given(max_tokens=budget_tokens, max_calls=budget_calls),
+        budget=_given(max_tokens=budget_tokens, max_calls=budget_calls, max_cost=budget_cost),
         sampling=_given(temperature=temperature, max_tokens=max_tokens),
         seed=seed,
+        priority=priority,
         metadata=pairs(meta or [], "--meta"),
+        follows=follows,
         webhook=_given(url=webhook),
     )
     live = watch if watch is not None else sys.stdout.isatty() and not as_json

@@ -30,6 +30,7 @@ _REMEDIES = {
     "invalid_cursor": "omit it to read from the beginning",
     "unknown_role": "`deliberate roles` lists the roles",
     "unknown_strategy": "`deliberate strategies` lists the strategies",
+    "plan_conflict": "give the plan another plan_id",
     "idempotency_conflict": "send the same body, or another --idempotency-key",
     "queue_full": "try again later",
     "unauthenticated": "give a valid key by --api-key or DELIBERATE_API_KEY; `deliberate keys create` makes one",
@@ -198,6 +199,10 @@ class GatewayClient:
         """Request another attempt of a delivery; returns the delivery."""
         return await self._request("POST", f"/deliberations/{deliberation_id}/deliveries/{delivery_id}/redeliver")
 
+    async def approve(self, plan: JsonObject) -> JsonObject:
+        """POST a plan; returns the resource. Its id is its key, so the same plan may be sent again."""
+        return await self._request("POST", "/plans", body=plan)
+
     async def read(self, path: str, params: Mapping[str, Any] | None = None) -> JsonObject:
         """The JSON of a GET, such as /roles or /strategies."""
         return await self._request("GET", path, params=params)
@@ -229,6 +234,16 @@ class GatewayClient:
             if page["ended"] or page["next"] == after:
                 return found
             after = page["next"]
+
+    async def deleted_ids(self) -> list[str]:
+        """The ids of deleted deliberations whose tombstones the log holds."""
+        found, after, more = list[str](), "0", True
+        while more:
+            params = {"after": after, "types": "deliberation.deleted", "limit": _EVENTS_ON_PAGE}
+            page = await self._request("GET", "/events", params=params, headers={"Accept": "application/json"})
+            found += [item["deliberation_id"] for item in page["items"]]
+            after, more = page["next"], len(page["items"]) == _EVENTS_ON_PAGE
+        return found
 
     async def follow(
         self,

@@ -6,8 +6,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from app.api.cluster_schemas import Cluster, EngineLoad
+from app.api.cluster_schemas import Cluster, EngineLoad, ProjectorView, Turn
 from app.cli.options import ApiKeyOption, JsonOption, StackOption, UrlOption
+from app.cli.render.lanes import is_simulated
 from app.cli.render.ranking import plain
 from app.cli.show import print_resource
 
@@ -32,9 +33,20 @@ def versions_text(found: Cluster) -> str:
 
 
 def engine_text(engine: EngineLoad) -> str:
-    """The load and the version of an engine."""
+    """The name, the load and the version of an engine."""
     version = f", version {engine.version}" if engine.version else ""
-    return f"{engine.in_flight} in flight, circuit {engine.circuit}{version}; {', '.join(engine.roles)}"
+    name = f"{engine.name}: " if engine.name else ""
+    return f"{name}{engine.in_flight} in flight, circuit {engine.circuit}{version}; {', '.join(engine.roles)}"
+
+
+def projector_text(projector: ProjectorView) -> str:
+    """How far behind a projector is, and what it waits for."""
+    waits = f"; waits: {projector.failure}" if projector.failure else ""
+    return f"{projector.counts.get('written', 0)} copied, {projector.pending} facts behind{waits}"
+
+
+def _kind(turn: Turn) -> str:
+    return " ".join((*turn.roles, *(("batch",) if turn.priority == "batch" else ())))
 
 
 def _work(found: Cluster) -> Iterator[tuple[str, str, str]]:
@@ -45,13 +57,13 @@ def _work(found: Cluster) -> Iterator[tuple[str, str, str]]:
             yield "", role.role, f"{role.depth} of {role.admitted} admitted; {_rate(role.ended_per_s)}"
     for coordinator in found.coordinators:
         turns = "".join(
-            f"; {' '.join(turn.roles)}: {turn.begun} of {turn.bound} started, {turn.waiting} waiting"
+            f"; {_kind(turn)}: {turn.begun} of {turn.bound} started, {turn.waiting} waiting"
             for turn in coordinator.turns
             if turn.begun or turn.waiting
         )
         yield "coordinator", coordinator.id, f"{coordinator.in_hand} running of {coordinator.bound}{turns}"
     for agent in found.agents:
-        simulated = ", simulated" if agent.simulated else ""
+        simulated = ", simulated" if agent.simulated and not is_simulated(agent.model) else ""
         figures = f"{agent.running} calls of {agent.concurrency}, {agent.waiting} waiting; {agent.model}{simulated}"
         yield f"agent {agent.role}", agent.id, figures
     for engine in found.engines:
@@ -67,6 +79,8 @@ def _log(found: Cluster) -> Iterator[tuple[str, str, str]]:
         yield "consumer", consumer.name, figures
     for sender in found.webhooks or ():
         yield "webhooks", sender.id, f"{sender.in_flight} in flight, {sender.waiting} waiting"
+    for projector in found.projectors or ():
+        yield "archive", projector.id, projector_text(projector)
     yield "versions", "gateway", versions_text(found)
     for replicas in found.versions.replicas:
         yield "", "replicas", f"{replicas.product}, Python {replicas.python}, Ray {replicas.ray}"

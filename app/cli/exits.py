@@ -4,9 +4,9 @@
 |------|---------|
 | 0    | success; the deliberation that the command waited for is completed |
 | 1    | the deliberation failed or timed out, or a check found a difference (`streams`, `openapi --check`) |
-| 2    | usage: an option or argument is invalid; nothing was sent |
+| 2    | usage: an option or argument is not valid, whoever found it; nothing was started |
 | 3    | unreachable: no gateway (or NATS) answers, or it cannot serve now (5xx) |
-| 4    | refused: the gateway answered 4xx; the fields and the remedy are on stderr |
+| 4    | refused: the gateway answered 4xx for another reason, such as the key, the id or its load |
 | 5    | the deliberation was cancelled |
 | 130  | interrupted by Ctrl-C (128 + signal: 143 for SIGTERM); a submitted deliberation continues |
 
@@ -127,12 +127,14 @@ def naming_options(options: Mapping[str, str]) -> Generator[None]:
     """Name a command's options in place of the request's fields that an error of the gateway names.
 
     `options` maps the beginning of a JSON pointer, or a parameter's name, to an option; `{}` in it is the pointer's
-    rest. A field that no option sets keeps its name.
+    rest. A field that no option sets keeps its name. A refusal of options alone is an error of usage.
     """
     try:
         yield
     except CommandError as error:
         named = {fault.field: _option_of(fault.field, options) for fault in error.fields}
+        if error.exit_code is Exit.REFUSED and named and all(option != field for field, option in named.items()):
+            error.exit_code = Exit.USAGE
         error.fields = [fault._replace(field=named[fault.field]) for fault in error.fields]
         # A parameter's name may be a word of the sentence; a pointer is none.
         for pointer in sorted((each for each in named if each.startswith("/")), key=len, reverse=True):
@@ -170,6 +172,8 @@ def _usage_error(error: typer.exceptions.TyperException) -> CommandError:
     """An error of usage, with the closest option, and the command that lists the options as its remedy."""
     close: Sequence[str] = getattr(error, "possibilities", None) or ()
     detail = f"{error.message}. Did you mean {close[0]}?" if close else error.format_message()
+    # The words of typer's validator, which no user knows.
+    detail = detail.replace("Value error, ", "").replace("Input should be ", "it must be ")
     context: typer.Context | None = getattr(error, "ctx", None)
     command = "deliberate" if context is None else context.command_path
     remedy = f"`{command} --help` shows what it takes"

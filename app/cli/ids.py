@@ -2,6 +2,7 @@
 
 from contextlib import aclosing
 from datetime import UTC, datetime
+from typing import NoReturn
 
 from app.api.schemas import DeliberationPage, DeliberationSummary
 from app.cli.client import GatewayClient, parsed
@@ -17,7 +18,7 @@ _CANDIDATES_MAX = 10
 
 
 async def full_id(gateway: GatewayClient, given: str) -> str:
-    """The id of the one deliberation that `given` names.
+    """The id of the one deliberation that `given` names, deleted or not.
 
     Raises CommandError when no deliberation or more than one begins with `given`, and lists these.
     """
@@ -34,6 +35,10 @@ async def full_id(gateway: GatewayClient, given: str) -> str:
             searched += len(items)
             if searched >= _SEARCHED_MAX or any(item.id == given for item in items):
                 break
+    if not found:
+        deleted = [id for id in await gateway.deleted_ids() if id.startswith(given)]
+        # The gateway says what became of it.
+        return deleted[0] if len(deleted) == 1 else _unknown(given, deleted)
     return _the_one(given, found)
 
 
@@ -44,14 +49,17 @@ def _newest(items: tuple[DeliberationSummary, ...]) -> str:
     return items[0].id
 
 
+def _unknown(given: str, deleted: list[str]) -> NoReturn:
+    detail = f"no deliberation that is kept has an id that begins with {given!r}"
+    fields = [FieldFault(id, "it is deleted") for id in deleted[:_CANDIDATES_MAX]]
+    remedy = "`deliberate list` shows the deliberations that are kept"
+    raise CommandError(Exit.REFUSED, "gone" if deleted else "not_found", detail, fields=fields, remedy=remedy)
+
+
 def _the_one(given: str, found: list[DeliberationSummary]) -> str:
     ids = [item.id for item in found]
     if given in ids or len(ids) == 1:
         return given if given in ids else ids[0]
-    if not ids:
-        detail = f"no deliberation has an id that begins with {given!r}"
-        remedy = "`deliberate list` shows the deliberations of this gateway"
-        raise CommandError(Exit.REFUSED, "not_found", detail, remedy=remedy)
     now = datetime.now(UTC)
     candidates = [
         FieldFault(item.id, f"{item.status}, {age_text(item.created_at, now)} old: {line_of(item.task, 60)}")

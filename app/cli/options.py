@@ -10,11 +10,22 @@ from urllib.parse import urlsplit
 
 import typer
 
+import app
 from app.deliberation.errors import InvalidToken, JournalUnavailable
+from app.deliberation.roles import AgentRunner
 from app.deliberation.specification import checked_token
 
 URL_VARIABLE = "DELIBERATE_URL"
 DATA_DIR = Path(".deliberate")
+PACKAGED_ROLES = Path(app.__file__).with_name("roles.yaml")
+
+RolesOption = Annotated[
+    Path | None, typer.Option("--roles", envvar="ROLES_FILE", help="File with the roles; default: the packaged roles.")
+]
+AgentsOption = Annotated[
+    AgentRunner,
+    typer.Option("--agents", envvar="AGENTS", help="What runs the agents: Ray Serve, or workers that pull from NATS."),
+]
 
 
 def _checked_token(value: str, field: str) -> str:

@@ -1,7 +1,7 @@
-"""`deliberate list | show | cancel | delete | roles`: reads and changes resources of a gateway and prints them."""
+"""`deliberate list | stats | show | cancel | delete | roles`: reads, changes and prints resources of a gateway."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -16,15 +16,23 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from app.api.schemas import Deliberation, DeliberationPage, DeliberationSummary, RoleList, RoleResource
+from app.api.schemas import (
+    Deliberation,
+    DeliberationPage,
+    DeliberationSummary,
+    EngineView,
+    RoleList,
+    RoleResource,
+    Stats,
+)
 from app.cli.client import GatewayClient, GatewayRefused, JsonObject, parsed
 from app.cli.exits import Exit, naming_options, output, print_json, run
 from app.cli.ids import full_id
 from app.cli.options import ApiKeyOption, IdArgument, JsonOption, StackOption, UrlOption, pairs
+from app.cli.render.figures import stats_text
 from app.cli.render.lanes import is_simulated
 from app.cli.render.overview import overview_table
 from app.cli.render.panels import seconds, style_of
-from app.cli.render.prose import printable
 from app.cli.render.ranking import age_text, brief, deliberation_report, duration_s, plain, status_text
 from app.cli.render.transcript import EVENT_TYPES, transcript
 from app.cli.target import gateway_client
@@ -38,9 +46,11 @@ _TASK_WIDTH_MIN = 22
 _TASK_CHARS_MAX = 60
 _FILTERS = {
     **{name: f"--{name}" for name in ("status", "role", "strategy", "limit", "cursor")},
+    "q": "--search",
     "created_after": "--created-after",
     "created_before": "--created-before",
     "metadata": "--meta {}",
+    **{name: f"--{name}" for name in ("from", "to", "by")},
 }
 
 
@@ -54,13 +64,19 @@ def print_resource(
     *,
     as_json: bool,
     params: JsonObject | None = None,
+    unknown: str | None = None,
 ) -> NoReturn:
-    """Read a resource of the gateway, print it as JSON or `rendered`, and exit."""
+    """Read a resource of the gateway, print it as JSON or `rendered`, and exit. `unknown` is the remedy for a 404."""
 
     async def work() -> Exit:
         async with gateway_client(url, data_dir, api_key) as gateway:
-            with naming_options(_FILTERS):
-                document = await gateway.read(path, params)
+            try:
+                with naming_options(_FILTERS):
+                    document = await gateway.read(path, params)
+            except GatewayRefused as error:
+                if error.code == "not_found":
+                    error.remedy = unknown or error.remedy
+                raise
         return output(document, lambda: rendered(parsed(model, document)), as_json=as_json)
 
     run(work, as_json=as_json)
@@ -86,14 +102,17 @@ def _row(found: DeliberationSummary, id: str, now: datetime, *, strategy: bool) 
     ]
 
 
-def deliberations_table(page: DeliberationPage, now: datetime) -> Table:
+def deliberations_table(page: DeliberationPage, now: datetime) -> RenderableType:
     """One row per deliberation of a page; strategies if they differ, and the option for the next page."""
+    if not page.items:
+        return Text("no deliberations", "dim")
     strategies_differ = len({found.strategy for found in page.items}) > 1
     more = f"more: --cursor {page.next_cursor}" if page.next_cursor else None
     table = Table(box=None, pad_edge=False, caption=more, caption_justify="left")
     for column in ("id", "status", "age", "took"):
         table.add_column(column, no_wrap=True)
-    table.add_column("council", max_width=_COUNCIL_WIDTH_MAX)
+    # A cell begins with the strategy where they differ: `vote 3×DEV`.
+    table.add_column("strategy" if strategies_differ else "council", max_width=_COUNCIL_WIDTH_MAX)
     table.add_column("task", ratio=1, min_width=_TASK_WIDTH_MIN)
     for id, found in zip(short_ids([item.id for item in page.items]), page.items, strict=True):
         table.add_row(*_row(found, id, now, strategy=strategies_differ), brief(found.task, _TASK_CHARS_MAX))
@@ -105,6 +124,9 @@ def list_deliberations(
     data_dir: StackOption = None,
     api_key: ApiKeyOption = None,
     as_json: JsonOption = False,
+    search: Annotated[
+        str | None, typer.Option(metavar="WORDS", help="Only with these words in the task, the verdict or an answer.")
+    ] = None,
     status: Annotated[str | None, typer.Option(help="Only with this status.")] = None,
     role: Annotated[str | None, typer.Option(help="Only with an agent of this role.")] = None,
     strategy: Annotated[str | None, typer.Option(help="Only with this strategy.")] = None,
@@ -116,6 +138,7 @@ def list_deliberations(
 ) -> None:
     """List deliberations, newest first."""
     given: dict[str, Any] = {
+        "q": search,
         "status": status,
         "role": role,
         "strategy": strategy,
@@ -130,6 +153,25 @@ def list_deliberations(
     print_resource("/deliberations", DeliberationPage, table, url, data_dir, api_key, as_json=as_json, params=filters)
 
 
+def stats(
+    url: UrlOption = None,
+    data_dir: StackOption = None,
+    api_key: ApiKeyOption = None,
+    as_json: JsonOption = False,
+    since: Annotated[
+        str | None, typer.Option("--from", metavar="TIME", help="Accepted at this RFC 3339 time or later; 30 days ago.")
+    ] = None,
+    until: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Accepted before; now.")] = None,
+    by: Annotated[
+        str | None, typer.Option(metavar="GROUP", help="Also by day, strategy, role, model, or tenant (scope admin).")
+    ] = None,
+) -> None:
+    """Show counts, durations, tokens, agreement, and how often each role or model won."""
+    given = {"from": since, "to": until, "by": by}
+    params = {name: value for name, value in given.items() if value is not None}
+    print_resource("/stats", Stats, stats_text, url, data_dir, api_key, as_json=as_json, params=params)
+
+
 async def _recorded(gateway: GatewayClient, deliberation_id: str) -> tuple[list[JsonObject], list[JsonObject]]:
     """The stages and calls of a deliberation, and its deliveries."""
     return await gateway.events(deliberation_id, EVENT_TYPES), await gateway.deliveries(deliberation_id)
@@ -142,7 +184,10 @@ def show(
     api_key: ApiKeyOption = None,
     as_json: JsonOption = False,
     full: Annotated[
-        bool, typer.Option("--full", help="Also every answer, critique, ballot, check and delivery.")
+        bool,
+        typer.Option(
+            "--full", help="Also the texts of evidence, and every answer, critique, ballot, check and delivery."
+        ),
     ] = False,
     as_markdown: Annotated[
         bool, typer.Option("--transcript", help="Print all of it as a Markdown document to keep.")
@@ -226,33 +271,49 @@ def delete(
     run(work, as_json=as_json)
 
 
-def _models_text(role: RoleResource) -> Text:
+def _model_text(role: RoleResource) -> Text:
     if role.live is None:
-        return Text("no replica answers", "yellow")
+        return Text("no replica answers", "yellow") if role.replicas.min else Text("starts at its first use", "dim")
+    named = any(map(is_simulated, role.live.models))
     text = plain(", ".join(role.live.models) or "no model")
-    if role.live.simulated or any(is_simulated(name) for name in role.live.models):
-        text.append(" simulated ", "black on yellow")
-    for engine in role.live.engines:
-        circuit = "" if engine.circuit == "closed" else f", circuit {engine.circuit}"
-        text.append(f" at {printable(engine.url)}").append("" if engine.healthy else f" (down{circuit})", "red")
+    text.append(" simulated" if role.live.simulated and not named else "")
+    text.stylize("yellow" if role.live.simulated or named else "")
     return text
 
 
-def _role_head(role: RoleResource) -> Text:
-    replicas = f"{role.live.replicas if role.live else 0} of {role.replicas.min}–{role.replicas.max} replicas"
-    figures = f" · {replicas} · temperature {role.sampling.temperature:g}"
-    return Text.assemble((role.name, f"bold {style_of(role.name)}"), "  ", _models_text(role), (figures, "dim"))
+def replicas_text(role: RoleResource) -> str:
+    """How many replicas answer, beside the bounds where these say more."""
+    answering, low, high = role.live.replicas if role.live else 0, role.replicas.min, role.replicas.max
+    bounds = f" of {low}–{high}" if low < high else f" of {high}" if answering != high else ""
+    return f"{answering}{bounds} replica{'' if f'{answering}{bounds}' == '1' else 's'}"
 
 
-def roles_text(found: RoleList) -> Group:
-    """A line per role."""
-    return Group(*map(_role_head, found.items))
+def _engine_state(engine: EngineView) -> Text:
+    circuit = "" if engine.circuit == "closed" else f", circuit {engine.circuit}"
+    refused = f" ({engine.key_rejected})" if engine.key_rejected else ""
+    return plain(engine.url).append(("" if engine.healthy else f" (down{circuit})") + refused, "red")
+
+
+def roles_table(roles: Iterable[RoleResource]) -> Table:
+    """A line per role, and one below it for each of its engines that is down or refuses its key."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for _ in ("replicas", "temperature"):
+        table.add_column(style="dim", no_wrap=True)
+    for role in roles:
+        name = Text(role.name, f"bold {style_of(role.name)}")
+        table.add_row(name, _model_text(role), replicas_text(role), f"temperature {role.sampling.temperature:g}")
+        for engine in role.live.engines if role.live else ():
+            if not engine.healthy or engine.key_rejected:
+                table.add_row("", _engine_state(engine))
+    return table
 
 
 def _roles_with_personas(found: RoleList) -> Group:
     parts: list[RenderableType] = []
     for role in found.items:
-        parts += [_role_head(role), Padding(plain(" ".join(role.persona.split())), (0, 0, 1, 2))]
+        parts += [roles_table([role]), Padding(plain(" ".join(role.persona.split())), (0, 0, 1, 2))]
     return Group(*parts)
 
 
@@ -262,11 +323,15 @@ def _role_text(role: RoleResource) -> Group:
     facts.add_column(overflow="fold")
     facts.add_row("persona", plain(role.persona.strip()))
     facts.add_row("model", plain(role.model or "the first of the engine"))
-    facts.add_row("engines", plain(", ".join(role.engines) or "the default ones"))
+    declared = plain(", ".join(role.engines) or "the default ones")
+    engines = [_engine_state(engine) for engine in role.live.engines] if role.live else [declared]
+    facts.add_row("engines", Text("\n").join(engines))
+    if role.fallback and role.live is None:
+        facts.add_row("fallback", plain(", ".join(role.fallback)))
     facts.add_row("sampling", f"temperature {role.sampling.temperature:g}, {role.sampling.max_tokens} tokens")
     in_flight = f"{role.live.in_flight} running, " if role.live else ""
     facts.add_row("calls", f"{in_flight}{role.concurrency} at a time for each replica")
-    return Group(_role_head(role), facts)
+    return Group(roles_table([role]), facts)
 
 
 def roles(
@@ -279,15 +344,5 @@ def roles(
     """List the roles of agents, or show one."""
     if name is None:
         print_resource("/roles", RoleList, _roles_with_personas, url, data_dir, api_key, as_json=as_json)
-
-    async def work() -> Exit:
-        async with gateway_client(url, data_dir, api_key) as gateway:
-            try:
-                document = await gateway.read(f"/roles/{quote(name, safe='')}")
-            except GatewayRefused as error:
-                if error.code == "not_found":
-                    error.remedy = "`deliberate roles` lists the roles"
-                raise
-        return output(document, lambda: _role_text(parsed(RoleResource, document)), as_json=as_json)
-
-    run(work, as_json=as_json)
+    path, unknown = f"/roles/{quote(name, safe='')}", "`deliberate roles` lists the roles"
+    print_resource(path, RoleResource, _role_text, url, data_dir, api_key, as_json=as_json, unknown=unknown)

@@ -9,11 +9,12 @@ from rich.text import Text
 from app.api.cluster_schemas import Cluster
 from app.api.schemas import Ready, RoleList, Stats
 from app.cli.client import GatewayClient, GatewayRefused, GatewayUnreachable, JsonObject, parsed
-from app.cli.cluster import engine_text, queue_text, versions_text
+from app.cli.cluster import engine_text, projector_text, queue_text, versions_text
 from app.cli.exits import Exit, print_json, run
 from app.cli.options import ApiKeyOption, JsonOption, StackOption, UrlOption
+from app.cli.render.prose import counted
 from app.cli.render.ranking import plain
-from app.cli.show import roles_text
+from app.cli.show import roles_table
 from app.cli.target import find_target
 
 _PATHS = {"roles": "/roles", "stats": "/stats", "cluster": "/cluster"}
@@ -60,14 +61,16 @@ def _rows(found: JsonObject) -> Iterator[tuple[str, RenderableType]]:
         stats = parsed(Stats, found["stats"])
         counts = {name: getattr(stats, name) for name in ("active", "completed", "failed", "cancelled", "timeout")}
         known = ", ".join(f"{count} {name}" for name, count in counts.items() if count or name == "active")
-        yield "work", plain(f"{stats.total} deliberations: {known}")
+        yield "work", plain(f"{counted(stats.total, 'deliberation')} since {stats.from_.date()}: {known}")
     if "roles" in found:
-        yield "roles", roles_text(parsed(RoleList, found["roles"]))
+        yield "roles", roles_table(parsed(RoleList, found["roles"]).items)
     if "cluster" in found:
         cluster = parsed(Cluster, found["cluster"])
         for engine in cluster.engines:
             yield "engine", plain(f"{engine.url}  {engine_text(engine)}")
         yield "queue", plain(queue_text(cluster))
+        for projector in cluster.projectors or ():
+            yield "archive", plain(f"{projector.id}  {projector_text(projector)}")
         yield "versions", plain(f"gateway {versions_text(cluster)}")
         for each in cluster.missing:
             yield "missing", Text.assemble((each.part, "yellow"), ": ", plain(each.detail))

@@ -110,17 +110,23 @@ def _running(data_dir: Path, otherwise: str) -> LocalStack:
     return stack
 
 
+def _named(api_key: str | None) -> GatewayTarget | None:
+    """The gateway of DELIBERATE_URL, else of the context; None without both."""
+    if given := os.environ.get(URL_VARIABLE):
+        return GatewayTarget(given, api_key, URL_VARIABLE)
+    if (context := read_context()) is not None:
+        return GatewayTarget(context.url, api_key or context.api_key, "the context")
+    return None
+
+
 def find_target(url: str | None, data_dir: Path | None, api_key: str | None) -> GatewayTarget:
     """The gateway of a command, by the rule above; raises CommandError when nothing names one and no stack runs."""
     if url is not None and data_dir is not None:
         raise typer.BadParameter("give --url or --data-dir, not both: each names a stack")
     if url is not None:
         return GatewayTarget(url, api_key, "--url", f" --url {shlex.quote(url)}")
-    if data_dir is None:
-        if given := os.environ.get(URL_VARIABLE):
-            return GatewayTarget(given, api_key, URL_VARIABLE)
-        if (context := read_context()) is not None:
-            return GatewayTarget(context.url, api_key or context.api_key, "the context")
+    if data_dir is None and (named := _named(api_key)) is not None:
+        return named
     stack = _running(data_dir or DATA_DIR, _NAME_ONE)
     return GatewayTarget(stack.url, api_key, f"the stack in {stack.data_dir}", directory_option(stack.data_dir))
 
@@ -147,12 +153,28 @@ def find_local(data_dir: Path | None, otherwise: str) -> LocalStack:
     """
     stack = _running(data_dir or DATA_DIR, otherwise)
     if data_dir is None:
-        target = find_target(None, None, None)
-        if not _same_gateway(target.url, stack.url):
-            detail = f"{target.source} names {target.url}, which is not the stack in {stack.data_dir} ({stack.url})"
-            remedy = f"{otherwise}, or say --data-dir {stack.data_dir}"
-            raise CommandError(Exit.USAGE, "another_stack", detail, remedy=remedy)
+        _check_here(stack, otherwise)
     return stack
+
+
+def find_data_dir(data_dir: Path | None, otherwise: str) -> Path:
+    """The data directory that a command works on, whether or not its stack runs.
+
+    Raises CommandError when DELIBERATE_URL or the context names another gateway than that of the stack here.
+    """
+    if data_dir is None:
+        _check_here(LocalStack.running_in(DATA_DIR), otherwise)
+    return data_dir or DATA_DIR
+
+
+def _check_here(stack: LocalStack | None, otherwise: str) -> None:
+    named = _named(None)
+    if named is None or (stack is not None and _same_gateway(named.url, stack.url)):
+        return
+    here = f"the stack in {DATA_DIR} ({stack.url})" if stack is not None else f"in {DATA_DIR} here, where no stack runs"
+    detail = f"{named.source} names {named.url}, which is not {here}"
+    remedy = f"{otherwise}, or say --data-dir {DATA_DIR}"
+    raise CommandError(Exit.USAGE, "another_stack", detail, remedy=remedy)
 
 
 def _same_gateway(one: str, other: str) -> bool:

@@ -250,11 +250,12 @@ def requirement(normaliser: Normaliser, options: tuple[str, ...] = ()) -> str | 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The agents that gave one answer, in counting order; `votes` may exceed their number."""
+    """The agents that gave one answer, in counting order; `votes` may exceed their number. `final` as in `Tally`."""
 
     answer: str
     votes: int
     agents: tuple[str, ...]
+    final: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +311,7 @@ class Count:
     def tallies(self) -> tuple[Tally, ...]:
         """The count as a verdict reports it; long answers are cut."""
         return tuple(
-            Tally(answer=group.answer[:TALLY_CHARS_MAX], votes=group.votes, agents=group.agents)
+            Tally(answer=group.answer[:TALLY_CHARS_MAX], votes=group.votes, final=group.final, agents=group.agents)
             for group in self.groups
         )
 

@@ -34,6 +34,9 @@ from app.deliberation.specification import Parameters, Specification
 # After this many takeovers without a recorded step in between, the deliberation ends as poisoned.
 POISON_TAKEOVERS = 5
 
+# More than any deliberation has stages.
+BATCH_AFTER = 1_000
+
 _Output = TypeVar("_Output", bound=ParsedOutput)
 
 
@@ -85,6 +88,7 @@ class StrategyDefinition:
     """A strategy as `GET /strategies` describes it. `version` changes whenever its calls or prompts change.
 
     `parameters` is the model of the request's `parameters`; `rounds` is False when the strategy ignores rounds.
+    `size` is the council's where a request names none; None leaves it to the gateway.
     """
 
     name: str
@@ -96,15 +100,20 @@ class StrategyDefinition:
     run: Callable[[Specification], Strategy]
     parameters: type[Parameters] = Parameters
     rounds: bool = False
+    size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RunStage:
-    """Run these calls, which have no recorded outcome, until each has one or `deadline_at` passes."""
+    """Run these calls, which have no recorded outcome, until each has one or `deadline_at` passes.
+
+    Of calls that wait for the same place, those with the lowest `priority` go first.
+    """
 
     opened: StageOpened
     calls: tuple[Call, ...]
     deadline_at: datetime
+    priority: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,15 +222,15 @@ def _replay(state: State, now: datetime, definition: StrategyDefinition, late: b
                 continue
             if stage is None:
                 opened = _opening(state, now, ask)
-                return OpenStage(opened, RunStage(opened, ask.calls, _call_deadline(state, opened)))
+                return OpenStage(opened, _run(state, opened, ask, ask.calls))
             _same_stage(stage.opened, ask)
             if stage.closed is None:
                 lacking = tuple(call for call in ask.calls if call.call_id not in state.finished)
-                return RunStage(stage.opened, lacking, _call_deadline(state, stage.opened))
+                return _run(state, stage.opened, ask, lacking)
             seen = {call_id: state.finished[call_id] for call_id in stage.closed.seen}
             if _is_cut(stage.opened, stage.closed, seen):
                 cut.append(CutStage(purpose=ask.purpose, round=ask.round, by="deadline"))
-            spent += spent_on(ask.calls, seen)
+            spent += spent_on(state.specification.budget, ask.calls, seen)
             ask = strategy.send(Outcomes(seen))
     except StopIteration as stop:
         _all_replayed(recorded)
@@ -231,6 +240,12 @@ def _replay(state: State, now: datetime, definition: StrategyDefinition, late: b
     except DeliberationError as error:
         _all_replayed(recorded)
         return failed(state, now, error)
+
+
+def _run(state: State, opened: StageOpened, ask: Ask, calls: tuple[Call, ...]) -> RunStage:
+    """The stage's calls, before those of batch work, and the sooner the fewer stages are left."""
+    priority = ask.stages_left + (BATCH_AFTER if state.specification.priority == "batch" else 0)
+    return RunStage(opened, calls, _call_deadline(state, opened), priority)
 
 
 def _planned(ask: Ask) -> tuple[PlannedCall, ...]:
@@ -297,9 +312,15 @@ def _closing(state: State, now: datetime, stage: Stage, cause: Cause) -> CloseSt
     return CloseStage(fact)
 
 
+def _without_context(state: State) -> Iterator[str]:
+    context = state.specification.context
+    if context is not None and context.detail is not None:
+        yield f"no context: {context.detail}"
+
+
 def _concluded(state: State, now: datetime, conclusion: Conclusion, cut: Sequence[CutStage]) -> Finish:
     causes = dict.fromkeys("deadline" if stage.by == "deadline" else "budget" for stage in cut)
-    reasons = (*conclusion.degraded, *sorted(causes))
+    reasons = (*conclusion.degraded, *sorted(causes), *_without_context(state))
     spent = usage(state)
     verdict = Verdict(
         **{field.name: getattr(conclusion, field.name) for field in fields(conclusion) if field.name != "degraded"},

@@ -30,7 +30,54 @@ Each class carries a stable `code` and whether the same request may succeed late
 `app.api.problems` alone.
 """
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+# What is wrong and the remedy, by pydantic's type of error. Its own words describe the validator and not the field.
+_FAULTS: Mapping[str, tuple[str, str]] = {
+    "missing": ("It is missing", "Add it."),
+    "extra_forbidden": ("There is no such field", "Remove it."),
+    "string_too_short": ("It is too short", "Give at least {min_length} character{s}."),
+    "string_too_long": ("It is too long", "Give at most {max_length} character{s}."),
+    "too_short": ("It has too few items", "Give at least {min_length} item{s}."),
+    "too_long": ("It has too many items", "Give at most {max_length} item{s}."),
+    "greater_than_equal": ("It is too small", "Give {ge} or more."),
+    "greater_than": ("It is too small", "Give more than {gt}."),
+    "less_than_equal": ("It is too large", "Give {le} or less."),
+    "less_than": ("It is too large", "Give less than {lt}."),
+    "string_pattern_mismatch": ("It has another form", "Match {pattern}."),
+    "literal_error": ("There is no such value", "Give one of {expected}."),
+    "string_type": ("It is not a string", "Give a string."),
+    "int_type": ("It is not an integer", "Give an integer, not a string or a fraction."),
+    "int_parsing": ("It is not an integer", "Give an integer."),
+    "int_from_float": ("It is not an integer", "Give an integer, not a fraction."),
+    "float_type": ("It is not a number", "Give a number."),
+    "decimal_type": ("It is not a number", "Give a number."),
+    "decimal_parsing": ("It is not a number", "Give a number."),
+    "decimal_max_places": ("It is too exact", "Give at most {decimal_places} decimal places."),
+    "finite_number": ("It is not finite", "Give a finite number."),
+    "bool_type": ("It is neither true nor false", "Give true or false."),
+    "bool_parsing": ("It is neither true nor false", "Give true or false."),
+    "list_type": ("It is not a list", "Give a list."),
+    "dict_type": ("It is not an object", "Give an object."),
+    "model_type": ("It is not an object", "Give an object."),
+}
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 -- a bound of any type
+    """A bound as a user writes it: 2, not 2.0."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def fault_of(error: Mapping[str, Any]) -> tuple[str, str]:
+    """What is wrong with a field by one of pydantic's errors, without a full stop, and the remedy if there is one.
+
+    The value stays out: it belongs to the user and may be secret.
+    """
+    detail, remedy = _FAULTS.get(str(error["type"]), (str(error["msg"]).removeprefix("Value error, "), ""))
+    context = {name: _plain(value) for name, value in error.get("ctx", {}).items()}
+    s = "" if context.get("min_length", context.get("max_length")) == 1 else "s"
+    return detail, remedy.format(**context, s=s)
 
 
 class DeliberationError(Exception):

@@ -14,10 +14,10 @@ from pydantic import AwareDatetime, Field, TypeAdapter, computed_field
 
 from app.deliberation.calls import FactProblem, Usage
 from app.deliberation.outputs import OutputKind
-from app.deliberation.specification import AgentSpec, Purpose, Specification, Token, Value, checked_token
+from app.deliberation.specification import AgentSpec, Purpose, Specification, Structured, Token, Value, checked_token
 
 Cause = Literal["all", "quorum", "deadline"]
-CutBy = Literal["deadline", "calls", "tokens"]
+CutBy = Literal["deadline", "calls", "tokens", "cost"]
 TerminalStatus = Literal["completed", "failed", "cancelled", "timeout"]
 
 
@@ -136,7 +136,11 @@ class CallWaiting(Envelope, frozen=True):
 
 
 class CallFinished(Envelope, frozen=True):
-    """A call's one recorded outcome: an answer that satisfies its schema, or a problem."""
+    """A call's one recorded outcome: an answer that satisfies its schema, or a problem.
+
+    `structured` says how its engine was made to answer in that form. `usage_estimated` says that the engine reported no
+    tokens, so that they are estimated by length.
+    """
 
     type: Literal["call.finished"] = "call.finished"
     call_id: Token
@@ -149,7 +153,9 @@ class CallFinished(Envelope, frozen=True):
     finish_reason: str | None = None
     model: str | None = None
     engine: str | None = None
+    structured: Structured | None = None
     usage: Usage = Usage()
+    usage_estimated: bool = False
     duration_ms: int
     ttft_ms: int | None = None
 
@@ -202,10 +208,14 @@ class Standing(Value, frozen=True):
 
 
 class Tally(Value, frozen=True):
-    """Votes for one answer: the answer as it was compared (normalised, at most 500 characters), and its agents."""
+    """Votes for one answer: the answer as it was compared (normalised, at most 500 characters), and its agents.
+
+    `final` counts the votes of final answers where each agent's first answer voted too, as after a debate; else null.
+    """
 
     answer: str
     votes: int
+    final: int | None = None
     agents: tuple[Token, ...]
 
 
@@ -274,10 +284,24 @@ class CutStage(Value, frozen=True):
     by: CutBy
 
 
+DEGRADED_REASONS = {
+    "unscored": "no ballot or comparison was recorded; fewer tokens rank first, then a hash of the seed",
+    "unreviewed": "only one answer was left, and no peer compared it",
+    "untested": "no test was written, so no check ranked the programs",
+    "budget": "the budget did not admit every stage",
+    "deadline": "the time was over before every stage had its answers",
+}
+"""The reasons of one word, with their meaning; every other reason is a sentence."""
+
+
 class Degraded(Value, frozen=True):
     """Why a completed deliberation is less than was asked for. `cut` lists stages in order."""
 
-    reasons: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = Field(
+        (),
+        description="What is missing, as sentences or one of these words. "
+        + " ".join(f"`{word}`: {meaning}." for word, meaning in DEGRADED_REASONS.items()),
+    )
     cut: tuple[CutStage, ...] = ()
 
 

@@ -1,11 +1,17 @@
-"""Interfaces that adapters implement: the journal in `app.log.journal` (JetStream) and in `app.testing` (memory)."""
+"""Interfaces that adapters implement.
 
-from collections.abc import AsyncIterator, Callable, Sequence
+The journal is in `app.log.journal` (JetStream) and in `app.testing` (memory). Agents run in Ray Serve
+(`serve_deployments.ray_agents`) or in workers that pull from NATS (`serve_deployments.coordinator.task_queue`).
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from app.deliberation.facts import Deleted, End, Fact, View
+from app.deliberation.announcements import AgentResponse, Announcement
+from app.deliberation.calls import StageRequest
+from app.deliberation.facts import Deleted, Fact, View
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +43,14 @@ class StreamState:
     epoch: str
     first_sequence: int
     last_sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """How far a durable consumer is: it has acknowledged everything up to a sequence, and `left` records are left."""
+
+    acknowledged_to: int
+    left: int
 
 
 class Subscription(Protocol):
@@ -85,8 +99,16 @@ class Journal(Protocol):
         """
         ...
 
-    async def announce(self, end: End) -> None:
-        """Publish that a deliberation ended, for services outside this one. Idempotent."""
+    async def announce(self, announced: Announcement) -> None:
+        """Publish that a deliberation ended, for services outside this one. Once: a second one is dropped."""
+        ...
+
+    async def respond(self, response: AgentResponse) -> None:
+        """Publish a recorded outcome for services outside this one. Once: a second one is dropped."""
+        ...
+
+    async def complete_responses(self, deliberation_id: str, responses: Iterable[AgentResponse]) -> None:
+        """Publish those responses that have not been: the process that recorded an outcome may have died since."""
         ...
 
     def read(self, pattern: str, after: int, *, limit: int | None = None) -> AsyncIterator[Record]:
@@ -108,8 +130,12 @@ class Journal(Protocol):
         """The stream's epoch and bounds."""
         ...
 
-    async def ack_floor(self) -> int:
-        """A sequence up to which every accepted deliberation has ended; 0 when none is known."""
+    async def queue(self, consumer: str) -> QueueState:
+        """The state of a durable consumer; of one that does not exist, that everything is left.
+
+        Up to where the coordinators have acknowledged, every accepted deliberation has ended. Up to where the archive
+        has, its database has all facts that lists depend on.
+        """
         ...
 
 
@@ -121,6 +147,29 @@ class Control(Protocol):
 
         Subjects: `control.coordinator` (every coordinator replica), `control.role.<ROLE>` (every agent replica),
         `control.webhooks` (every sender of webhooks).
+        """
+        ...
+
+    async def ask(self, subject: str, data: bytes, *, timeout_s: float) -> bytes:
+        """The first reply to a message for another service.
+
+        Raises TimeoutError when none came within `timeout_s`, and JournalUnavailable at once when nobody listens.
+        """
+        ...
+
+
+class AgentsLost(Exception):
+    """Agents cannot be asked now, or died: the calls that lack an outcome may be asked for again."""
+
+
+class Agents(Protocol):
+    """The agents of one role, wherever they run."""
+
+    async def run(self, request: StageRequest) -> None:
+        """Have calls made; agents record each outcome in the log, first write wins, and the caller hears it there.
+
+        It waits while outcomes may yet come. After it returns or raises AgentsLost, the calls that still lack one must
+        be asked for again. Cancelling it stops no call: facts do.
         """
         ...
 

@@ -1,17 +1,24 @@
 """The complete request: every default is filled in and every choice made before acceptance."""
 
 import re
+from decimal import Decimal
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, WithJsonSchema
 
 from app.deliberation.errors import InvalidToken
 
 TIMEOUT_S_MAX = 3_600
 """The longest deadline that a deliberation may have."""
 
+Structured = Literal["json_schema", "json_object", "prompt"]
+"""How an engine is made to answer in a form: by a schema, by JSON with the schema in the prompt, or by the prompt."""
+
 OnDeadline = Literal["best", "fail"]
 """At the deadline: the best verdict that the recorded answers allow, or none."""
+
+Priority = Literal["interactive", "batch"]
+"""Whether somebody waits for the verdict; batch work yields to interactive work."""
 
 TOKEN_PATTERN = r"^[a-z0-9_-]{1,64}$"
 
@@ -32,6 +39,27 @@ class Value(BaseModel, frozen=True):
     """Base of every value of the core: frozen. Fields that a newer writer added are dropped on reading."""
 
     model_config = ConfigDict(extra="ignore", json_schema_serialization_defaults_required=True)
+
+
+Amount = Annotated[
+    Decimal,
+    Field(ge=0),
+    PlainSerializer(float, return_type=float, when_used="json"),
+    WithJsonSchema({"type": "number", "minimum": 0}),
+]
+"""An amount of money, in millionths of its currency; in JSON a number."""
+
+Currency = Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
+"""A currency by its three letters (ISO 4217)."""
+
+
+class Prices(Value, frozen=True):
+    """What an engine's tokens cost, per million. Without a price of their own cached tokens cost what a prompt does."""
+
+    currency: Currency
+    prompt: Amount
+    cached: Amount | None = None
+    completion: Amount
 
 
 class Parameters(BaseModel):
@@ -79,11 +107,27 @@ class AgentSpec(Value, frozen=True):
     sampling: Sampling = Sampling()
 
 
+class RolePrices(Prices, frozen=True):
+    """The most that tokens of a role's calls cost, on whichever of its engines."""
+
+    role: str
+
+
 class Budget(Value, frozen=True):
-    """Ceilings over the whole deliberation; None leaves that side open."""
+    """Ceilings over the whole deliberation; None leaves that side open.
+
+    `prices` are those at acceptance, in the currency of `max_cost`: later ones change no decision.
+    """
 
     max_tokens: int | None = Field(default=None, ge=1)
     max_calls: int | None = Field(default=None, ge=1)
+    max_cost: Amount | None = None
+    prices: tuple[RolePrices, ...] = ()
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether a ceiling depends on tokens."""
+        return self.max_tokens is not None or self.max_cost is not None
 
 
 class Webhook(Value, frozen=True):
@@ -94,10 +138,35 @@ class Webhook(Value, frozen=True):
     metadata: dict[str, str] = {}
 
 
+class Evidence(Value, frozen=True):
+    """Something that every agent is shown as data: a text, or the name of a source, which nobody fetches."""
+
+    id: str
+    title: str
+    text: str | None = None
+    source: str | None = None
+
+
+ContextStatus = Literal["given", "empty", "unanswered", "unusable"]
+
+
+class StoryContext(Value, frozen=True):
+    """What the context service answered about the story of a request, before its acceptance.
+
+    `empty`: it knows nothing of the story; `unanswered`: no reply in time; `unusable`: a reply that cannot be read.
+    """
+
+    story_id: str
+    status: ContextStatus
+    version: str | None = Field(default=None, description="The reply's `version_hash`")
+    detail: str | None = Field(default=None, description="Why there is none; null where the service gave or knew none")
+
+
 class Specification(Value, frozen=True):
     """A deliberation as accepted: enough to replay it without any setting.
 
-    `metadata` is for filtering lists and reaches no prompt.
+    `metadata` is for filtering lists and reaches no prompt. `evidence` reaches every prompt: that of the request, then
+    the verdicts of the deliberations that it follows, then the text of a context that was `given`.
     """
 
     task: str
@@ -110,7 +179,10 @@ class Specification(Value, frozen=True):
     quorum: int
     budget: Budget = Budget()
     seed: int
+    priority: Priority = "interactive"
     metadata: dict[str, str] = {}
+    evidence: tuple[Evidence, ...] = Field(default=(), exclude_if=lambda given: not given)
+    context: StoryContext | None = Field(default=None, exclude_if=lambda given: given is None)
     webhook: Webhook | None = None
 
     @property

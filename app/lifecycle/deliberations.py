@@ -1,17 +1,19 @@
 """The operations on one deliberation, behind every façade: accept it, load it, await its end, cancel it, delete it."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Literal
 
-from app.api.problems import NotReady, StillLive
-from app.api.requests import DeliberationRequest, Submission
+from app.api.problems import NotReady, StillLive, ValidationFailed, body_fault
+from app.api.requests import EVIDENCE_TOKENS_MAX, DeliberationRequest, EvidenceRequest, Submission, evidence_tokens
+from app.api.schemas import FieldProblem
 from app.archive.database.store import Archived, Store
-from app.catalog.index import NOT_READ, Catalog
+from app.catalog.index import Catalog
 from app.catalog.projection import state_of
+from app.deliberation.announcements import cut
+from app.deliberation.budget import BYTES_PER_TOKEN
 from app.deliberation.engine import StrategyDefinition
 from app.deliberation.errors import (
     ArchiveUnavailable,
@@ -21,12 +23,16 @@ from app.deliberation.errors import (
     NotFound,
     QueueFull,
 )
-from app.deliberation.facts import Accepted, CancelRequested, Deleted, decode
+from app.deliberation.facts import Accepted, CancelRequested, Deleted, decode, prefix
 from app.deliberation.fold import State, begin
 from app.deliberation.ports import Appended, Clock, Journal, Record
 from app.deliberation.roles import Role
-from app.lifecycle.specify import accepted, body_sha256, deliberation_id, issued_at, specification
+from app.deliberation.specification import Evidence
+from app.lifecycle.context import ContextHydrator
+from app.lifecycle.specify import Identity, accepted, body_sha256, deliberation_id, issued_at, specification
 
+# Even beside much evidence, the beginning of a verdict that is followed, and of a context.
+EVIDENCE_BYTES_MIN = 600
 SubmissionOutcome = Literal["accepted", "replayed", "refused"]
 
 
@@ -42,8 +48,9 @@ class Found:
 class Deliberations:
     """Operations on deliberations; each raises JournalUnavailable while the log cannot be reached.
 
-    `retention_s` is the age at which the log removes facts, `timeout_s` the deadline where a request names none.
-    `draining` returns whether this process is stopping. `outcomes` counts the submissions to this process.
+    `kept_s` returns for how long a tenant's deliberations can be read after their acceptance, wherever they are.
+    `timeout_s` is the deadline where a request names none. `draining` returns whether this process is stopping.
+    `context` asks about the stories of requests. `outcomes` counts the submissions to this process.
     """
 
     journal: Journal
@@ -51,10 +58,11 @@ class Deliberations:
     catalog: Catalog
     roles: Mapping[str, Role]
     strategies: Mapping[str, StrategyDefinition]
-    retention_s: int
+    kept_s: Callable[[str], int]
     timeout_s: int
     draining: Callable[[], bool]
     archive: Store | None = None
+    context: ContextHydrator | None = None
     outcomes: Counter[SubmissionOutcome] = field(default_factory=Counter[SubmissionOutcome])
 
     async def find(self, tenant: str, deliberation_id: str) -> Found:
@@ -64,29 +72,38 @@ class Deliberations:
         """
         records = await self.journal.facts(tenant, deliberation_id)
         try:
-            return Found(self.state_from(deliberation_id, records), self.catalog.epoch)
+            return Found(self.state_from(tenant, deliberation_id, records), self.catalog.epoch)
         except (NotFound, Gone):
             archived = await self.archived(tenant, deliberation_id)
             if archived is None:
                 raise
-        return Found(self.state_from(deliberation_id, archived.records), archived.epoch)
+        return Found(self.state_from(tenant, deliberation_id, archived.records), archived.epoch)
 
     async def archived(self, tenant: str, deliberation_id: str) -> Archived | None:
-        """The deliberation in the archive; raises Gone for a deleted one, and ArchiveUnavailable."""
-        return None if self.archive is None else await self.archive.read(tenant, deliberation_id)
+        """The deliberation in the archive, which may remove it some time after its retention.
+
+        Raises Gone for one that was deleted or is past its retention, and ArchiveUnavailable.
+        """
+        found = None if self.archive is None else await self.archive.read(tenant, deliberation_id)
+        if found is not None and self._expired(tenant, decode(found.records[0].data).ts):
+            raise Gone(f"Deliberation {deliberation_id} is past its retention.")
+        return found
+
+    def _expired(self, tenant: str, accepted_at: datetime) -> bool:
+        return accepted_at + timedelta(seconds=self.kept_s(tenant)) < self.clock.now()
 
     async def load(self, tenant: str, deliberation_id: str) -> State:
         """The state that the log holds; raises NotFound and Gone, see `check_present`."""
-        return self.state_from(deliberation_id, await self.journal.facts(tenant, deliberation_id))
+        return self.state_from(tenant, deliberation_id, await self.journal.facts(tenant, deliberation_id))
 
-    def state_from(self, deliberation_id: str, records: Sequence[Record]) -> State:
+    def state_from(self, tenant: str, deliberation_id: str, records: Sequence[Record]) -> State:
         """The fold of a deliberation's facts; raises what `check_present` raises."""
-        self.check_present(deliberation_id, records)
+        self.check_present(tenant, deliberation_id, records)
         state = state_of(records)
         assert state is not None, "check_present found an acceptance"
         return state
 
-    def check_present(self, deliberation_id: str, records: Sequence[Record]) -> None:
+    def check_present(self, tenant: str, deliberation_id: str, records: Sequence[Record]) -> None:
         """Raise unless these facts are a deliberation's, from its acceptance on, without a tombstone.
 
         Raises Gone when it was deleted or retention has begun to remove its facts. Without facts the time in the id
@@ -94,7 +111,7 @@ class Deliberations:
         """
         if not records:
             issued = issued_at(deliberation_id)
-            if issued is not None and issued + timedelta(seconds=self.retention_s) < self.clock.now():
+            if issued is not None and self._expired(tenant, issued):
                 raise Gone(f"Whatever was accepted as {deliberation_id} is past its retention.")
             raise NotFound(f"There is no deliberation {deliberation_id}.")
         if any(record.tokens[-1] == "deleted" for record in records):
@@ -106,11 +123,19 @@ class Deliberations:
         """The state once it has ended, or the current one after `wait_s` or when this process drains."""
         if state.ended or not wait_s:
             return state
-        await self.catalog.ended(tenant, state.deliberation_id, wait_s)
         try:
+            await self.ended(tenant, state.deliberation_id, wait_s)
             return await self.load(tenant, state.deliberation_id)
         except JournalUnavailable:
             return state
+
+    async def ended(self, tenant: str, deliberation_id: str, timeout_s: float) -> bool:
+        """Whether the deliberation ends within `timeout_s`; False at once when this process drains."""
+        if self.catalog.find(tenant, deliberation_id) is None:
+            # It may have ended long ago.
+            if await self.journal.last([f"{prefix(tenant, deliberation_id)}.end"]):
+                return True
+        return await self.catalog.ended(tenant, deliberation_id, timeout_s)
 
     async def cancel(self, tenant: str, state: State, reason: str | None) -> State:
         """The state with a request to cancel. Idempotent: the first reason stays, and an ended state is unchanged."""
@@ -138,41 +163,74 @@ class Deliberations:
         if self.archive is not None:
             await self.archive.delete(tenant, deliberation_id, self.clock.now())
 
-    async def accept(self, tenant: str, request: DeliberationRequest, submission: Submission) -> tuple[State, bool]:
+    async def accept(
+        self, tenant: str, request: DeliberationRequest, submission: Submission, identity: Identity | None = None
+    ) -> tuple[State, bool]:
         """The state at acceptance, and whether an earlier request was accepted. Durable when this returns.
 
-        An Idempotency-Key determines the id. Raises NotReady, QueueFull, IdempotencyConflict, and Gone for the key of
-        a deliberation that was removed.
+        An `identity` determines the id, else an Idempotency-Key. Raises NotReady, QueueFull, IdempotencyConflict, and
+        Gone for the key of a deliberation that was removed.
         """
         key = submission.idempotency_key
-        if not self.catalog.backlog_known:
-            raise JournalUnavailable(NOT_READ)
-        id, sha256 = deliberation_id(tenant, key, self.clock.now()), body_sha256(request)
-        if key is not None and (self.catalog.knows(tenant, id) or not self.catalog.caught_up):
+        self.catalog.require_caught_up()
+        repeatable = identity is not None or key is not None
+        same = identity or Identity(deliberation_id(tenant, key, self.clock.now()), body_sha256(request))
+        if repeatable:
             # A full queue must not refuse a retry of a request that it holds.
-            records = await self.journal.facts(tenant, id)
-            if records and records[0].tokens[-1] == "accepted":
+            for record in await self.journal.last([f"{prefix(tenant, same.id)}.accepted"]):
                 self.outcomes["replayed"] += 1
-                return _acceptance(records[0], sha256), True
-        elif key is not None:
-            await self._check_unused(tenant, id)
+                return _acceptance(record, same), True
+            await self._check_unused(tenant, same.id)
         try:
-            appended = await self._append_acceptance(tenant, id, request, submission)
+            appended = await self._append_acceptance(tenant, same, request, submission, repeatable=repeatable)
         except QueueFull:
             self.outcomes["refused"] += 1
             raise
         self.catalog.apply(appended.record)
         self.outcomes["accepted" if appended.created else "replayed"] += 1
-        return _acceptance(appended.record, sha256), not appended.created
+        return _acceptance(appended.record, same), not appended.created
+
+    async def _verdicts(self, tenant: str, request: DeliberationRequest) -> list[Evidence]:
+        """The verdicts of the deliberations that a request follows, cut to the tokens that its evidence leaves.
+
+        Raises ValidationFailed for each that has none, and ArchiveUnavailable.
+        """
+        if not request.follows:
+            return []
+        chars_max = max(EVIDENCE_BYTES_MIN, _tokens_left(request.evidence) * BYTES_PER_TOKEN // len(request.follows))
+        found, faults = list[Evidence](), list[FieldProblem]()
+        for place, id in enumerate(request.follows):
+            try:
+                state = (await self.find(tenant, id)).state
+            except (NotFound, Gone) as unknown:
+                remedy = "Name an ended deliberation of yours."
+                faults.append(body_fault(f"/follows/{place}", "unknown_deliberation", str(unknown), remedy))
+                continue
+            verdict = None if state.end is None else state.end.verdict
+            if verdict is None or verdict.content is None:
+                detail = f"Deliberation {id} is {state.status} and has no verdict to follow"
+                remedy = "Await its end, or name another." if state.end is None else "Name another."
+                faults.append(body_fault(f"/follows/{place}", "no_verdict", detail, remedy))
+                continue
+            title = f"Verdict of an earlier council on: {state.specification.task}"
+            found.append(Evidence(id=id, title=title[:200], text=cut(verdict.content, id, chars_max)))
+        if faults:
+            raise ValidationFailed(faults)
+        return found
 
     async def _check_unused(self, tenant: str, id: str) -> None:
         """Raise Gone when a key's deliberation is in the archive alone. Without an answer, the work goes on."""
-        with suppress(ArchiveUnavailable):
-            if await self.archived(tenant, id) is not None and not await self.journal.facts(tenant, id):
-                raise Gone("What this Idempotency-Key started has left the log; use a new key.")
+        try:
+            found = await self.archived(tenant, id)
+        except ArchiveUnavailable:
+            return
+        except Gone:
+            raise Gone("What this Idempotency-Key started has been deleted; use a new key.") from None
+        if found is not None and not await self.journal.facts(tenant, id):
+            raise Gone("What this Idempotency-Key started has left the log; use a new key.")
 
     async def _append_acceptance(
-        self, tenant: str, id: str, request: DeliberationRequest, submission: Submission
+        self, tenant: str, same: Identity, request: DeliberationRequest, submission: Submission, *, repeatable: bool
     ) -> Appended:
         """The acceptance in the log, this one or an earlier one. Raises NotReady while draining, and QueueFull."""
         if self.draining():
@@ -181,20 +239,35 @@ class Deliberations:
         roles = {agent.role for agent in request.roster}
         timeout_s = request.constraints.timeout_seconds or self.timeout_s
         # Checked before the specification is built, so that a refusal is cheap.
-        returning = submission.idempotency_key is not None
-        backlog.check(roles, timeout_s, key=(tenant, id) if returning else None, tenant=tenant)
-        specified = specification(request, self.roles, self.strategies, timeout_s=timeout_s)
-        fact = accepted(specified, request, submission, id=id, now=self.clock.now())
-        with backlog.place((tenant, id), roles, timeout_s):
+        key = (tenant, same.id)
+        repeated = key if repeatable else None
+        backlog.check(roles, timeout_s, key=repeated, tenant=tenant, priority=request.priority)
+        added, context = await self._verdicts(tenant, request), None
+        if self.context is not None:
+            tokens_max = max(EVIDENCE_BYTES_MIN // BYTES_PER_TOKEN, _tokens_left([*request.evidence, *added]))
+            context, known = await self.context.ask(tenant, same.id, request, tokens_max)
+            added += [] if known is None else [known]
+        specified = specification(
+            request, self.roles, self.strategies, timeout_s=timeout_s, added=added, context=context
+        )
+        fact = accepted(specified, same, submission, now=self.clock.now())
+        with backlog.place(key, roles, timeout_s, request.priority):
             return await self.journal.append(tenant, fact)
 
 
-def _acceptance(record: Record, sha256: str) -> State:
+def _tokens_left(evidence: Iterable[EvidenceRequest | Evidence]) -> int:
+    """The tokens that evidence leaves to more of it; below zero where it takes more than a request may give."""
+    return EVIDENCE_TOKENS_MAX - sum(
+        evidence_tokens(each.title + (each.text or "") + (each.source or "")) for each in evidence
+    )
+
+
+def _acceptance(record: Record, same: Identity) -> State:
     """The state at acceptance; raises IdempotencyConflict when another body was accepted, Gone without acceptance."""
     fact = decode(record.data)
     if not isinstance(fact, Accepted):
         why = "has been deleted" if isinstance(fact, Deleted) else "is past its retention"
         raise Gone(f"What this Idempotency-Key started {why}; use a new key.")
-    if fact.body_sha256 != sha256:
+    if fact.body_sha256 != same.sha256:
         raise IdempotencyConflict("This Idempotency-Key was used before with another body.")
     return begin(fact, record.sequence)

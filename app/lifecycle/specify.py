@@ -7,7 +7,8 @@ import json
 import re
 import secrets
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from math import ceil
 
@@ -22,8 +23,10 @@ from app.deliberation.specification import (
     Budget,
     Constraints,
     Criterion,
+    Evidence,
     Sampling,
     Specification,
+    StoryContext,
     Webhook,
 )
 
@@ -41,11 +44,16 @@ def deliberation_id(tenant: str, key: str | None, now: datetime) -> str:
     since 1970 in 48 bits (so it begins with `0`), then 82 random bits.
     """
     if key:
-        drawn = base64.b32hexencode(hmac.digest(tenant.encode(), key.encode(), hashlib.sha256)).decode().lower()
-        return f"k{drawn}"[:ID_CHARS]
+        return digest_id("k", tenant, key)
     milliseconds = round(now.timestamp() * 1_000)
     material = milliseconds.to_bytes(_TIME_BITS // 8, "big") + secrets.token_bytes(11)
     return base64.b32hexencode(material).decode().lower()[:ID_CHARS]
+
+
+def digest_id(first: str, tenant: str, key: str) -> str:
+    """An id that a tenant and a key determine; its first letter keeps different kinds of keys apart."""
+    digest = hmac.digest(tenant.encode(), key.encode(), hashlib.sha256)
+    return f"{first}{base64.b32hexencode(digest).decode().lower()}"[:ID_CHARS]
 
 
 def issued_at(deliberation_id: str) -> datetime | None:
@@ -54,6 +62,14 @@ def issued_at(deliberation_id: str) -> datetime | None:
         return None
     milliseconds = int(deliberation_id[:10], 32) >> (50 - _TIME_BITS)
     return datetime.fromtimestamp(milliseconds / 1_000, UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The id that a submission shares with its repetitions, and the hash of what all of them must ask."""
+
+    id: str
+    sha256: str
 
 
 def body_sha256(request: DeliberationRequest) -> str:
@@ -99,14 +115,27 @@ def agents(request: DeliberationRequest, roles: Mapping[str, Role]) -> tuple[Age
     return tuple(members)
 
 
+def _budget(request: DeliberationRequest, roles: Mapping[str, Role]) -> Budget:
+    """The request's budget, with the prices that a ceiling of cost needs."""
+    given = request.budget
+    names = sorted({entry.role for entry in request.roster}) if given.max_cost is not None else []
+    prices = [roles[name].dearest(name) for name in names]
+    return Budget(**given.model_dump(), prices=tuple(each for each in prices if each is not None))
+
+
 def specification(
     request: DeliberationRequest,
     roles: Mapping[str, Role],
     strategies: Mapping[str, StrategyDefinition],
     *,
     timeout_s: int,
+    added: Sequence[Evidence] = (),
+    context: StoryContext | None = None,
 ) -> Specification:
-    """The complete specification of a deliberation. Draws a seed when the request names none."""
+    """The complete specification of a deliberation. Draws a seed when the request names none.
+
+    `added` is evidence beyond the request's: verdicts of the deliberations that it follows, and the given `context`.
+    """
     asked, definition = request.constraints, strategies[request.strategy]
     rubric = DEFAULT_RUBRIC
     if asked.rubric is not None:
@@ -130,23 +159,24 @@ def specification(
             answer_schema=asked.answer_schema,
         ),
         quorum=request.quorum or default_quorum(request.size),
-        budget=Budget(**request.budget.model_dump()),
+        budget=_budget(request, roles),
         seed=secrets.randbelow(SEED_DRAWN_MAX + 1) if request.seed is None else request.seed,
+        priority=request.priority,
         metadata=request.metadata,
+        evidence=(*(Evidence(**each.model_dump()) for each in request.evidence), *added),
+        context=context,
         webhook=webhook,
     )
 
 
-def accepted(
-    specified: Specification, request: DeliberationRequest, submission: Submission, *, id: str, now: datetime
-) -> Accepted:
+def accepted(specified: Specification, identity: Identity, submission: Submission, *, now: datetime) -> Accepted:
     """The fact that accepts the work."""
     return Accepted(
-        deliberation_id=id,
+        deliberation_id=identity.id,
         ts=now,
         specification=specified,
         deadline_at=now + timedelta(seconds=specified.constraints.timeout_seconds),
-        body_sha256=body_sha256(request),
+        body_sha256=identity.sha256,
         request_id=submission.request_id,
         traceparent=submission.traceparent,
     )

@@ -10,8 +10,9 @@ from prometheus_client.registry import Collector
 
 from app.api.cluster_schemas import CircuitState
 from app.catalog.index import Catalog
+from app.deliberation.specification import ContextStatus
 from app.lifecycle.deliberations import SubmissionOutcome
-from app.observability.replica_status import AgentStatus, ProjectorStatus, SenderStatus
+from app.observability.replica_status import AgentStatus, PlannerStatus, ProjectorStatus, SenderStatus
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _REQUEST_BUCKETS_S = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1, 2, 5, 15, 60)
@@ -20,6 +21,9 @@ _SUBMISSIONS: Mapping[SubmissionOutcome, str] = {
     "replayed": "Answered again by Idempotency-Key",
     "refused": "Refused with 429: too much is waiting",
 }
+
+
+_CONTEXTS = "Answers of the context service: `given`, `empty`, `unanswered`, `unusable`"
 
 
 class _Collected(Collector):
@@ -86,6 +90,13 @@ def _of_refusals(refused: Callable[[], Mapping[str, int]]) -> Iterator[Metric]:
     yield records
 
 
+def _of_contexts(counts: Mapping[ContextStatus, int]) -> Iterator[Metric]:
+    answers = CounterMetricFamily("deliberations_contexts", _CONTEXTS, labels=["status"])
+    for status in get_args(ContextStatus):
+        answers.add_metric([status], counts.get(status, 0))
+    yield answers
+
+
 def _of_replicas(replicas: Sequence[AgentStatus]) -> Iterator[Metric]:
     """The current status of agent replicas; a count that another version lacks reads as 0."""
     labels = ["role", "replica"]
@@ -93,6 +104,9 @@ def _of_replicas(replicas: Sequence[AgentStatus]) -> Iterator[Metric]:
     retries = CounterMetricFamily("agent_retries", "Attempts beyond a call's first", labels=labels)
     hedges = CounterMetricFamily(
         "agent_hedges", "Calls sent to a second engine because the first was slow", labels=labels
+    )
+    cost = CounterMetricFamily(
+        "agent_cost", "Cost of recorded calls by currency, without unpriced requests", labels=[*labels, "currency"]
     )
     in_flight = GaugeMetricFamily("agent_calls_in_flight", "Calls in flight", labels=labels)
     circuits = GaugeMetricFamily(
@@ -104,11 +118,13 @@ def _of_replicas(replicas: Sequence[AgentStatus]) -> Iterator[Metric]:
             calls.add_metric([*labelled, outcome], replica.counts.get(outcome, 0))
         retries.add_metric(labelled, replica.counts.get("retries", 0))
         hedges.add_metric(labelled, replica.counts.get("hedges", 0))
+        for currency, millionths in replica.costs.items():
+            cost.add_metric([*labelled, currency], millionths / 1_000_000)
         in_flight.add_metric(labelled, replica.in_flight)
         for engine in replica.engines:
             for state in get_args(CircuitState):
                 circuits.add_metric([*labelled, engine.url, state], float(engine.circuit == state))
-    yield from (calls, retries, hedges, in_flight, circuits)
+    yield from (calls, retries, hedges, cost, in_flight, circuits)
 
 
 def _of_senders(senders: Sequence[SenderStatus]) -> Iterator[Metric]:
@@ -155,6 +171,26 @@ def _of_projectors(projectors: Sequence[ProjectorStatus]) -> Iterator[Metric]:
     yield GaugeMetricFamily("archive_pending", "Facts in the log that are not in the archive yet", value=pending)
 
 
+def _of_planners(planners: Sequence[PlannerStatus]) -> Iterator[Metric]:
+    """Events are per process; the queue is shared, so any process's figure serves."""
+    yield GaugeMetricFamily("planning_processes", "Processes that take plans and answered", value=len(planners))
+    events = CounterMetricFamily(
+        "planning_events",
+        "Events of the planning service: plans `started`, `repeated`, `delayed` by a full queue; `transitions` of "
+        "stories; `rejected` of both",
+        labels=["process", "outcome"],
+    )
+    contexts = CounterMetricFamily("planning_contexts", _CONTEXTS, labels=["process", "status"])
+    for planner in planners:
+        for outcome in ("started", "repeated", "delayed", "rejected", "transitions"):
+            events.add_metric([planner.replica, outcome], planner.counts.get(outcome, 0))
+        for status in get_args(ContextStatus):
+            contexts.add_metric([planner.replica, status], planner.contexts.get(status, 0))
+    pending = planners[0].pending if planners else 0
+    yield from (events, contexts)
+    yield GaugeMetricFamily("planning_pending", "Events of the planning service that wait", value=pending)
+
+
 class Metrics:
     """The registry of one gateway. It counts its own requests, and the deliberations of the whole log."""
 
@@ -164,7 +200,9 @@ class Metrics:
         outcomes: Mapping[SubmissionOutcome, int],
         connections: Connections,
         refused: Callable[[], Mapping[str, int]],
+        contexts: Mapping[ContextStatus, int] | None = None,
     ) -> None:
+        """`contexts` counts answers of the context service; it is None where none is asked."""
         registry = self.registry = CollectorRegistry()
         self.requests = Counter(
             "gateway_requests", "Requests answered", ["method", "route", "status"], registry=registry
@@ -180,20 +218,26 @@ class Metrics:
         registry.register(_Collected(partial(_of_deliberations, catalog, outcomes)))
         registry.register(_Collected(partial(_of_connections, connections)))
         registry.register(_Collected(partial(_of_refusals, refused)))
+        if contexts is not None:
+            registry.register(_Collected(partial(_of_contexts, contexts)))
 
     def exposition(
         self,
         replicas: Sequence[AgentStatus] = (),
         senders: Sequence[SenderStatus] | None = None,
         projectors: Sequence[ProjectorStatus] | None = None,
+        planners: Sequence[PlannerStatus] | None = None,
     ) -> bytes:
         """The text exposition.
 
-        `senders` is None where webhooks are off, `projectors` without an archive; both are empty where none answered.
+        `senders` is None where webhooks are off, `projectors` without an archive, `planners` where no plans are taken;
+        each is empty where none answered.
         """
         registries = [self.registry, _Collected(partial(_of_replicas, replicas))]
         if senders is not None:
             registries.append(_Collected(partial(_of_senders, senders)))
         if projectors is not None:
             registries.append(_Collected(partial(_of_projectors, projectors)))
+        if planners is not None:
+            registries.append(_Collected(partial(_of_planners, planners)))
         return b"".join(map(generate_latest, registries))

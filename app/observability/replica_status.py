@@ -8,12 +8,14 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from app.api.cluster_schemas import CircuitState, ReplicaVersions, Turn
 from app.deliberation.facts import Unreachable
-from app.deliberation.roles import without_credentials
+from app.deliberation.roles import KeyRejected, without_credentials
 
 SENDERS_SUBJECT = "control.webhooks"
 SENDERS_MAX = 16
 PROJECTORS_SUBJECT = "control.archive"
 PROJECTORS_MAX = 16
+PLANNERS_SUBJECT = "control.planning"
+PLANNERS_MAX = 16
 
 StatusType = TypeVar("StatusType", bound=BaseModel)
 
@@ -28,12 +30,14 @@ class EngineStatus(BaseModel):
     """An engine as one replica sees it."""
 
     url: Annotated[str, AfterValidator(_address)]
+    name: str | None = None
     healthy: bool = False
     circuit: CircuitState = "closed"
     in_flight: int = 0
     models: tuple[str, ...] = ()
     version: str | None = None
     unreachable: Unreachable | None = None
+    key_rejected: KeyRejected | None = None
 
 
 class ReplicaStatus(BaseModel):
@@ -48,7 +52,7 @@ class ReplicaStatus(BaseModel):
 
 
 class AgentStatus(ReplicaStatus):
-    """A replica of a role."""
+    """A replica of a role. `costs` has the cost of its recorded calls by currency, in millionths."""
 
     role: str
     model: str | None = None
@@ -56,6 +60,7 @@ class AgentStatus(ReplicaStatus):
     in_flight: int = 0
     concurrency: int | None = None
     counts: dict[str, int] = Field(default_factory=dict[str, int])
+    costs: dict[str, int] = Field(default_factory=dict[str, int])
     engines: tuple[EngineStatus, ...] = ()
 
 
@@ -87,9 +92,21 @@ class ProjectorStatus(BaseModel):
     pending: int = 0
 
 
-def earliest(outages: Iterable[Unreachable | None]) -> Unreachable | None:
+class PlannerStatus(BaseModel):
+    """A process that starts the deliberations of approved plans."""
+
+    replica: str
+    counts: dict[str, int] = Field(default_factory=dict[str, int])
+    contexts: dict[str, int] = Field(default_factory=dict[str, int])
+    pending: int = 0
+
+
+Trouble = TypeVar("Trouble", Unreachable, KeyRejected)
+
+
+def earliest(found: Iterable[Trouble | None]) -> Trouble | None:
     """The one that began first; None without any."""
-    return min((each for each in outages if each is not None), key=lambda each: each.since, default=None)
+    return min((each for each in found if each is not None), key=lambda each: each.since, default=None)
 
 
 def read(of: type[StatusType], replies: Iterable[dict[str, Any]]) -> tuple[tuple[StatusType, ...], tuple[int, ...]]:

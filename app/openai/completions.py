@@ -69,6 +69,7 @@ def _usage(state: State) -> ChatUsage:
         completion_tokens=spent.completion_tokens,
         total_tokens=spent.tokens,
         prompt_tokens_details=PromptTokensDetails(cached_tokens=spent.cached_tokens),
+        cost=spent.cost,
     )
 
 

@@ -29,7 +29,7 @@ from app.api.requests import (
     Rubric,
 )
 from app.api.schemas import FieldProblem
-from app.deliberation.specification import TIMEOUT_S_MAX, OnDeadline
+from app.deliberation.specification import TIMEOUT_S_MAX, OnDeadline, Priority
 
 MESSAGES_MAX = 1_024
 STOPS_MAX = 4
@@ -190,6 +190,7 @@ class DeliberationOptions(RequestModel):
     requirements: list[Requirement] | None = Field(default=None, max_length=32)
     timeout_seconds: MaybeWhole = Field(default=None, ge=1, le=TIMEOUT_S_MAX)
     on_deadline: OnDeadline | None = Field(default=None, description="Default best")
+    priority: Priority | None = Field(default=None, description="Default interactive")
 
 
 def _listed(stop: object) -> object:

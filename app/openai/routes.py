@@ -58,7 +58,7 @@ class PendingCompletion:
         """
         gateway, accepted = self.gateway, self.state.accepted
         left_s = max(0.0, (accepted.deadline_at - gateway["clock"].now()).total_seconds())
-        return await gateway["catalog"].ended(self.tenant, accepted.deliberation_id, left_s + END_GRACE_S)
+        return await gateway["deliberations"].ended(self.tenant, accepted.deliberation_id, left_s + END_GRACE_S)
 
     async def final_state(self, ended: bool) -> State:
         """The state with its end, after `wait` has returned `ended`.
@@ -82,9 +82,11 @@ class PendingCompletion:
         """Cancel the deliberation if it still runs and its client cannot ask for it again."""
         gateway, id = self.gateway, self.state.deliberation_id
         overdue = gateway["clock"].now() >= self.state.accepted.deadline_at
-        if self.resumable or overdue or await gateway["catalog"].ended(self.tenant, id, 0):
+        if self.resumable or overdue:
             return
         try:
+            if await gateway["deliberations"].ended(self.tenant, id, 0):
+                return
             await gateway["deliberations"].cancel(self.tenant, self.state, "the client of /v1 left")
         except JournalUnavailable as error:
             log.warning("chat_cancel_failed", deliberation_id=id, detail=str(error))

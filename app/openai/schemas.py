@@ -1,6 +1,7 @@
 """Schemas of the façade's answers, as in OpenAI's reference: chat completions, chunks, models and errors.
 
-As an extension, completions and last chunks have the field `deliberation`, which OpenAI's clients ignore.
+As an extension, completions and last chunks have the field `deliberation`, and their usage has `cost`. OpenAI's clients
+ignore both.
 """
 
 from typing import Literal
@@ -8,6 +9,7 @@ from typing import Literal
 from pydantic import ConfigDict, Field
 
 from app.api.schemas import Resource
+from app.deliberation.calls import UsageCost
 
 
 class OpenAIErrorDetail(Resource):
@@ -55,6 +57,7 @@ class ChatUsage(Resource):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    cost: UsageCost | None = Field(description="What they cost; null where no engine has prices")
 
 
 class DeliberationOutcome(Resource):

@@ -1,6 +1,6 @@
-"""The AsyncAPI document: event streams over HTTP, and the NATS subjects that other services may read.
+"""The AsyncAPI document: event streams over HTTP, and the NATS subjects that other services read and write.
 
-The described application only sends. Tests compare the subjects with the streams in `app.log.streams`.
+Tests compare the subjects with the streams in `app.log.streams`.
 """
 
 import json
@@ -13,8 +13,12 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from app.api.event_schemas import StreamEvent
+from app.deliberation.announcements import AgentResponse, Announcement, announcement, recorded_responses
 from app.deliberation.facts import CallDelta, CallFinished, End, Event, encode
-from app.openapi.example_log import KEY, events
+from app.lifecycle.context import ContextOptions, ContextReply, ContextRequest, ContextUpdated
+from app.openapi.example_log import KEY, PLAN, TENANT, events, state
+from app.planning.consumer import PlanRejected
+from app.planning.events import PlanRequest, StoryTransition
 
 _REFS = "#/components/schemas/{model}"
 _DESCRIPTION = """\
@@ -37,6 +41,77 @@ def type_of(model: Model) -> str:
 def _examples() -> dict[str, Any]:
     """The first event of each type in the example log, by type."""
     return {event.type: json.loads(encode(event)) for event in reversed(events(KEY))}
+
+
+# Messages for and from neighbours have no `type`: the subject says what they are.
+NEIGHBOURS: dict[str, Model] = {
+    "announcement": Announcement,
+    "agent.response": AgentResponse,
+    "plan.approved": PlanRequest,
+    "story.transitioned": StoryTransition,
+    "plan.rejected": PlanRejected,
+    "context.request": ContextRequest,
+    "context.reply": ContextReply,
+    "context.updated": ContextUpdated,
+}
+
+
+@cache
+def _neighbours_examples() -> dict[str, Any]:
+    ended = state(KEY)
+    assert ended.end is not None, "the example log has its end"
+    response = next(recorded_responses(TENANT, ended))
+    moved = {"story_id": PLAN["story_id"], "timestamp": PLAN["timestamp"], "from_phase": "DESIGN", "to_phase": "BUILD"}
+    return {
+        "announcement": announcement(TENANT, ended.end, ended).model_dump(mode="json"),
+        "agent.response": response.model_dump(mode="json"),
+        "plan.approved": PLAN,
+        "story.transitioned": moved,
+        **_context_examples(),
+    }
+
+
+def _context_examples() -> dict[str, Any]:
+    id, story_id, version_hash = state(KEY).deliberation_id, PLAN["story_id"], "9f2c41d07be3a856"
+    asked = ContextRequest(
+        task_id=id,
+        tenant=TENANT,
+        case_id=None,
+        story_id=story_id,
+        phase="BUILD",
+        role="DEV",
+        options=ContextOptions(max_tokens=8_192),
+    )
+    known = "Decided before:\n\n- Log in by a link (DEV): The link is valid for ten minutes."
+    reply = {"context_text": known, "blocks": {"context": known}, "token_count": 24, "version_hash": version_hash}
+    updated = ContextUpdated(tenant=TENANT, story_id=story_id, task_id=id, version_hash=version_hash)
+    return {
+        "context.request": asked.model_dump(mode="json"),
+        "context.reply": reply,
+        "context.updated": updated.model_dump(mode="json"),
+    }
+
+
+def _neighbours_message(name: str, model: Model) -> dict[str, Any]:
+    found = _neighbours_examples()
+    return {
+        "name": name,
+        "title": model.__name__,
+        "summary": (model.__doc__ or "").strip().partition("\n")[0],
+        "contentType": "application/json",
+        "payload": {"$ref": _REFS.format(model=model.__name__)},
+        **({"examples": [{"payload": found[name]}]} if name in found else {}),
+    }
+
+
+def _neighbours_channel(address: str, name: str, description: str, **parameters: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "address": address,
+        "description": description,
+        "servers": [{"$ref": "#/servers/nats"}],
+        "messages": {name: {"$ref": f"#/components/messages/{name}"}},
+        "parameters": parameters,
+    }
 
 
 def _message(model: Model) -> dict[str, Any]:
@@ -88,12 +163,44 @@ def _channels() -> dict[str, dict[str, Any]]:
             tenant=_TENANT,
             deliberation_id=id,
         ),
-        "endings": _channel(
+        "endings": _neighbours_channel(
             "orchestration.deliberation.{status}",
-            "nats",
-            ENDS,
-            "Each deliberation's terminal event, once (`Nats-Msg-Id: <id>.end`), kept 7 days in ORCHESTRATOR_EVENTS.",
+            "announcement",
+            "The end of each deliberation with all that led to it, once for ever, kept 7 days in ORCHESTRATOR_EVENTS.",
             status=status,
+        ),
+        "responses": _neighbours_channel(
+            "agent.response.{outcome}.{deliberation_id}.{call_id}",
+            "agent.response",
+            "Each recorded outcome of a call, once, kept for an hour in AGENT_RESPONSES.",
+            outcome={"description": "Whether there is an answer", "enum": ["completed", "failed"]},
+            deliberation_id=id,
+            call_id={"description": "The call, unique within the deliberation", "examples": ["s1-dev-001"]},
+        ),
+        "plans": _neighbours_channel(
+            "planning.plan.approved", "plan.approved", "Approved plans, kept 30 days in PLANNING_EVENTS."
+        ),
+        "transitions": _neighbours_channel(
+            "planning.story.transitioned", "story.transitioned", "A story moved on, kept 30 days in PLANNING_EVENTS."
+        ),
+        "rejections": _neighbours_channel(
+            "planning.plan.rejected", "plan.rejected", "Events that were not taken, kept 30 days in PLANNING_EVENTS."
+        ),
+        "contexts": _neighbours_channel(
+            "context.get",
+            "context.request",
+            "Asked before the acceptance of work with `story_id` in its metadata, where CONTEXT is on; not stored.",
+        ),
+        "contextReplies": {
+            "address": None,
+            "description": "The inbox that the request names; the first reply within CONTEXT_TIMEOUT counts.",
+            "servers": [{"$ref": "#/servers/nats"}],
+            "messages": {"context.reply": {"$ref": "#/components/messages/context.reply"}},
+        },
+        "contextUpdates": _neighbours_channel(
+            "context.updated",
+            "context.updated",
+            "A context service knows more of a story, kept 7 days in CONTEXT_EVENTS. Nothing here reads it.",
         ),
         "answers": _channel(
             "agent.results.{deliberation_id}",
@@ -115,7 +222,9 @@ def _channels() -> dict[str, dict[str, Any]]:
 def asyncapi() -> dict[str, Any]:
     """The document (AsyncAPI 3.0)."""
     models = (*EVENTS, *STREAM_EVENTS)
-    _, schemas = models_json_schema([(model, "serialization") for model in models], ref_template=_REFS)
+    neighbours = [*((model, "serialization") for model in NEIGHBOURS.values())]
+    given: Any = [(model, "serialization") for model in models] + neighbours
+    _, schemas = models_json_schema(given, ref_template=_REFS)
     get = {"http": {"method": "GET", "bindingVersion": "0.3.0"}}
     return {
         "asyncapi": "3.0.0",
@@ -136,11 +245,22 @@ def asyncapi() -> dict[str, Any]:
             "watch": _sends("deliberationEvents", "Watch a deliberation", bindings=get),
             "republish": _sends("facts", "Republish every event once it is stored"),
             "announce": _sends("endings", "Announce the end of each deliberation"),
+            "respond": _sends("responses", "Tell of each recorded outcome of a call"),
+            "reject": _sends("rejections", "Answer plans and transitions that cannot be taken"),
+            "approve": {**_sends("plans", "Start one deliberation per role of a plan"), "action": "receive"},
+            "transit": {**_sends("transitions", "Keep the phase of a story"), "action": "receive"},
+            "askContext": {
+                **_sends("contexts", "Ask what is known of a story"),
+                "reply": {"channel": {"$ref": "#/channels/contextReplies"}},
+            },
             "copyAnswers": _sends("answers", "Copy the outcome of each call for other services"),
             "copyPieces": _sends("pieces", "Copy text deltas for other services"),
         },
         "components": {
-            "messages": {type_of(model): _message(model) for model in models},
+            "messages": {
+                **{type_of(model): _message(model) for model in models},
+                **{name: _neighbours_message(name, model) for name, model in NEIGHBOURS.items()},
+            },
             "schemas": dict(sorted(schemas["$defs"].items())),
         },
     }

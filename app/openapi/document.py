@@ -26,7 +26,9 @@ from app.openai.routes import openai_errors
 from app.openai.schemas import ChatCompletionChunk, OpenAIError
 from app.openapi.examples import EVENT_STREAM, Example, examples
 from app.openapi.webhooks import receiver_operation
-from app.routes import cluster, deliberations, events, health, login, multiplexed, roles
+from app.planning import routes as plans
+from app.planning.events import PlanRequest
+from app.routes import cluster, deliberations, events, health, login, multiplexed, roles, statistics
 from app.routes.login import LoginRequest
 from app.routes.pages import install_pages
 from app.webhooks import routes as webhooks
@@ -35,12 +37,14 @@ from app.webhooks.resources import WebhookPayload
 # Every router of the gateway, in the order of the document.
 ROUTERS = (
     deliberations.router,
+    plans.router,
     events.router,
     multiplexed.router,
     webhooks.router,
     roles.router,
     login.router,
     health.router,
+    statistics.router,
     cluster.router,
     openai.router,
 )
@@ -60,6 +64,7 @@ _DEVELOPMENT = """
 **Development mode: this gateway asks for no keys, and listens on loopback only.** Set `KEY_PEPPER` to require keys."""
 _TAGS = [
     {"name": "deliberations", "description": "Submit, read, list, cancel"},
+    {"name": "plans", "description": "Approved plans: one deliberation per role"},
     {"name": "events", "description": "Watch deliberations: SSE or pages of JSON, with the same cursors"},
     {"name": "webhooks", "description": "Events posted to a URL: their deliveries, and the request to receivers"},
     {"name": "roles", "description": "Roles of agents, and strategies of councils"},
@@ -88,6 +93,7 @@ _SECURITY = {
         "Unsafe requests must come from a page of this site, or of an origin in CORS_ORIGINS.",
     },
 }
+_BODIES = (DeliberationRequest, CancelRequest, PlanRequest, ChatCompletionRequest, LoginRequest)
 _REFS = "#/components/schemas/{model}"
 # Operations that take the id in an answer, and that id, by the answer's schema.
 _OF_ONE = ("get_deliberation", "read_deliberation_events", "list_deliveries", "cancel_deliberation")
@@ -100,7 +106,7 @@ _LINKS = {
 def _schemas() -> dict[str, Any]:
     """Schemas of bodies that routes parse and serialize themselves, by name."""
     _, taken = models_json_schema(
-        [(body, "validation") for body in (DeliberationRequest, CancelRequest, ChatCompletionRequest, LoginRequest)],
+        [(body, "validation") for body in _BODIES],
         ref_template=_REFS,
     )
     answers = (Problem, DeliberationEvent, ChatCompletionChunk, OpenAIError, WebhookPayload)

@@ -11,6 +11,7 @@ from app.api.cluster_schemas import (
     EngineLoad,
     EngineOfReplica,
     MissingPart,
+    ProjectorView,
     QueueOfRole,
     QueueView,
     ReplicaVersions,
@@ -92,4 +93,5 @@ def cluster() -> Cluster:
             ),
         ),
         webhooks=(),
+        projectors=(ProjectorView(id="archive-812", counts={"written": 1_840, "deleted": 3}, pending=12, failure=""),),
     )

@@ -1,12 +1,13 @@
-"""The log behind all examples: one deliberation that has ended, and the same deliberation half-way, with a webhook.
+"""The log behind all examples: a deliberation that has ended, the same half-way with a webhook, and one of a plan.
 
 Two agents answer and score each other. The product's own code builds, decides and folds, so the examples cannot differ
 from it.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from functools import cache
 from typing import Any
 
@@ -17,12 +18,15 @@ from app.catalog.projection import state_of
 from app.deliberation.calls import Call, Usage
 from app.deliberation.driver import drive
 from app.deliberation.engine import RunStage
-from app.deliberation.facts import CallDelta, CallFinished, CallStarted, Event, View, encode, prefix, suffix
+from app.deliberation.facts import Accepted, CallDelta, CallFinished, CallStarted, Event, View, encode, prefix, suffix
 from app.deliberation.fold import State, begin
 from app.deliberation.ports import Record
-from app.deliberation.roles import parse_roles
+from app.deliberation.roles import Role, parse_roles
+from app.deliberation.specification import Prices
 from app.deliberation.strategies import STRATEGIES
-from app.lifecycle.specify import accepted, deliberation_id, specification
+from app.lifecycle.specify import Identity, accepted, body_sha256, deliberation_id, specification
+from app.planning.events import PlanRequest
+from app.planning.plans import plan_identity
 from app.webhooks.attempts import Attempt, AttemptFailed, AttemptProblem, DeliveryEnded, DeliveryKey
 
 TENANT = "default"
@@ -31,6 +35,7 @@ LIVE_KEY = "order-4712"
 BEGAN_AT = datetime(2026, 1, 1, tzinfo=UTC)
 EPOCH = "f9c8adc3"
 MODEL = "simulated-normal"
+PRICES = Prices(currency="USD", prompt=Decimal("0.5"), cached=Decimal("0.05"), completion=Decimal("1.5"))
 PERSONA = "You are a senior software developer."
 REQUEST: dict[str, Any] = {
     "task": "Write a function that merges two sorted lists.",
@@ -52,6 +57,14 @@ LIVE_REQUEST: dict[str, Any] = {
         "events": ["stage.opened", "deliberation.completed", "deliberation.failed"],
         "metadata": {"order": "4712"},
     },
+}
+PLAN: dict[str, Any] = {
+    "story_id": "story-17",
+    "plan_id": "plan-42",
+    "approved_by": "po@example.com",
+    "timestamp": "2026-01-01T00:00:00Z",
+    "title": "Log in by a link",
+    "roles": ["DEV"],
 }
 _ANSWERS = {
     "dev-001": "from heapq import merge\n\n\ndef merged(a, b):\n    return list(merge(a, b))",
@@ -102,19 +115,22 @@ def _calls(run: RunStage, now: datetime) -> Iterator[CallFinished | View]:
             finish_reason="stop",
             model=MODEL,
             engine="http://127.0.0.1:8000",
-            usage=Usage(prompt_tokens=180, completion_tokens=len(text) // 4, cached_tokens=64, calls=1),
+            usage=Usage(prompt_tokens=180, completion_tokens=len(text) // 4, cached_tokens=64, calls=1).at(PRICES),
             duration_ms=400,
         )
+
+
+def _roles() -> Mapping[str, Role]:
+    return parse_roles({"roles": {"DEV": {"persona": PERSONA}}})
 
 
 @cache
 def events(key: str) -> tuple[Event, ...]:
     """All events of the deliberation that was accepted under `key`."""
     request = DeliberationRequest.model_validate(LIVE_REQUEST if key == LIVE_KEY else REQUEST)
-    roles = parse_roles({"roles": {"DEV": {"persona": PERSONA}}})
-    specified = specification(request, roles, STRATEGIES, timeout_s=300)
+    specified = specification(request, _roles(), STRATEGIES, timeout_s=300)
     id = deliberation_id(TENANT, key, BEGAN_AT)
-    first = accepted(specified, request, Submission(), id=id, now=BEGAN_AT)
+    first = accepted(specified, Identity(id, body_sha256(request)), Submission(), now=BEGAN_AT)
     found: list[Event] = [first]
 
     def now() -> datetime:
@@ -127,13 +143,21 @@ def events(key: str) -> tuple[Event, ...]:
 
 @cache
 def log_records() -> tuple[Record, ...]:
-    """The log: all events under KEY; then those under LIVE_KEY, up to the first delta of the second agent."""
+    """The log: all events under KEY; then those under LIVE_KEY, up to a delta of the second agent; then PLAN."""
     live = events(LIVE_KEY)
     deltas = [index for index, event in enumerate(live) if event.type == "call.delta"]
     return tuple(
         Record(f"{prefix(TENANT, event.deliberation_id)}.{suffix(event)}", sequence, encode(event))
-        for sequence, event in enumerate((*events(KEY), *live[: deltas[2] + 1]), start=1)
+        for sequence, event in enumerate((*events(KEY), *live[: deltas[2] + 1], plan_acceptance()), start=1)
     )
+
+
+@cache
+def plan_acceptance() -> Accepted:
+    """The acceptance of the one role of PLAN."""
+    plan = PlanRequest.model_validate(PLAN)
+    specified = specification(plan.of_role("DEV", plan.metadata(["DEV"], {})), _roles(), STRATEGIES, timeout_s=300)
+    return accepted(specified, plan_identity(TENANT, plan, "DEV"), Submission(), now=BEGAN_AT)
 
 
 @cache

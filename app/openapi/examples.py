@@ -6,7 +6,7 @@ They hold for a gateway in development mode with the log `example_log.log_record
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 
@@ -16,15 +16,21 @@ from app.admission.backlog import Backlog
 from app.api.cursor import Cursor
 from app.api.schemas import (
     DeliberationPage,
+    Durations,
     EngineView,
+    Figures,
+    GroupFigures,
     Health,
     LiveRole,
     Ready,
     ReplicaBounds,
     RoleList,
     RoleResource,
+    Stats,
     StrategyList,
     StrategyResource,
+    Tokens,
+    Wins,
     dump,
 )
 from app.api.webhook_payloads import delivery_id
@@ -48,13 +54,16 @@ from app.openapi.example_log import (
     LIVE_REQUEST,
     MODEL,
     PERSONA,
+    PLAN,
     REQUEST,
     TENANT,
     delivery_records,
     log_records,
+    plan_acceptance,
     records_of,
     state,
 )
+from app.planning.resources import plan_resource
 from app.routes.login import Session
 from app.streaming.frames import EventSelection, FrameBatcher, frame_of
 from app.webhooks.attempts import RedeliveryRequested, deliveries
@@ -113,11 +122,37 @@ class _StoppedClock:
 @cache
 def _catalog() -> Catalog:
     clock = _StoppedClock()
-    catalog = Catalog(clock, Backlog(clock, 100, {}), retention_s=RETENTION_S, size_max=100)
+    catalog = Catalog(clock, Backlog(clock, 100, {}), retention_s=RETENTION_S)
     for record in log_records():
         if record.tokens[3:] in (["accepted"], ["stage", "1", "opened"], ["end"]):
             catalog.apply(record)
+    catalog.caught_up = True
     return catalog
+
+
+def _stats() -> Stats:
+    period = {"from": BEGAN_AT - timedelta(days=30), "to": BEGAN_AT}
+    return Stats(
+        **period,
+        by="role",
+        groups=(GroupFigures(name="DEV", wins=Wins(won=3, decided=3, rate=1.0), **dict(_figures())),),
+        **dict(_figures()),
+    )
+
+
+def _figures() -> Figures:
+    return Figures(
+        total=4,
+        active=1,
+        completed=3,
+        failed=0,
+        cancelled=0,
+        timeout=0,
+        seconds=Durations(mean=14.2, p50=13.9, p95=16.1, p99=16.1),
+        tokens=Tokens(prompt_tokens=39_120, completion_tokens=9_870, cached_tokens=24_512),
+        agreement=0.71,
+        degraded_share=0.0,
+    )
 
 
 def _deliberations() -> Examples:
@@ -128,12 +163,17 @@ def _deliberations() -> Examples:
     accepted, done = _resource(state(KEY, facts=1)), _resource(ended)
     webhook = {"task": REQUEST["task"], "webhook": {"url": LIVE_REQUEST["webhook"]["url"]}}
     mixed = {"task": "Review this design.", "agents": [{"role": "ARCHITECT"}, {"role": "QA", "count": 2}], "rounds": 2}
+    decided = {"id": "adr-7", "title": "Decision of March", "text": "Sessions live in the database."}
+    book = {"id": "rfc", "title": "Caching", "source": "RFC 9111, section 4"}
+    evidence = {"task": "Where do sessions live from now on?", "evidence": [decided, book]}
+    cited = {"id": "rfc", "title": "Caching", "source": "https://www.rfc-editor.org/rfc/rfc9111"}
+    following = {"task": "Now sort them in place.", "follows": [ended.deliberation_id]}
     unknown_role = {"task": "Name a colour.", "role": "NOBODY"}
     reason = "no longer needed"
     cancel = CancelRequested(deliberation_id=live.deliberation_id, ts=BEGAN_AT, reason=reason)
     cancelling = apply(live, cancel, len(log_records()) + len(delivery_records()) + 1)
-    listed, _ = _catalog().page(TENANT, ListFilter(metadata={"project": "sorting"}), limit=2)
-    page = DeliberationPage(items=tuple(summary(entry) for entry in listed), next_cursor=None)
+    listed = filter(ListFilter(metadata={"project": "sorting"}).shows, reversed(_catalog().recent(TENANT).entries))
+    page = DeliberationPage(items=tuple(map(summary, listed)), next_cursor=None)
     known = {**ended_id, "If-None-Match": f'"{ended.deliberation_id}-{ended.revision}"'}
     by_project: ExampleParameters = {"metadata.project": "sorting", "limit": 2}
     return {
@@ -146,7 +186,10 @@ def _deliberations() -> Examples:
             Example(
                 "waited_for", "The answer waits for the end, at most ten seconds", 200, waiting, done, body=REQUEST
             ),
+            Example("with_evidence", "Every agent is shown a text and a citation, as data", 202, body=evidence),
+            Example("follows", "The verdict of an earlier council is evidence too", 202, body=following),
             Example("no_such_role", "The error names the field and a remedy", 422, body=unknown_role),
+            Example("url_as_source", "Nothing is fetched", 422, body={**evidence, "evidence": [cited]}),
         ),
         "get_deliberation": (
             Example("ended", "An ended deliberation", 200, ended_id, done),
@@ -169,6 +212,25 @@ def _deliberations() -> Examples:
         "delete_deliberation": (
             Example("ended", "It is deleted", 204, ended_id),
             Example("under_way", "It must end first", 409, live_id),
+        ),
+    }
+
+
+def _plans() -> Examples:
+    id = plan_acceptance().deliberation_id
+    known = plan_resource("plan-42", "story-17", {"DEV": (id, "pending")})
+    medium = {**PLAN, "plan_id": "plan-43", "complexity": "medium"}
+    del medium["roles"]
+    return {
+        "approve_plan": (
+            Example("again", "The same plan again starts nothing", 202, answer=_json(known), body=PLAN),
+            Example("by_complexity", "Three roles that the complexity chooses", 202, body=medium),
+            Example("no_such_role", "The error names the field", 422, body={**PLAN, "roles": ["NOBODY"]}),
+            Example("other_content", "The id is taken", 409, body={**PLAN, "title": "Log in by a passkey"}),
+        ),
+        "get_plan": (
+            Example("under_way", "No role has ended yet", 200, {"plan_id": "plan-42"}, _json(known)),
+            Example("unknown", "No plan has this id", 404, {"plan_id": "plan-1"}),
         ),
     }
 
@@ -263,7 +325,7 @@ def _roles() -> Examples:
 
 
 def _operations() -> Examples:
-    ready = Ready(mode="development", checks=("journal", "streams", "catalog", "coordinator", "webhooks"))
+    ready = Ready(mode="development", checks=("journal", "streams", "catalog", "coordinator", "webhooks", "archive"))
     session = _json(
         Session(mode="development", tenant=TENANT, scopes=("admin", "read", "submit"), key=None, expires_at=None)
     )
@@ -271,7 +333,9 @@ def _operations() -> Examples:
     return {
         "get_health": (Example("alive", "The process answers", 200, answer=_json(Health())),),
         "get_readiness": (Example("ready", "All checks pass", 200, answer=_json(ready)),),
-        "get_stats": (Example("all", "All retained deliberations", 200, answer=_json(_catalog().stats(TENANT))),),
+        "get_stats": (
+            Example("by_role", "The last 30 days by role", 200, {"by": "role"}, _json(_stats()), exact=False),
+        ),
         "get_metrics": (Example("scraped", "In Prometheus' text format", 200, answer=metrics, media="text/plain"),),
         "get_cluster": (
             Example("one_role", "One role, and no webhook sender", 200, answer=_json(cluster()), exact=False),
@@ -304,5 +368,5 @@ def _openai() -> Examples:
 @cache
 def examples() -> Examples:
     """Examples by operation id."""
-    tables = (_deliberations, _events, _webhooks, _roles, _operations, _openai)
+    tables = (_deliberations, _plans, _events, _webhooks, _roles, _operations, _openai)
     return {operation: entries for table in tables for operation, entries in table().items()}

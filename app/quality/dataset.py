@@ -7,6 +7,7 @@ from typing import get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from app.deliberation.answers import READ_AS, Normaliser, Options, normalise
+from app.deliberation.errors import fault_of
 
 NORMALISERS: tuple[Normaliser, ...] = get_args(Normaliser)
 QUESTION_CHARS_MAX = 32_768
@@ -97,7 +98,7 @@ def _question(number: int, line: str) -> Question | RowFault:
         first = invalid.errors(include_url=False, include_input=False)[0]
         field = str(first["loc"][0]) if first["loc"] else ""
         where = f"{field}: " if field else ""
-        return RowFault(number, f"{where}{first['msg']}", _REMEDIES.get(field, _FORM))
+        return RowFault(number, f"{where}{fault_of(first)[0]}", _REMEDIES.get(field, _FORM))
     answer = row.answer if isinstance(row.answer, str) else json.dumps(row.answer)
     question = Question(row.question, answer, row.normaliser, row.options)
     if question.read(answer) is None:

@@ -115,7 +115,7 @@ class SimulatedAgents:
             case "critique":
                 return self._critique(call)
             case "revision":
-                return _form(responses=[], answer=self._changed(call, fenced(call)[_OWN]), confidence=50)
+                return _form(responses=[], answer=self._changed(call, candidates(call)["A"]), confidence=50)
             case "turn":
                 return _form(reasoning="", error="a step", answer=self._turned(call), confidence=50)
             case "choice":

@@ -23,6 +23,7 @@ from app.api.cluster_schemas import (
     EngineLoad,
     LogFigures,
     MissingPart,
+    ProjectorView,
     QueueOfRole,
     QueueView,
     ReplicaVersions,
@@ -37,6 +38,7 @@ from app.observability.replica_status import (
     AgentStatus,
     CoordinatorStatus,
     EngineStatus,
+    ProjectorStatus,
     ReplicaStatus,
     SenderStatus,
     StatusType,
@@ -44,7 +46,7 @@ from app.observability.replica_status import (
     read,
 )
 from app.routes.dependencies import Gateway, InGateway, api_router
-from app.routes.health import senders_of
+from app.routes.health import projectors_of, senders_of
 from app.routes.roles import INQUIRY_TIMEOUT_S
 
 LOG_TIMEOUT_S = 1.0
@@ -122,6 +124,16 @@ async def _senders(gateway: Gateway, missing: list[MissingPart]) -> tuple[Sender
     )
 
 
+async def _projectors(gateway: Gateway, missing: list[MissingPart]) -> tuple[ProjectorView, ...] | None:
+    replies = await projectors_of(gateway)
+    if replies is None:
+        return None
+    missing.extend(_shortage("archive", len(replies), 1))
+    found = _read(ProjectorStatus, "archive", replies, missing)
+    missing.extend(MissingPart(part="archive", detail=each.failure) for each in found if each.failure)
+    return tuple(ProjectorView(id=each.replica, **each.model_dump(exclude={"replica"})) for each in found)
+
+
 def _applications(replicas: Sequence[ReplicaStatus]) -> tuple[ServeApplication, ...]:
     placed: dict[str, dict[str, list[ReplicaStatus]]] = defaultdict(lambda: defaultdict(list))
     for replica in replicas:
@@ -176,6 +188,8 @@ def _engines(agents: Sequence[AgentStatus]) -> tuple[EngineLoad, ...]:
             circuit=max((engine.circuit for _, engine in views), key=lambda circuit: _SEVERITY.index(circuit)),
             in_flight=sum(engine.in_flight for _, engine in views),
             unreachable=earliest(engine.unreachable for _, engine in views),
+            name=next((engine.name for _, engine in views if engine.name), None),
+            key_rejected=earliest(engine.key_rejected for _, engine in views),
         )
         for url, views in seen.items()
     )
@@ -216,14 +230,16 @@ async def _collect(gateway: Gateway) -> bytes:
         log, agents = group.create_task(_log(gateway, missing)), group.create_task(_agents(gateway, missing))
         coordinators = group.create_task(_coordinators(gateway, missing))
         senders = group.create_task(_senders(gateway, missing))
-    if not gateway["catalog"].backlog_known:
+        projectors = group.create_task(_projectors(gateway, missing))
+    if not gateway["catalog"].caught_up:
         missing.append(MissingPart(part="catalog", detail="The log has not been read yet, so the queue is unknown"))
     replicas = (*coordinators.result(), *agents.result())
     engines = _engines(agents.result())
     missing.extend(
-        MissingPart(part=f"engine {engine.url}", detail=str(engine.unreachable))
+        MissingPart(part=f"engine {engine.url}", detail=str(trouble))
         for engine in engines
-        if engine.unreachable is not None
+        for trouble in (engine.unreachable, engine.key_rejected)
+        if trouble is not None
     )
     cluster = Cluster(
         at=gateway["clock"].now(),
@@ -243,6 +259,7 @@ async def _collect(gateway: Gateway) -> bytes:
         streams=log.result().streams,
         consumers=log.result().consumers,
         webhooks=senders.result(),
+        projectors=projectors.result(),
     )
     return dump(cluster)
 

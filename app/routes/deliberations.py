@@ -1,32 +1,43 @@
 """Routes: accept, read, cancel, delete and list deliberations."""
 
-import base64
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 from urllib.parse import urlencode
 
 from fastapi import Query, Request, Response
-from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
 from app.api.problems import ValidationFailed, parameter_problems
 from app.api.request_body import body_of
 from app.api.requests import CancelRequest, DeliberationRequest, submission_of, wait_of
 from app.api.responses import IDEMPOTENCY_KEY, IF_NONE_MATCH, PREFER, answer, body, parameter, problems
-from app.api.schemas import Deliberation, DeliberationPage, FieldProblem, Status, dump, without_content, without_details
+from app.api.schemas import (
+    Deliberation,
+    DeliberationPage,
+    DeliberationReceipt,
+    DeliberationResult,
+    FieldProblem,
+    Status,
+    dump,
+    narrowed,
+)
+from app.archive.database.search_query import QUERY_CHARS_MAX, InvalidSearch, parse
 from app.catalog.entries import ListFilter
 from app.catalog.index import NOT_READ
 from app.catalog.projection import resource, summary
-from app.deliberation.errors import InvalidCursor, JournalUnavailable
+from app.deliberation.errors import JournalUnavailable
 from app.deliberation.fold import State
-from app.routes.dependencies import DeliberationId, Gateway, InGateway, MayRead, OfTenant, api_router
+from app.routes.dependencies import DeliberationId, Gateway, InGateway, Instant, MayRead, OfTenant, api_router
 
 POLL_AFTER_S = 1
 PAGE_MAX = 200
 _METADATA = "metadata."
 _HEADERS = ("ETag", "Preference-Applied")
-_RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
+_Q_DESCRIPTION = (
+    "Only with these words in the task, the verdict or an answer: all of them; `this OR that`, `-without`, `begin*`, "
+    'and phrases in `"`. What changed within the last second may be missing'
+)
 # OpenAPI describes `metadata.<key>=<value>` as an exploded object: its properties are parameters of their own.
 _METADATA_SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -37,16 +48,17 @@ _METADATA_SCHEMA: dict[str, Any] = {
 router = api_router("deliberations")
 
 
-Shown = Literal["whole", "summary", "withheld"]
-_REPRESENTATIONS: Mapping[Shown, Callable[[Deliberation], Deliberation]] = {
-    "whole": lambda found: found,
-    "summary": without_details,
-    "withheld": without_content,
+_WholeOrReceipt = Deliberation | DeliberationReceipt
+Shown = Literal["whole", "summary", "receipt"]
+_SHAPES: Mapping[Shown, type[DeliberationReceipt]] = {
+    "whole": Deliberation,
+    "summary": DeliberationResult,
+    "receipt": DeliberationReceipt,
 }
 
 
 def _shown(*, read: bool) -> Shown:
-    return "whole" if read else "withheld"
+    return "whole" if read else "receipt"
 
 
 def _etag(state: State, shown: Shown) -> str:
@@ -66,13 +78,13 @@ def _headers(state: State, wait_s: int | None, shown: Shown) -> dict[str, str]:
 
 
 def _resource_response(
-    gateway: Gateway, state: State, status: int, headers: dict[str, str], shown: Shown, epoch: str = ""
+    gateway: Gateway, tenant: str, state: State, status: int, headers: dict[str, str], shown: Shown, epoch: str = ""
 ) -> Response:
     """The resource; `epoch` is the log's that its facts come from, the present one's by default."""
-    epoch, retention_s = epoch or gateway["catalog"].epoch, gateway["settings"].kept_s
+    epoch, retention_s = epoch or gateway["catalog"].epoch, gateway["settings"].kept_s(tenant)
     if not epoch:
         raise JournalUnavailable(NOT_READ)
-    found = _REPRESENTATIONS[shown](resource(state, epoch=epoch, retention_s=retention_s))
+    found = narrowed(resource(state, epoch=epoch, retention_s=retention_s), _SHAPES[shown])
     return Response(dump(found), status, headers, media_type="application/json")
 
 
@@ -89,8 +101,8 @@ async def _awaited_response(
     state = await gateway["deliberations"].wait_until_ended(tenant, state, wait_s)
     sent = _headers(state, wait_s, shown) | headers
     if state.ended:
-        return _resource_response(gateway, state, 200, sent, shown, epoch)
-    return _resource_response(gateway, state, 202, {**sent, "Retry-After": str(POLL_AFTER_S)}, shown)
+        return _resource_response(gateway, tenant, state, 200, sent, shown, epoch)
+    return _resource_response(gateway, tenant, state, 202, {**sent, "Retry-After": str(POLL_AFTER_S)}, shown)
 
 
 async def _revised(gateway: Gateway, tenant: str, state: State, wait_s: int) -> State:
@@ -109,11 +121,11 @@ async def _revised(gateway: Gateway, tenant: str, state: State, wait_s: int) -> 
     summary="Accept a deliberation",
     status_code=202,
     responses={
-        200: answer("It ended within the wait", "Location", *_HEADERS, "Idempotency-Replayed", model=Deliberation),
+        200: answer("It ended within the wait", "Location", *_HEADERS, "Idempotency-Replayed", model=_WholeOrReceipt),
         202: answer(
             "Accepted: stored durably; it will end",
             *("Location", "Retry-After", *_HEADERS, "Idempotency-Replayed"),
-            model=Deliberation,
+            model=_WholeOrReceipt,
         ),
         **problems(400, 408, 409, 410, 413, 415, 422, 429, 503),
     },
@@ -122,7 +134,7 @@ async def _revised(gateway: Gateway, tenant: str, state: State, wait_s: int) -> 
 async def create_deliberation(request: Request, gateway: InGateway, tenant: OfTenant, read: MayRead) -> Response:
     """Answers after one durable write. With a key, a retry gets the first answer again and starts nothing.
 
-    Without the scope `read` the answer's content is left empty and named in `withheld`.
+    Without the scope `read` the answer is a receipt: id, status, times and links.
     """
     settings = gateway["settings"]
     webhooks = settings.webhook_rules if settings.webhooks else None
@@ -149,7 +161,7 @@ class DeliberationQuery(BaseModel):
     "/deliberations/{deliberation_id}",
     summary="Read a deliberation",
     responses={
-        200: answer("The current state", *_HEADERS, model=Deliberation),
+        200: answer("The current state", *_HEADERS, model=Deliberation | DeliberationResult),
         304: answer("Unchanged since the ETag in If-None-Match", *_HEADERS),
         **problems(404, 410, 422, 503),
     },
@@ -164,7 +176,7 @@ async def get_deliberation(
 ) -> Response:
     """The fold of its facts. With `Prefer: wait` a long poll, until the revision differs from the ETag given.
 
-    With `view=summary` the outcome, the cost and the times alone; `withheld` names the fields left empty.
+    With `view=summary` the outcome, the cost and the times alone.
     """
     shown = query.view
     found = await gateway["deliberations"].find(tenant, deliberation_id)
@@ -174,7 +186,7 @@ async def get_deliberation(
         state = await _revised(gateway, tenant, state, wait_s)
     if _matches(request, _etag(state, shown)):
         return Response(status_code=304, headers=_headers(state, wait_s, shown))
-    return _resource_response(gateway, state, 200, _headers(state, wait_s, shown), shown, found.epoch)
+    return _resource_response(gateway, tenant, state, 200, _headers(state, wait_s, shown), shown, found.epoch)
 
 
 @router.post(
@@ -182,8 +194,8 @@ async def get_deliberation(
     summary="Cancel a deliberation",
     status_code=202,
     responses={
-        200: answer("It has ended, for any reason", *_HEADERS, model=Deliberation),
-        202: answer("It is being cancelled", "Retry-After", *_HEADERS, model=Deliberation),
+        200: answer("It has ended, for any reason", *_HEADERS, model=_WholeOrReceipt),
+        202: answer("It is being cancelled", "Retry-After", *_HEADERS, model=_WholeOrReceipt),
         **problems(400, 404, 408, 410, 413, 415, 422, 503),
     },
     openapi_extra={"requestBody": body("CancelRequest", required=False), "parameters": [PREFER]},
@@ -193,7 +205,7 @@ async def cancel_deliberation(
 ) -> Response:
     """Idempotent: the first reason stays. The answer is 200 once the deliberation has ended for any reason.
 
-    Without the scope `read` its content is left empty and named in `withheld`.
+    Without the scope `read` the answer is a receipt: id, status, times and links.
     """
     asked = await body_of(request, CancelRequest)
     found = await gateway["deliberations"].find(tenant, deliberation_id)
@@ -213,15 +225,12 @@ async def delete_deliberation(gateway: InGateway, tenant: OfTenant, deliberation
     return Response(status_code=204)
 
 
-def _rfc3339(given: object) -> object:
-    """A time in RFC 3339's form only; pydantic would also accept a number of seconds."""
-    if not isinstance(given, str) or _RFC_3339.fullmatch(given) is None:
-        remedy = {"remedy": "Write it as 2026-01-01T00:00:00Z."}
-        raise PydanticCustomError("not_rfc_3339", "Not a time in the form of RFC 3339", remedy)  # pyright: ignore[reportArgumentType]
-    return given
-
-
-Instant = Annotated[AwareDatetime, BeforeValidator(_rfc3339)]
+def _searchable(q: str) -> str:
+    try:
+        parse(q)
+    except InvalidSearch as exc:
+        raise PydanticCustomError("invalid_search", "{fault}", {"fault": str(exc), "remedy": exc.remedy}) from exc
+    return q
 
 
 class ListQuery(BaseModel):
@@ -229,6 +238,7 @@ class ListQuery(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
+    q: Annotated[str, Field(max_length=QUERY_CHARS_MAX), AfterValidator(_searchable)] | None = None
     status: Status | None = None
     role: Annotated[str, AfterValidator(str.upper)] | None = Field(default=None, max_length=64)
     strategy: str | None = Field(default=None, max_length=64)
@@ -257,33 +267,13 @@ def _query(request: Request) -> tuple[ListQuery, dict[str, str]]:
         raise parameter_problems(exc, ListQuery) from exc
 
 
-class InvalidListCursor(InvalidCursor):
-    """A list's cursor is malformed, or belongs to another log."""
-
-    def __init__(self, detail: str) -> None:
-        super().__init__(detail, "cursor")
-
-
-def _before(cursor: str, epoch: str) -> int:
-    """The sequence below which a list's cursor continues; raises InvalidListCursor."""
-    try:
-        decoded = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode("ascii")
-    except ValueError:
-        decoded = ""
-    found = re.fullmatch(r"1:([^:]*):([0-9]{1,19})", decoded, re.ASCII)
-    if found is None:
-        raise InvalidListCursor("The cursor does not come from a list.")
-    if found[1] != epoch:
-        raise InvalidListCursor("The cursor belongs to another log; start from the first page.")
-    return int(found[2])
-
-
 @router.get(
     "/deliberations",
     summary="List deliberations, newest first",
     responses={200: answer("A page", "Link", model=DeliberationPage), **problems(400, 422, 503)},
     openapi_extra={
         "parameters": [
+            parameter("query", "q", _Q_DESCRIPTION, minLength=1, maxLength=QUERY_CHARS_MAX),
             parameter("query", "status", "Only this status", enum=list(get_args(Status))),
             parameter("query", "role", "Only councils with a member of this role"),
             parameter("query", "strategy", "Only this strategy"),
@@ -304,14 +294,16 @@ def _before(cursor: str, epoch: str) -> int:
 async def list_deliberations(request: Request, gateway: InGateway, tenant: OfTenant) -> Response:
     """The same from every gateway replica. Repeat the filters with the cursor, as the Link header does."""
     query, metadata = _query(request)
-    catalog = gateway["catalog"].require_caught_up()
-    selection = ListFilter(metadata=metadata, **query.model_dump(exclude={"limit", "cursor"}))
-    before = None if query.cursor is None else _before(query.cursor, catalog.epoch)
-    entries, more = catalog.page(tenant, selection, limit=query.limit, before=before)
-    next_cursor = catalog.cursor(entries[-1].sequence) if more else None
+    given = query.model_dump(exclude={"q", "status", "limit", "cursor"})
+    asked = ListFilter(statuses=frozenset([query.status] if query.status else []), metadata=metadata, **given)
+    lists, limit, cursor = gateway["lists"], query.limit, query.cursor
+    if query.q is None:
+        listed = await lists.page(tenant, asked, limit=limit, cursor=cursor)
+    else:
+        listed = await lists.search(tenant, parse(query.q), asked, limit=limit, cursor=cursor)
     headers = {"Cache-Control": "private, no-cache"}
-    if next_cursor is not None:
+    if listed.next_cursor is not None:
         kept = [(name, value) for name, value in request.query_params.multi_items() if name != "cursor"]
-        headers["Link"] = f'</deliberations?{urlencode([*kept, ("cursor", next_cursor)])}>; rel="next"'
-    page = DeliberationPage(items=tuple(summary(entry) for entry in entries), next_cursor=next_cursor)
+        headers["Link"] = f'</deliberations?{urlencode([*kept, ("cursor", listed.next_cursor)])}>; rel="next"'
+    page = DeliberationPage(items=tuple(map(summary, listed.entries)), next_cursor=listed.next_cursor)
     return Response(dump(page), headers=headers, media_type="application/json")

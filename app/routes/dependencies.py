@@ -1,10 +1,13 @@
 """The dependencies of routes: the state that the lifespan yields, and the readers of a request."""
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, TypedDict, cast
 
 from fastapi import APIRouter, Depends, Path, Request, Response
+from pydantic import AwareDatetime, BeforeValidator
+from pydantic_core import PydanticCustomError
 from starlette.types import Scope
 
 from app.access.authorization import Access
@@ -16,12 +19,15 @@ from app.deliberation.ports import Clock
 from app.deliberation.roles import Role
 from app.deliberation.specification import checked_token
 from app.lifecycle.deliberations import Deliberations
+from app.lifecycle.lists import Lists
 from app.log.gateway_log import GatewayLog
 from app.observability.metrics import Metrics
 from app.settings import Settings
 from app.streaming.feed import Feed
 from app.streaming.single_flight import SingleFlightCache
 from app.streaming.streams import Streams
+
+_RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 
 
 class Gateway(TypedDict):
@@ -36,6 +42,7 @@ class Gateway(TypedDict):
     clock: Clock
     catalog: Catalog
     deliberations: Deliberations
+    lists: Lists
     feed: Feed
     streams: Streams
     roles: Mapping[str, Role]
@@ -99,6 +106,15 @@ async def deliberation_id_of(
         raise NotFound("No deliberation can have this id: ids match [a-z0-9_-]{1,64}.") from exc
 
 
+def _rfc3339(given: object) -> object:
+    """A time in RFC 3339's form only; pydantic would also accept a number of seconds."""
+    if not isinstance(given, str) or _RFC_3339.fullmatch(given) is None:
+        remedy = {"remedy": "Write it as 2026-01-01T00:00:00Z."}
+        raise PydanticCustomError("not_rfc_3339", "Not a time in the form of RFC 3339", remedy)  # pyright: ignore[reportArgumentType]
+    return given
+
+
+Instant = Annotated[AwareDatetime, BeforeValidator(_rfc3339)]
 InGateway = Annotated[Gateway, Depends(gateway_of)]
 OfCaller = Annotated[Caller, Depends(caller_of)]
 OfTenant = Annotated[str, Depends(tenant_of)]

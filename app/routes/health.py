@@ -1,4 +1,4 @@
-"""Routes: health, readiness, statistics, metrics."""
+"""Routes: health, readiness, metrics."""
 
 import asyncio
 from itertools import chain
@@ -8,21 +8,25 @@ from fastapi import Response
 
 from app.api.problems import NotReady
 from app.api.responses import answer, problems
-from app.api.schemas import FieldProblem, Health, Ready, Stats, dump
+from app.api.schemas import FieldProblem, Health, Ready, dump
 from app.archive.database.connection import MIGRATE
 from app.deliberation.errors import ArchiveUnavailable, JournalUnavailable, StreamsDiffer
 from app.deliberation.facts import Unreachable
+from app.deliberation.roles import KeyRejected
 from app.observability.metrics import CONTENT_TYPE
 from app.observability.replica_status import (
+    PLANNERS_MAX,
+    PLANNERS_SUBJECT,
     PROJECTORS_MAX,
     PROJECTORS_SUBJECT,
     SENDERS_MAX,
     SENDERS_SUBJECT,
+    PlannerStatus,
     ProjectorStatus,
     SenderStatus,
     read,
 )
-from app.routes.dependencies import Gateway, InGateway, OfTenant, api_router
+from app.routes.dependencies import Gateway, InGateway, api_router
 from app.routes.roles import replicas_of
 
 INQUIRY_TIMEOUT_S = 1.0
@@ -65,8 +69,12 @@ async def _archive_faults(gateway: Gateway) -> list[FieldProblem]:
         # This route answers without a key, so it names the database only in development mode.
         detail = str(exc) if gateway["access"].development else "The archive's database does not answer as it should"
         return [_missing("archive", detail, f"Start the database that DATABASE_URL names. {MIGRATE}")]
-    if await gateway["journal"].inquire(PROJECTORS_SUBJECT, timeout_s=INQUIRY_TIMEOUT_S):
-        return []
+    replies = await gateway["journal"].inquire(PROJECTORS_SUBJECT, timeout_s=INQUIRY_TIMEOUT_S)
+    if replies:
+        waiting = [each for each in read(ProjectorStatus, replies)[0] if each.failure]
+        # Without a key a client learns that it waits; `GET /cluster` has the cause.
+        detail = waiting[0].failure if waiting and gateway["access"].development else "A projector waits"
+        return [_missing("archive", detail, "`deliberate cluster` shows what it waits for.")] if waiting else []
     remedy = "Run `python -m app.archive`; it copies what waits in the log."
     return [_missing("archive", f"No projector answered within {INQUIRY_TIMEOUT_S:g} s", remedy)]
 
@@ -81,18 +89,34 @@ async def _missing_senders(gateway: Gateway) -> list[FieldProblem]:
     return [_missing("webhooks", f"No webhook sender answered within {INQUIRY_TIMEOUT_S:g} s", remedy)]
 
 
-async def _unreachable_engines(gateway: Gateway) -> list[FieldProblem]:
-    """The engines that a role's replicas cannot connect to."""
+async def _missing_planners(gateway: Gateway) -> list[FieldProblem]:
+    """The fault of missing processes that take plans, where plans are taken."""
+    if not gateway["settings"].planning:
+        return []
+    if await gateway["journal"].inquire(PLANNERS_SUBJECT, timeout_s=INQUIRY_TIMEOUT_S):
+        return []
+    remedy = "Run `python -m app.planning`; it takes the plans that wait. `POST /plans` works without it."
+    return [_missing("planning", f"No process that takes plans answered within {INQUIRY_TIMEOUT_S:g} s", remedy)]
+
+
+async def _unusable_engines(gateway: Gateway) -> list[FieldProblem]:
+    """The engines that a role's replicas cannot connect to, and those that refuse their key."""
     roles = gateway["roles"].items()
-    # No more replies than replicas that always run, so that a role below its maximum costs no time.
-    found = await asyncio.gather(*(replicas_of(gateway, name, role, role.replicas.min) for name, role in roles))
+    # No more replies than replicas that always run, so that a role below its maximum costs no time. A role that nothing
+    # has used has none, and that is known at once.
+    found = await asyncio.gather(*(replicas_of(gateway, name, role, max(1, role.replicas.min)) for name, role in roles))
     affected: dict[str, tuple[set[str], Unreachable]] = {}
+    refusing: dict[str, tuple[set[str], KeyRejected]] = {}
     for replica in chain.from_iterable(found):
         for engine in replica.engines:
             if engine.unreachable is not None:
                 names, outage = affected.setdefault(engine.url, (set(), engine.unreachable))
                 names.add(replica.role)
                 affected[engine.url] = names, min(outage, engine.unreachable, key=lambda each: each.since)
+            if engine.key_rejected is not None:
+                names, first = refusing.setdefault(engine.url, (set(), engine.key_rejected))
+                names.add(replica.role)
+                refusing[engine.url] = names, min(first, engine.key_rejected, key=lambda each: each.since)
     # This route answers without a key, so it names an engine's URL only in development mode.
     development = gateway["access"].development
     where = "" if development else ", which `GET /roles` names"
@@ -103,6 +127,15 @@ async def _unreachable_engines(gateway: Gateway) -> list[FieldProblem]:
             f"Restart it, or correct its URL{where} (VLLM_URL, or `engines` of the role).",
         )
         for url, (names, outage) in affected.items()
+    ] + [
+        _missing(
+            "engines",
+            f"{f'Engine {url}' if development else 'An engine'} of {', '.join(sorted(names))} refuses its key",
+            f"{rejected.remedy[0].upper()}{rejected.remedy[1:]}."
+            if development
+            else "Correct its key as `GET /roles` says.",
+        )
+        for url, (names, rejected) in refusing.items()
     ]
 
 
@@ -142,13 +175,13 @@ async def get_health() -> Response:
 async def get_readiness(gateway: InGateway) -> Response:
     """Ready: the log is reachable with its declared streams, the catalog is loaded, a coordinator answers, no draining.
 
-    `degraded` lists missing webhook senders, faults of the archive and unreachable engines: another gateway would not
-    have them either.
+    `degraded` lists missing webhook senders and takers of plans, faults of the archive, unreachable engines and engines
+    that refuse their key: another gateway would not have them either.
     """
     async with asyncio.TaskGroup() as group:
         faulty, sending = group.create_task(_faults(gateway)), group.create_task(_missing_senders(gateway))
-        archiving = group.create_task(_archive_faults(gateway))
-        reaching = group.create_task(_unreachable_engines(gateway))
+        archiving, planning = (group.create_task(each(gateway)) for each in (_archive_faults, _missing_planners))
+        reaching = group.create_task(_unusable_engines(gateway))
     faults = faulty.result()
     if faults:
         raise NotReady(f"Not ready: {', '.join(dict.fromkeys(fault.pointer for fault in faults))}", faults)
@@ -156,24 +189,13 @@ async def get_readiness(gateway: InGateway) -> Response:
     keys = () if access.development else ("keys",)
     webhooks = ("webhooks",) if gateway["settings"].webhooks and not sending.result() else ()
     archive = () if gateway["deliberations"].archive is None or archiving.result() else ("archive",)
+    plans = ("planning",) if gateway["settings"].planning and not planning.result() else ()
     ready = Ready(
         mode="development" if access.development else "keys",
-        checks=("journal", "streams", "catalog", *keys, "coordinator", *webhooks, *archive),
-        degraded=(*sending.result(), *archiving.result(), *reaching.result()),
+        checks=("journal", "streams", "catalog", *keys, "coordinator", *webhooks, *archive, *plans),
+        degraded=(*sending.result(), *archiving.result(), *planning.result(), *reaching.result()),
     )
     return Response(dump(ready), headers=_NO_STORE, media_type="application/json")
-
-
-@router.get(
-    "/stats",
-    summary="Counts, durations and tokens",
-    responses={200: answer("Over the retained deliberations", model=Stats), **problems(503)},
-)
-async def get_stats(gateway: InGateway, tenant: OfTenant) -> Response:
-    """Durations are seconds from acceptance to a verdict; tokens are what the engines reported."""
-    return Response(
-        dump(gateway["catalog"].require_caught_up().stats(tenant)), headers=_NO_STORE, media_type="application/json"
-    )
 
 
 async def projectors_of(gateway: Gateway) -> list[dict[str, Any]] | None:
@@ -190,6 +212,13 @@ async def senders_of(gateway: Gateway) -> list[dict[str, Any]] | None:
     return await gateway["journal"].inquire(SENDERS_SUBJECT, timeout_s=SENDERS_TIMEOUT_S, replies_max=SENDERS_MAX)
 
 
+async def planners_of(gateway: Gateway) -> list[dict[str, Any]] | None:
+    """The status replies of processes that take plans; None where none runs."""
+    if not gateway["settings"].planning:
+        return None
+    return await gateway["journal"].inquire(PLANNERS_SUBJECT, timeout_s=SENDERS_TIMEOUT_S, replies_max=PLANNERS_MAX)
+
+
 @router.get(
     "/metrics",
     summary="Figures for Prometheus",
@@ -201,11 +230,13 @@ async def get_metrics(gateway: InGateway) -> Response:
         inquiries = [group.create_task(replicas_of(gateway, name, role)) for name, role in gateway["roles"].items()]
         senders = group.create_task(senders_of(gateway))
         projectors = group.create_task(projectors_of(gateway))
+        planners = group.create_task(planners_of(gateway))
     replicas = [replica for task in inquiries for replica in task.result() if replica.counts]
-    sent, copied = senders.result(), projectors.result()
+    sent, copied, taken = senders.result(), projectors.result(), planners.result()
     exposition = gateway["metrics"].exposition(
         replicas,
         None if sent is None else read(SenderStatus, sent)[0],
         None if copied is None else read(ProjectorStatus, copied)[0],
+        None if taken is None else read(PlannerStatus, taken)[0],
     )
     return Response(exposition, headers={"Content-Type": CONTENT_TYPE})

@@ -22,7 +22,7 @@ from app.api.schemas import (
 )
 from app.api.suggestions import did_you_mean
 from app.deliberation.errors import InvalidRequest, NotFound
-from app.deliberation.roles import Role, parse_roles, without_credentials
+from app.deliberation.roles import Role, parse_roles
 from app.observability.replica_status import AgentStatus, earliest, read
 from app.routes.dependencies import Gateway, InGateway, api_router
 from app.settings import PACKAGED_ROLES
@@ -36,7 +36,7 @@ def read_roles(path: Path | None) -> Mapping[str, Role]:
     """The roles of a YAML file, by default the packaged one; raises InvalidRequest naming the fault."""
     path = path or PACKAGED_ROLES
     try:
-        return parse_roles(yaml.safe_load(path.read_text(encoding="utf-8")))
+        return parse_roles(yaml.safe_load(path.read_text(encoding="utf-8")), str(path))
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as exc:
         raise InvalidRequest(f"{path} cannot be read as YAML: {exc}") from exc
 
@@ -57,6 +57,8 @@ def live_role(replicas: Sequence[AgentStatus]) -> LiveRole | None:
                 circuit=circuit,
                 models=engine.models,
                 unreachable=earliest((known and known.unreachable, engine.unreachable)),
+                name=engine.name,
+                key_rejected=earliest((known and known.key_rejected, engine.key_rejected)),
             )
     return LiveRole(
         replicas=len(replicas),
@@ -86,7 +88,8 @@ async def _described(gateway: Gateway, name: str, role: Role) -> RoleResource:
         name=name,
         persona=role.persona,
         model=role.model,
-        engines=tuple(without_credentials(url) for url in role.engines),
+        engines=tuple(spec.address for spec in role.engines),
+        fallback=tuple(spec.address for spec in role.fallback),
         sampling=role.sampling,
         replicas=ReplicaBounds(min=role.replicas.min, max=role.replicas.max),
         concurrency=role.concurrency,

@@ -23,8 +23,8 @@ FRESH_S = 0.5
 PACE = 3.0
 SETS_MAX = 128
 
-CheckFacts = Callable[[str, Sequence[Record]], None]
-"""Raises NotFound or Gone unless the records are a deliberation's, from its acceptance on."""
+CheckFacts = Callable[[str, str, Sequence[Record]], None]
+"""Raises NotFound or Gone unless the records are those of a tenant's deliberation, from its acceptance on."""
 
 
 class SnapshotKey(NamedTuple):
@@ -143,7 +143,7 @@ class SnapshotCache:
     async def _facts(self, tenant: str, deliberation_id: str) -> Sequence[Record] | NotFound | Gone:
         records = await self._journal.facts(tenant, deliberation_id)
         try:
-            self._check(deliberation_id, records)
+            self._check(tenant, deliberation_id, records)
         except (NotFound, Gone) as exc:
             return exc
         return records

@@ -18,10 +18,12 @@ from app.api.event_schemas import (
 )
 from app.api.schemas import dump
 from app.archive.database.store import Archived
+from app.catalog.entries import ListFilter
 from app.catalog.index import Catalog
 from app.catalog.projection import resource, summary
 from app.deliberation.errors import Gone, JournalUnavailable, NotFound
 from app.deliberation.ports import Clock, Journal, StreamState
+from app.lifecycle.lists import Lists
 from app.log.paging import Page, read_page
 from app.streaming.answers import AnswerFrames, unfinished_answer
 from app.streaming.event_stream import EventStreamResponse
@@ -80,17 +82,18 @@ class Streams:
     """Answers requests for events with streams and pages.
 
     Streams send a comment after `heartbeat_s` of silence. They end after `age_max_s`, and when their viewer takes no
-    byte for `send_timeout_s`.
+    byte for `send_timeout_s`. `kept_s` returns for how long a tenant's deliberations can be read.
     """
 
     journal: Journal
     catalog: Catalog
+    lists: Lists
     feed: Feed
     clock: Clock
     snapshots: SnapshotCache
     answers: AnswerFrames
     archived: ReadArchive
-    retention_s: int
+    kept_s: Callable[[str], int]
     heartbeat_s: float
     age_max_s: float
     send_timeout_s: float
@@ -161,19 +164,18 @@ class Streams:
         return DeliberationSnapshot(
             deliberation_id=snapshot.deliberation_id,
             ts=self.clock.now(),
-            deliberation=resource(snapshot.state, epoch=known.log.epoch, retention_s=self.retention_s),
+            deliberation=resource(snapshot.state, epoch=known.log.epoch, retention_s=self.kept_s(request.tenant)),
             unfinished=unfinished,
         )
 
     async def _listed(self, request: EventsRequest, known: SnapshotSet) -> DeliberationsSnapshot:
-        catalog, last_sequence = self.catalog, known.log.last_sequence
-        await catalog.complete(self.journal, known.log)
-        entries, more = catalog.page_at(request.tenant, request.statuses, last_sequence, limit=LISTED_MAX)
+        asked = ListFilter(statuses=request.statuses)
+        listed = await self.lists.newest(request.tenant, asked, known.log, limit=LISTED_MAX)
         return DeliberationsSnapshot(
             deliberation_id=None,
             ts=self.clock.now(),
-            items=tuple(summary(entry) for entry in entries),
-            next_cursor=catalog.cursor(entries[-1].sequence) if more else None,
+            items=tuple(map(summary, listed.entries)),
+            next_cursor=listed.next_cursor,
         )
 
     def _opened(self, point: ResumePoint) -> StreamOpened:
@@ -182,7 +184,7 @@ class Streams:
         if point.request.single:
             state = point.known.snapshots[0].state
             last_sequence = state.last_sequence
-            retention_until = state.accepted.ts + timedelta(seconds=self.retention_s)
+            retention_until = state.accepted.ts + timedelta(seconds=self.kept_s(point.request.tenant))
         return StreamOpened(
             deliberation_id=point.request.deliberation_id,
             ts=self.clock.now(),
@@ -218,7 +220,7 @@ class Streams:
         takes, examined, complete = self._filter(request), 0, point.gap is not None
         while not complete and (unended or not request.single) and len(items) < limit and examined < EXAMINED_MAX:
             if point.archived is None:
-                read = await read_page(self.journal, request.stored, position, up_to, PAGE_RECORDS)
+                read = await read_page(self.journal, request.paged, position, up_to, PAGE_RECORDS)
             else:
                 left = [record for record in point.archived if record.sequence > position]
                 read = Page(left, position, complete=True)
@@ -240,7 +242,9 @@ class Streams:
         return b'{"items":[' + b",".join(items) + end.encode()
 
     async def _shown(self, request: EventsRequest, frames: Sequence[EventFrame]) -> Sequence[EventFrame]:
-        """The frames as the request asks for them; raises JournalUnavailable."""
+        """The frames as the request asks for them; raises JournalUnavailable. Then `_takes` knows their statuses."""
+        if request.statuses:
+            await self.catalog.recall(self.journal, request.tenant, {frame.deliberation_id for frame in frames})
         if not request.answers:
             return frames
         return await self.answers.of(request.tenant, frames, request.selection.takes)

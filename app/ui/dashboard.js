@@ -40,6 +40,8 @@ async function openBoard(session) {
   find("enter").hidden = true;
   find("board").hidden = false;
 
+  // The stages that a strategy repeats; the rounds of others are numbers that no request sets.
+  const perRound = new Set(strategies.items.flatMap(({ steps }) => steps).filter((step) => step.endsWith(" × R")).map((step) => step.slice(0, -4)));
   const list = showList(find("list"), selectedId, showStatus, logOut);
   let end = () => {};
   const show = () => {
@@ -47,7 +49,7 @@ async function openBoard(session) {
     end = () => {};
     list.mark();
     if (selectedId() === "") find("detail").hidden = true;
-    else end = showDeliberation(selectedId(), showStatus, logOut);
+    else end = showDeliberation(selectedId(), perRound, showStatus, logOut);
   };
   addEventListener("hashchange", show);
   show();
@@ -65,7 +67,8 @@ find("ask").addEventListener("submit", async (event) => {
       body: {
         task: form.elements.task.value,
         role: form.elements.role.value,
-        num_agents: Number(form.elements.num_agents.value),
+        // Without a number the strategy's default counts.
+        ...(form.elements.num_agents.value === "" ? {} : { num_agents: Number(form.elements.num_agents.value) }),
         strategy: form.elements.strategy.value,
       },
       headers: { "Idempotency-Key": randomKey() },

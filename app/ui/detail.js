@@ -11,8 +11,13 @@ const find = (id) => document.getElementById(id);
  */
 const place = (text, offset, piece) => [...text].slice(0, offset).join("") + piece;
 
-/** Shows the deliberation `id` and returns a function that ends it. */
-export function showDeliberation(id, onStatus, onLogout) {
+const calls = (count) => `${count} call${count === 1 ? "" : "s"}`;
+
+const costOf = ({ amount, currency, unpriced_calls }) =>
+  `${amount} ${currency}${unpriced_calls ? `, without ${unpriced_calls} unpriced ${unpriced_calls === 1 ? "call" : "calls"}` : ""}`;
+
+/** Shows the deliberation `id` and returns a function that ends it. `perRound` has the stages whose round is shown. */
+export function showDeliberation(id, perRound, onStatus, onLogout) {
   const path = `/deliberations/${encodeURIComponent(id)}`;
   const lanes = new Map();
   const purposes = new Map();
@@ -60,8 +65,9 @@ export function showDeliberation(id, onStatus, onLogout) {
     find("facts").textContent = [
       resource.strategy,
       resource.status,
-      `${usage.calls} calls`,
+      calls(usage.calls),
       `${(usage.prompt_tokens + usage.completion_tokens).toLocaleString()} tokens`,
+      ...(usage.cost ? [costOf(usage.cost)] : []),
       ...(resource.degraded?.reasons ?? []),
     ].join(" · ");
     ended = ENDS.includes(resource.status);
@@ -108,9 +114,10 @@ export function showDeliberation(id, onStatus, onLogout) {
         draw(call.agent_id);
       }
     },
-    "stage.opened": ({ purpose, round, calls }) => {
-      for (const { call_id } of calls) purposes.set(call_id, purpose);
-      find("progress").textContent = `${purpose}${round > 0 ? `, round ${round}` : ""}: ${calls.length} calls`;
+    "stage.opened": ({ purpose, round, calls: planned }) => {
+      for (const { call_id } of planned) purposes.set(call_id, purpose);
+      const stage = round > 0 && perRound.has(purpose) ? `${purpose}, round ${round}` : purpose;
+      find("progress").textContent = `${stage}: ${calls(planned.length)}`;
     },
     "call.started": startCall,
     "call.waiting": ({ agent_id, detail }) => {

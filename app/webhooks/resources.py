@@ -1,7 +1,6 @@
 """Deliveries as resources of the API, and the body of a webhook."""
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import AwareDatetime, Field
 
@@ -33,8 +32,8 @@ class DeliveryLinks(Resource):
     redeliver: str
 
 
-class Delivery(Resource):
-    """The delivery of one event to the receiver: its attempts, and when the next one is due."""
+class DeliveryReceipt(Resource):
+    """The delivery of one event without the receiver's answers: all that a credential without the scope `read` sees."""
 
     id: Token = Field(description="The `webhook-id` of every attempt")
     type: WebhookEvent
@@ -43,24 +42,15 @@ class Delivery(Resource):
         description="`pending`: no attempt yet; `retrying`: another attempt is due; `failed`: no scheduled attempt is "
         "left. `stopped`: the receiver answered 410 to an event of this deliberation"
     )
-    attempts: tuple[DeliveryAttempt, ...] = Field(description="Oldest first")
-    next_attempt_at: AwareDatetime | None = Field(description="The next scheduled attempt; null when none is due")
     redelivering: bool = Field(description="Whether a requested redelivery is still to be made")
     links: DeliveryLinks
-    withheld: tuple[str, ...] = Field(
-        default=(), description="Names of the fields left empty, because the credential lacks the scope `read`"
-    )
 
 
-# What stands in place of each field that shows the receiver's answers, for a caller without the scope `read`.
-_WITHHELD: Mapping[str, Any] = {"attempts": (), "next_attempt_at": None}
-_SHOWN = frozenset({"id", "type", "event_id", "status", "redelivering", "links", "withheld"})
-assert _SHOWN ^ Delivery.model_fields.keys() == _WITHHELD.keys(), "each field is either shown or withheld"
+class Delivery(DeliveryReceipt):
+    """The delivery of one event to the receiver: its attempts, and when the next one is due."""
 
-
-def without_answers(found: Delivery) -> Delivery:
-    """The delivery for a caller that lacks the scope `read`: without what the receiver answered."""
-    return found.model_copy(update={**_WITHHELD, "withheld": tuple(_WITHHELD)})
+    attempts: tuple[DeliveryAttempt, ...] = Field(description="Oldest first")
+    next_attempt_at: AwareDatetime | None = Field(description="The next scheduled attempt; null when none is due")
 
 
 class DeliveryPage(Resource):

@@ -8,9 +8,9 @@ from fastapi import Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.responses import answer, problems
-from app.api.schemas import Resource, dump
+from app.api.schemas import Resource, dump, narrowed
 from app.api.webhook_payloads import delivery_id, due
-from app.deliberation.errors import DeliberationError, JournalUnavailable, NotFound
+from app.deliberation.errors import DeliberationError, Gone, JournalUnavailable, NotFound
 from app.deliberation.ports import Record
 from app.routes.dependencies import DeliberationId, Gateway, InGateway, MayRead, OfTenant, api_router
 from app.webhooks.attempts import (
@@ -22,7 +22,7 @@ from app.webhooks.attempts import (
     deliveries_subject,
     receiver_gone,
 )
-from app.webhooks.resources import Delivery, DeliveryPage, delivery_resource, without_answers
+from app.webhooks.resources import Delivery, DeliveryPage, DeliveryReceipt, delivery_resource
 
 PAGE_MAX = 200
 REDELIVERIES_MAX = 100
@@ -64,7 +64,10 @@ async def _deliveries(gateway: Gateway, tenant: str, deliberation_id: str) -> De
     """All deliveries of a deliberation; none without a webhook. Raises NotFound, Gone and JournalUnavailable."""
     journal, epoch = gateway["journal"], gateway["catalog"].epoch
     records = await journal.facts(tenant, deliberation_id)
-    webhook = gateway["deliberations"].state_from(deliberation_id, records).specification.webhook
+    if not records:
+        await gateway["deliberations"].find(tenant, deliberation_id)
+        raise Gone(f"The deliveries of {deliberation_id} have left the log.")
+    webhook = gateway["deliberations"].state_from(tenant, deliberation_id, records).specification.webhook
     if not epoch:
         raise JournalUnavailable("This gateway has not read the log yet; the log may be unreachable.")
     facts: Sequence[Record] = [] if webhook is None else due(records, webhook)
@@ -98,7 +101,7 @@ async def list_deliveries(
     summary="Redeliver an event now",
     status_code=202,
     responses={
-        202: {"model": Delivery, **answer("An attempt will be made; `redelivering` is true until then")},
+        202: answer("An attempt will be made; `redelivering` is true until then", model=Delivery | DeliveryReceipt),
         **problems(404, 409, 410, 503),
     },
 )
@@ -111,7 +114,7 @@ async def redeliver(
 ) -> Response:
     """One attempt besides the schedule, with the same `webhook-id`. While one is pending, a request has no effect.
 
-    Without the scope `read` the attempts are left out, and `withheld` says so.
+    Without the scope `read` the answer is a receipt, without the attempts.
     """
     found = await _deliveries(gateway, tenant, deliberation_id)
     if id not in found.facts:
@@ -127,4 +130,4 @@ async def redeliver(
         appended = await gateway["journal"].write(subject, dump(request))
         history.add(decoded(appended.record.data))
     delivery = found.resource(id)
-    return _answered(delivery if read else without_answers(delivery), 202)
+    return _answered(delivery if read else narrowed(delivery, DeliveryReceipt), 202)

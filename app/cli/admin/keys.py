@@ -14,8 +14,9 @@ from typing import Annotated, Any, Self, cast
 
 import typer
 from pydantic import ValidationError
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from app.access.keys import (
     KEYS_PATTERN,
@@ -168,8 +169,10 @@ def create_key(
     run(lambda: connected(_log(nats_url, data_dir), wait_s, work), as_json=as_json)
 
 
-def keys_table(documents: list[dict[str, Any]]) -> Table:
-    """One row per key."""
+def keys_table(documents: list[dict[str, Any]]) -> RenderableType:
+    """One row per key; without a key, the command that makes one."""
+    if not documents:
+        return Text("no keys; `deliberate keys create NAME --tenant TENANT` makes one", "dim")
     table = Table(box=None, pad_edge=False)
     for column in ("id", "name", "tenant", "scopes", "expires", "status"):
         table.add_column(column, no_wrap=column in ("id", "status"))

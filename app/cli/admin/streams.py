@@ -10,13 +10,23 @@ from typing import Annotated
 
 import structlog
 import typer
+import yaml
 from rich.console import Console
 from rich.text import Text
 
 from app.cli.exits import EXIT_HELP, CommandError, Exit, FieldFault, print_json, run
-from app.cli.options import DATA_DIR, JsonOption, StackOption, checked_nats_url
+from app.cli.options import (
+    DATA_DIR,
+    PACKAGED_ROLES,
+    AgentsOption,
+    JsonOption,
+    RolesOption,
+    StackOption,
+    checked_nats_url,
+)
 from app.cli.target import LocalStack, find_local
 from app.deliberation.errors import InvalidRequest, JournalUnavailable, StreamsDiffer
+from app.deliberation.roles import AgentRunner, parse_roles, roles_over_nats
 from app.log import stream_settings as bounds
 from app.log.journal import JetStreamJournal
 from app.log.seal import LOG_KEY_NAME, LOG_KEY_VARIABLE, LogSeal
@@ -144,6 +154,16 @@ def _print_lines(lines: list[str], style: str) -> None:
         console.print(Text(line, style), soft_wrap=True)
 
 
+def _worker_roles(path: Path | None, agents: AgentRunner) -> tuple[str, ...]:
+    """The roles that have a queue for workers; raises CommandError for an unusable file."""
+    source = path or PACKAGED_ROLES
+    try:
+        roles = parse_roles(yaml.safe_load(source.read_text(encoding="utf-8")), str(source))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, InvalidRequest) as error:
+        raise CommandError(Exit.USAGE, "invalid_roles", f"{source}: {error}", remedy="correct the file") from error
+    return roles_over_nats(roles, agents)
+
+
 def _log(nats_url: str | None, data_dir: Path | None) -> LogTarget:
     # A server at a URL may be one that is yet to get a stack.
     return find_log(nats_url, data_dir, user="streams", of_stack=data_dir is not None)
@@ -157,12 +177,15 @@ def plan_streams(
     retention_s: RetentionOption = bounds.DAY_S,
     replicas: ReplicasOption = 1,
     ack_wait_s: AckWaitOption = bounds.ACK_WAIT_S_MIN,
+    agents: AgentsOption = "ray",
+    roles: RolesOption = None,
     wait_s: WaitOption = 10.0,
 ) -> None:
     """List missing and different streams without a change; exits with 1 if there are any."""
 
     async def work(journal: JetStreamJournal) -> Exit:
-        missing, different = await plan(journal, StreamSettings(retention_s, replicas, ack_wait_s))
+        declared = StreamSettings(retention_s, replicas, ack_wait_s, _worker_roles(roles, agents))
+        missing, different = await plan(journal, declared)
         if as_json:
             print_json({"missing": missing, "different": different})
         else:
@@ -182,13 +205,16 @@ def apply_streams(
     retention_s: RetentionOption = bounds.DAY_S,
     replicas: ReplicasOption = 1,
     ack_wait_s: AckWaitOption = bounds.ACK_WAIT_S_MIN,
+    agents: AgentsOption = "ray",
+    roles: RolesOption = None,
     wait_s: WaitOption = 10.0,
 ) -> None:
     """Create missing streams. If a stream differs, change nothing, list the differences and exit with 1."""
 
     async def work(journal: JetStreamJournal) -> Exit:
+        declared = StreamSettings(retention_s, replicas, ack_wait_s, _worker_roles(roles, agents))
         try:
-            created = await apply(journal, StreamSettings(retention_s, replicas, ack_wait_s))
+            created = await apply(journal, declared)
         except StreamsDiffer as exc:
             faults = [FieldFault(*line.partition(": ")[::2]) for line in str(exc).split("; ")]
             detail = "existing streams differ from the declaration; nothing was changed"

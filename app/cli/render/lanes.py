@@ -10,6 +10,7 @@ from app.api.partial_text import Texts
 from app.client.reading import UnknownEvent, event_of
 from app.client.sse import Frame
 from app.deliberation import facts
+from app.deliberation.errors import EngineRejected
 from app.deliberation.specification import Purpose
 from app.deliberation.strategies import STRATEGIES
 
@@ -17,8 +18,15 @@ IDLE = "idle"
 _TYPICAL_CHARS = 800
 _UNFINISHED_MAX = 0.95
 _NOT_ENDED_MAX = 0.99
-_PER_ROUND = "R"
+_R = "R"
 _PURPOSES = frozenset(get_args(Purpose))
+PER_ROUND = frozenset(
+    step.removesuffix(f" × {_R}")
+    for definition in STRATEGIES.values()
+    for step in definition.steps
+    if step.endswith(f" × {_R}")
+)
+"""The purposes that a strategy repeats; stages of other purposes have numbers of rounds that no request sets."""
 
 
 def is_simulated(model: str | None) -> bool:
@@ -36,10 +44,10 @@ def expected_stages(strategy: str, rounds: int, parameters: Mapping[str, Any] = 
     definition = STRATEGIES.get(str(parameters.get("escalate_to"))) or STRATEGIES.get(strategy)
     steps = [step.partition(" × ") for step in definition.steps] if definition else []
     known = [(purpose, times) for purpose, _, times in steps if purpose in _PURPOSES]
-    repeated = [purpose for purpose, times in known if times == _PER_ROUND]
+    repeated = [purpose for purpose, times in known if times == _R]
     exchanges = [(purpose, number) for number in range(1, rounds + 1) for purpose in repeated]
-    first = next((place for place, (_, times) in enumerate(known) if times == _PER_ROUND), len(known))
-    once: list[tuple[str, int | None]] = [(purpose, None) for purpose, times in known if times != _PER_ROUND]
+    first = next((place for place, (_, times) in enumerate(known) if times == _R), len(known))
+    once: list[tuple[str, int | None]] = [(purpose, None) for purpose, times in known if times != _R]
     return [*once[:first], *exchanges, *once[first:]]
 
 
@@ -205,6 +213,9 @@ class CouncilView:
         lane.tokens += event.usage.tokens
         lane.state = "answered" if event.answered else "failed"
         lane.problem = None if event.problem is None else event.problem.code
+        if event.problem is not None and event.problem.code == EngineRejected.code:
+            # It has a remedy, and other calls to the engine will fail as well.
+            self.notice = event.problem.detail
         lane.call_id = event.call_id
         if event.text is not None:
             self._chars_of.setdefault(lane.purpose, []).append(len(event.text))

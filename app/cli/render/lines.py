@@ -1,27 +1,37 @@
 """Events as plain lines, for logs and terminals that cannot redraw."""
 
 import json
+from collections.abc import Mapping
 from datetime import datetime
 from typing import assert_never
 
-from app.cli.render.panels import seconds
-from app.cli.render.prose import printable
+from app.cli.render.panels import seconds, stage_text
+from app.cli.render.prose import counted, printable
 from app.deliberation import facts
 from app.deliberation.strategies import STRATEGIES
+
+
+def parameter_texts(parameters: Mapping[str, object]) -> list[str]:
+    """Each parameter of a strategy as `name = value`; one without a value says nothing."""
+    return [
+        f"{name} = {json.dumps(value, ensure_ascii=False)}"
+        for name, value in parameters.items()
+        if value not in (None, [], {})
+    ]
 
 
 def _accepted(event: facts.Accepted) -> str:
     specification = event.specification
     agents = ", ".join(f"{agent.agent_id} ({agent.role})" for agent in specification.agents)
     definition = STRATEGIES.get(specification.strategy)
-    rounds = f"; {specification.rounds} round(s)" if definition is None or definition.rounds else ""
-    parameters = "".join(f"; {name} {json.dumps(value)}" for name, value in specification.parameters.items())
+    rounds = f"; {counted(specification.rounds, 'round')}" if definition is None or definition.rounds else ""
+    parameters = "".join(f"; {each}" for each in parameter_texts(specification.parameters))
     return f"accepted {event.deliberation_id}: {specification.strategy} of {agents}{rounds}{parameters}"
 
 
 def _opened(event: facts.StageOpened) -> str:
-    number = f", round {event.round}" if event.round else ""
-    return f"stage {event.stage} {event.purpose}{number}: {len(event.calls)} calls, quorum {event.quorum}"
+    calls = counted(len(event.calls), "call")
+    return f"stage {event.stage} {stage_text(event.purpose, event.round)}: {calls}, quorum {event.quorum}"
 
 
 def _finished(event: facts.CallFinished) -> str:

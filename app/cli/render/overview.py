@@ -1,24 +1,22 @@
 """What was asked: the facts of a deliberation beside its answers, as pairs of a name and a text."""
 
-import json
 from collections.abc import Iterator
 
 from rich.table import Table
 from rich.text import Text
 
 from app.api.schemas import Deliberation
+from app.cli.render.lines import parameter_texts
 from app.cli.render.panels import seconds
 from app.cli.render.prose import printable
 from app.cli.render.ranking import duration_s
+from app.deliberation.calls import Money
+from app.deliberation.strategies import STRATEGIES
 
 
 def _council(found: Deliberation) -> str:
     members = (f"{agent.agent_id} ({agent.role}{f', {agent.model}' if agent.model else ''})" for agent in found.agents)
     return ", ".join(members)
-
-
-def _parameters(found: Deliberation) -> str:
-    return ", ".join(f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in found.parameters.items())
 
 
 def _limits(found: Deliberation) -> str:
@@ -27,6 +25,8 @@ def _limits(found: Deliberation) -> str:
     limits = [f"{constraints.timeout_seconds} s", f"on deadline {constraints.on_deadline}", f"quorum {found.quorum}"]
     limits += [f"{budget.max_tokens} tokens"] if budget.max_tokens is not None else []
     limits += [f"{budget.max_calls} calls"] if budget.max_calls is not None else []
+    if budget.max_cost is not None:
+        limits.append(str(Money(amount=budget.max_cost, currency=budget.prices[0].currency)))
     return ", ".join(limits)
 
 
@@ -39,9 +39,11 @@ def overview(found: Deliberation) -> Iterator[tuple[str, str]]:
     """Each fact with a name: the strategy and all that determines it, the limits and the times."""
     version = f" v{found.verdict.strategy.version}" if found.verdict is not None else ""
     yield "strategy", f"{found.strategy}{version}"
-    if found.parameters:
-        yield "parameters", _parameters(found)
-    yield "rounds", str(found.rounds)
+    if parameters := parameter_texts(found.parameters):
+        yield "parameters", ", ".join(parameters)
+    definition = STRATEGIES.get(found.strategy)
+    if definition is None or definition.rounds:
+        yield "rounds", str(found.rounds)
     yield "council", _council(found)
     yield "seed", str(found.seed)
     yield "limits", _limits(found)
@@ -50,6 +52,11 @@ def overview(found: Deliberation) -> Iterator[tuple[str, str]]:
     yield "rubric", "; ".join(f"{each.id} ({each.weight:g}): {each.description}" for each in found.constraints.rubric)
     for key, value in {**found.constraints.metadata, **found.metadata}.items():
         yield "metadata", f"{key} = {value}"
+    for each in found.evidence:
+        yield "evidence", f"{each.id}: {each.title}{f' ({each.source})' if each.source else ''}"
+    if found.context is not None:
+        about = found.context.detail or (f"version {found.context.version}" if found.context.version else "")
+        yield "context", f"{found.context.status}{f': {about}' if about else ''}"
     if found.webhook is not None:
         yield "webhook", found.webhook.url
     yield "created", _times(found)

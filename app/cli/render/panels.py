@@ -9,7 +9,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.render.lanes import IDLE, CouncilView, Lane
+from app.cli.render.lanes import IDLE, PER_ROUND, CouncilView, Lane
 from app.cli.render.prose import printable, prose
 
 _ROLE_STYLES = {"DEV": "cyan", "QA": "magenta", "ARCHITECT": "yellow", "DEVOPS": "green", "DATA": "blue"}
@@ -30,6 +30,11 @@ def seconds(value: float) -> str:
     return f"{value:.1f} s" if value < 60 else f"{int(value) // 60}:{int(value) % 60:02d} min"
 
 
+def stage_text(purpose: str, round: int) -> str:
+    """A stage's purpose, and its round where the strategy repeats it: `critique, round 1`, but `score`."""
+    return f"{purpose}, round {round}" if round and purpose in PER_ROUND else purpose
+
+
 def progress_line(view: CouncilView, now: datetime) -> Text:
     """The deliberation's stage, calls, time and tokens on one line."""
     line = Text(no_wrap=True, overflow="ellipsis")
@@ -37,8 +42,7 @@ def progress_line(view: CouncilView, now: datetime) -> Text:
     if view.ended:
         line.append(f" · {view.status}", "bold green" if view.status == "completed" else "bold red")
     elif view.stage:
-        number = f", round {view.round}" if view.round else ""
-        line.append(f" · stage {view.stage}: {view.purpose}{number}", "bold")
+        line.append(f" · stage {view.stage}: {stage_text(view.purpose, view.round)}", "bold")
         line.append(f" · {view.calls_seen} of {view.calls_total} answered")
     else:
         line.append(" · waits for a coordinator")

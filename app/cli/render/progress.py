@@ -73,7 +73,10 @@ class Noticed:
 
 @dataclass(frozen=True, slots=True)
 class StackReady:
-    """The stack is ready, and the gateway's /readyz returns 200; `keys`: whether it requires keys."""
+    """The stack is ready, and the gateway's /readyz returns 200.
+
+    `url` is the gateway's for this machine, `host` its listen address; `keys`: whether it requires keys.
+    """
 
     url: str
     nats_url: str
@@ -84,6 +87,7 @@ class StackReady:
     data_dir: str
     seconds: float
     keys: bool = False
+    host: str = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)

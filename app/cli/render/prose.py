@@ -41,31 +41,39 @@ _AROUND: dict[str, tuple[str, str]] = {
 }
 
 
+def counted(count: int, word: str) -> str:
+    """A number of things: `1 call`, `2 calls`."""
+    return f"{count} {word}{'s' * (count != 1)}"
+
+
 def printable(text: str) -> str:
     """`text` without control characters but for newline and tab, so that no answer controls the terminal."""
     return text.translate(_CONTROL)
 
 
-def prose(text: str) -> str:
-    """The readable part of an output, free of control characters. While an output grows, its prose only grows."""
+def prose(text: str, *, line_end: str = "\n") -> str:
+    """The readable part of an output, free of control characters. While an output grows, its prose only grows.
+
+    `line_end` stands after each value that ends a line; a blank line makes paragraphs.
+    """
     if not text.lstrip().startswith(("{", "[")):
         return printable(text.lstrip())
     try:
-        return printable("".join(_pieces(from_json(text))))
+        return printable("".join(_pieces(from_json(text), line_end)))
     except ValueError:
-        return _unfinished(text)
+        return _unfinished(text, line_end)
 
 
-def _unfinished(text: str) -> str:
+def _unfinished(text: str, line_end: str) -> str:
     try:
-        pieces = list(_pieces(from_json(text, allow_partial="trailing-strings")))
+        pieces = list(_pieces(from_json(text, allow_partial="trailing-strings"), line_end))
     except ValueError:
         return printable(text)
     # The last value may still grow, so nothing is written after it yet.
     return printable("".join(pieces[:-1]))
 
 
-def _pieces(value: object, key: str = "", depth: int = 0) -> Iterator[str]:
+def _pieces(value: object, line_end: str, key: str = "", depth: int = 0) -> Iterator[str]:
     """The values of a JSON document in order, each after what is written before it and followed by what is after it."""
     match value:
         case dict():
@@ -73,14 +81,15 @@ def _pieces(value: object, key: str = "", depth: int = 0) -> Iterator[str]:
             if depth == 1:
                 yield f"{key} – "
             for name, inner in value.items():  # pyright: ignore[reportUnknownVariableType]
-                yield from _pieces(inner, str(name), depth + 1)  # pyright: ignore[reportUnknownArgumentType]
+                yield from _pieces(inner, line_end, str(name), depth + 1)  # pyright: ignore[reportUnknownArgumentType]
         case list():
             for inner in value:  # pyright: ignore[reportUnknownVariableType]
-                yield from _pieces(inner, key, depth + 2)  # pyright: ignore[reportUnknownArgumentType]
+                yield from _pieces(inner, line_end, key, depth + 2)  # pyright: ignore[reportUnknownArgumentType]
         case None:
             return
         case _:
             before, after = _AROUND.get(key, (f"{key}: " if key else "", "\n"))
             yield before
             yield {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
-            yield after
+            ends = after.endswith(line_end) or not after.endswith("\n")
+            yield after if ends else after.removesuffix("\n") + line_end

@@ -12,9 +12,9 @@ from rich.text import Text
 
 from app.api.schemas import Deliberation, Proposal
 from app.cli.render.lanes import is_simulated
-from app.cli.render.panels import seconds, style_of
-from app.cli.render.prose import printable
-from app.deliberation.facts import Dissent, Verdict
+from app.cli.render.panels import seconds, stage_text, style_of
+from app.cli.render.prose import counted, printable
+from app.deliberation.facts import DEGRADED_REASONS, Dissent, Tally, Verdict
 from app.deliberation.fold import TERMINAL
 
 _STATUS_STYLES = {
@@ -24,8 +24,9 @@ _STATUS_STYLES = {
     "cancelled": "yellow",
     "cancelling": "yellow",
 }
-_UNSCORED = ("skipped", "late")
-_LIMITS = {"deadline": "deadline", "calls": "budget of calls", "tokens": "budget of tokens"}
+TALLY_CHARS_MAX = 60
+_UNSCORED = {"skipped": "not asked", "late": "late"}
+_LIMITS = {"deadline": "deadline", "calls": "budget of calls", "tokens": "budget of tokens", "cost": "budget of money"}
 
 
 def plain(text: str | None) -> Text:
@@ -68,20 +69,19 @@ def duration_s(created_at: datetime, ended_at: datetime | None) -> float | None:
 
 
 def _scored(proposal: Proposal) -> RenderableType:
-    """The score, or the reason without one: the failure, or that the agent was skipped or late."""
+    """The score, or the reason without one: the failure, or that the agent was not asked or late."""
     if proposal.score is None and proposal.error is not None:
         return Text(printable(proposal.error.code), "red")
     if proposal.score is None and proposal.status in _UNSCORED:
-        return Text(proposal.status, "dim")
+        return Text(_UNSCORED[proposal.status], "dim")
     return _figure(proposal.score, 3)
 
 
-def _row(proposal: Proposal, criteria: list[str], *, wins: bool, roles: bool, models: bool) -> list[RenderableType]:
+def _row(proposal: Proposal, criteria: list[str], *, wins: bool, models: bool) -> list[RenderableType]:
     marks = {mark.id: mark.score for mark in proposal.criteria}
     return [
         "–" if proposal.rank is None else str(proposal.rank),
         Text(proposal.agent_id, style_of(proposal.role)).append(" ★" if wins else ""),
-        *([plain(proposal.role)] if roles else []),
         _scored(proposal),
         *(_figure(marks.get(criterion), 1) for criterion in criteria),
         f"{proposal.usage.tokens:,}",
@@ -92,18 +92,16 @@ def _row(proposal: Proposal, criteria: list[str], *, wins: bool, roles: bool, mo
 def ranking_table(deliberation: Deliberation) -> Table:
     """One row per agent in rank order with its score and its mean on each criterion, out of ten.
 
-    Roles and models have a column if they differ.
+    Models have a column if they differ; an agent's id begins with its role.
     """
     proposals = deliberation.proposals
     criteria = list(dict.fromkeys(mark.id for proposal in proposals for mark in proposal.criteria))
-    roles = len({proposal.role for proposal in proposals}) > 1
     models = len({proposal.model for proposal in proposals if proposal.model}) > 1
     ranked = any(proposal.rank is not None for proposal in proposals)
     table = Table(title="Ranking" if ranked else "Council", title_justify="left", title_style="bold")
-    table.add_column("rank", justify="right")
+    # As narrow as its numbers, so that three criteria and the longest role fit 80 columns.
+    table.add_column("#", justify="right")
     table.add_column("agent", no_wrap=True)
-    if roles:
-        table.add_column("role")
     table.add_column("score", justify="right")
     for criterion in criteria:
         table.add_column(plain(criterion), justify="right")
@@ -113,21 +111,30 @@ def ranking_table(deliberation: Deliberation) -> Table:
     winner = deliberation.verdict.winner if deliberation.verdict else None
     for proposal in proposals:
         wins = proposal.agent_id == winner
-        row = _row(proposal, criteria, wins=wins, roles=roles, models=models)
+        row = _row(proposal, criteria, wins=wins, models=models)
         table.add_row(*row, style="bold" if wins else "")
     return table
 
 
 def tally_table(verdict: Verdict) -> Table:
     """Counted votes: one row per answer with its agents, most votes first."""
-    table = Table(title="Votes", title_justify="left", title_style="bold")
-    table.add_column("votes", justify="right")
-    table.add_column("answer", ratio=1, no_wrap=True, overflow="ellipsis")
-    table.add_column("agents")
-    for place, counted in enumerate(verdict.tally):
+    table = Table(title="Votes", title_justify="left", title_style="bold", expand=True)
+    table.add_column("votes", justify="right", no_wrap=True)
+    table.add_column("answer", ratio=3, no_wrap=True, overflow="ellipsis")
+    table.add_column("agents", ratio=2)
+    for place, votes in enumerate(verdict.tally):
         style = "bold" if place == 0 and not verdict.tie else ""
-        table.add_row(str(counted.votes), brief(counted.answer, 60), ", ".join(counted.agents), style=style)
+        answer = brief(votes.answer, TALLY_CHARS_MAX)
+        table.add_row(votes_text(votes), answer, ", ".join(votes.agents), style=style)
     return table
+
+
+def votes_text(votes: Tally) -> str:
+    """How many votes an answer has; after a debate also how many of them are final and first answers."""
+    if votes.final is None:
+        return str(votes.votes)
+    kinds = {"final": votes.final, "first": votes.votes - votes.final}
+    return " + ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
 
 
 SIMULATED = "Simulated: the engine is a stand-in without weights; no model wrote this."
@@ -138,7 +145,7 @@ def _agreement(verdict: Verdict) -> str:
         return ""
     if verdict.tally:
         return f"{verdict.agreement * 100:.0f} % of the votes agree"
-    return f"agreement of the reviewers {verdict.agreement:+.2f} (Kendall τ)"
+    return f"agreement {verdict.agreement:+.2f} (Kendall τ)"
 
 
 def confidence(verdict: Verdict) -> str:
@@ -165,16 +172,18 @@ def _confidence(verdict: Verdict) -> Iterator[Text]:
         yield Text.assemble(("dissent ", "yellow"), dissent(against))
 
 
-def cost_line(deliberation: Deliberation) -> Text:
-    """Status, time, calls, tokens and models on one line."""
+def cost_text(deliberation: Deliberation) -> Text:
+    """Status, time and calls; tokens; cost where it is known; models: a line each, which fits 80 columns."""
     usage = deliberation.usage
     line = Text.assemble(status_text(deliberation.status), (f" {deliberation.id}", "dim"))
     took_s = duration_s(deliberation.created_at, deliberation.ended_at)
     line.append("" if took_s is None else f" in {seconds(took_s)}")
-    line.append(f" · {usage.calls} engine call{'s' * (usage.calls != 1)} · {usage.tokens:,} tokens")
-    line.append(f" ({usage.prompt_tokens:,} prompt, {usage.cached_tokens:,} of them cached)", "dim")
+    line.append(f" · {counted(usage.calls, 'engine call')}")
+    prompt = f"{usage.prompt_tokens:,} prompt ({usage.cached_tokens:,} of them cached)"
+    line.append(f"\n{usage.tokens:,} tokens: {prompt}, {usage.completion_tokens:,} completion", "dim")
+    line.append(f"\ncost {usage.cost}" if usage.cost else "", "dim")
     models = dict.fromkeys(proposal.model for proposal in deliberation.proposals if proposal.model)
-    line.append(f" · {printable(', '.join(models))}" if models else "", "dim")
+    line.append(f"\nby {printable(', '.join(models))}" if models else "", "dim")
     return line
 
 
@@ -206,8 +215,13 @@ def _winning_text(deliberation: Deliberation) -> Iterator[RenderableType]:
 def _cut(deliberation: Deliberation) -> Iterator[Text]:
     """One line for each stage that time or the budget cut."""
     for stage in deliberation.degraded.cut if deliberation.degraded else ():
-        words = f"{stage.purpose} of round {stage.round}" if stage.round else stage.purpose
-        yield Text.assemble(("cut ", "yellow"), f"{words}, by the {_LIMITS[stage.by]}")
+        yield Text.assemble(("cut ", "yellow"), f"{stage_text(stage.purpose, stage.round)}, by the {_LIMITS[stage.by]}")
+
+
+def degraded_text(reason: str) -> str:
+    """A reason of `degraded`, with the meaning of one that is a word."""
+    meaning = DEGRADED_REASONS.get(reason)
+    return printable(reason if meaning is None else f"{reason}: {meaning}")
 
 
 def deliberation_report(deliberation: Deliberation) -> Group:
@@ -219,7 +233,7 @@ def deliberation_report(deliberation: Deliberation) -> Group:
         parts += [tally_table(deliberation.verdict)] if deliberation.verdict.tally else []
         parts += _confidence(deliberation.verdict)
     reasons = deliberation.degraded.reasons if deliberation.degraded else ()
-    parts += [Text.assemble(("degraded ", "yellow"), printable(reason)) for reason in reasons]
+    parts += [Text.assemble(("degraded ", "yellow"), degraded_text(reason)) for reason in reasons]
     parts += _cut(deliberation)
     if deliberation.problem is not None:
         problem = deliberation.problem
@@ -227,7 +241,7 @@ def deliberation_report(deliberation: Deliberation) -> Group:
     parts += _winning_text(deliberation)
     if deliberation.status not in TERMINAL and (at := deliberation.progress) is not None:
         parts.append(Text(f"stage {at.stage}: {at.purpose}, {at.calls_finished} of {at.calls_total} calls answered"))
-    parts.append(cost_line(deliberation))
+    parts.append(cost_text(deliberation))
     if any(is_simulated(proposal.model) for proposal in deliberation.proposals):
         parts.append(Text(SIMULATED, "yellow"))
     return Group(*parts)

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from app.cli.render.lanes import CouncilView
+from app.cli.render.panels import stage_text
 from app.deliberation import facts
 
 # Below the promised five seconds, so that a busy machine keeps the promise too.
@@ -50,8 +51,8 @@ def waiting_line(view: CouncilView, now: datetime) -> str:
     """What a silent deliberation waits for, with the seconds since its acceptance."""
     passed_s = max(0.0, (now - (view.accepted_at or now)).total_seconds())
     if view.stage:
-        number = f", round {view.round}" if view.round else ""
-        what = f"stage {view.stage} {view.purpose}{number}, {view.calls_seen} of {view.calls_total} answered"
+        stage = f"stage {view.stage} {stage_text(view.purpose, view.round)}"
+        what = f"{stage}, {view.calls_seen} of {view.calls_total} answered"
     else:
         what = "no coordinator has started it"
     return f"{passed_s:6.1f} s  still waiting: {what}"

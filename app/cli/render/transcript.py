@@ -10,10 +10,11 @@ from itertools import chain
 from app.api.schemas import Deliberation, Proposal
 from app.cli.render.lanes import is_simulated
 from app.cli.render.overview import overview
-from app.cli.render.panels import seconds
-from app.cli.render.prose import printable, prose
-from app.cli.render.ranking import SIMULATED, confidence, dissent
+from app.cli.render.panels import seconds, stage_text
+from app.cli.render.prose import counted, printable, prose
+from app.cli.render.ranking import SIMULATED, TALLY_CHARS_MAX, confidence, degraded_text, dissent, line_of, votes_text
 from app.deliberation.facts import CallFinished, Fact, PlannedCall, StageClosed, StageOpened, Verdict
+from app.deliberation.specification import Evidence
 from app.webhooks.resources import Delivery
 
 EVENT_TYPES = "stage.opened,call.finished,stage.closed"
@@ -40,6 +41,22 @@ def _fenced(text: str) -> str:
     return f"{fence}python\n{printable(text).rstrip()}\n{fence}"
 
 
+def _text_of(candidate: str) -> str:
+    """Whose text a candidate is: `dev-001#1` is the second text of its author."""
+    author, _, version = candidate.partition("#")
+    return f"{author}'s text {int(version) + 1}" if version else author
+
+
+def _evidence(shown: Sequence[Evidence]) -> Iterator[str]:
+    """The texts that every agent was shown; the facts above name pieces without one."""
+    texts = [(each, each.text) for each in shown if each.text is not None]
+    if texts:
+        yield "## Evidence\n"
+    for each, text in texts:
+        yield f"### {_inline(each.id)}: {_inline(each.title)}\n"
+        yield f"{_quoted(text)}\n"
+
+
 def _call(call: PlannedCall | None, finished: CallFinished, *, late: bool) -> Iterator[str]:
     about = [_inline(finished.role)]
     about += [_inline(finished.model)] if finished.model else []
@@ -48,14 +65,16 @@ def _call(call: PlannedCall | None, finished: CallFinished, *, late: bool) -> It
     yield f"### {finished.agent_id} · {finished.call_id}\n"
     yield f"{', '.join(about)}\n"
     if call is not None and call.labels:
-        yield f"Shown: {', '.join(f'{label} is {_inline(shown)}' for label, shown in call.labels.items())}\n"
+        yield f"Shown: {', '.join(f'{label} is {_text_of(shown)}' for label, shown in call.labels.items())}\n"
     if finished.problem is not None:
         yield f"Failed: {finished.problem.code}: {_inline(finished.problem.detail)}\n"
     elif call is not None and call.output in _PROGRAMS:
         yield f"{_fenced(prose(finished.text or ''))}\n"
     else:
-        line_breaks = call is not None and call.output not in _ANSWERS
-        yield f"{_quoted(prose(finished.text or ''), line_breaks=line_breaks)}\n"
+        # An answer is Markdown, so what stands beside it, such as replies to issues, needs paragraphs of its own.
+        answers = call is None or call.output in _ANSWERS
+        text = prose(finished.text or "", line_end="\n\n" if answers else "\n")
+        yield f"{_quoted(text, line_breaks=not answers)}\n"
 
 
 def _stages(facts: Sequence[Fact]) -> Iterator[str]:
@@ -64,8 +83,7 @@ def _stages(facts: Sequence[Fact]) -> Iterator[str]:
     for stage in (fact for fact in facts if isinstance(fact, StageOpened)):
         calls = {call.call_id: call for call in stage.calls}
         end = closed.get(stage.stage)
-        turn = f", round {stage.round}" if stage.round else ""
-        yield f"## Stage {stage.stage}: {stage.purpose}{turn}\n"
+        yield f"## Stage {stage.stage}: {stage_text(stage.purpose, stage.round)}\n"
         for fact in finished:
             if fact.stage == stage.stage:
                 late = end is not None and fact.answered and fact.call_id not in end.seen
@@ -86,7 +104,9 @@ def _rankings(verdict: Verdict) -> Iterator[str]:
         yield ""
     if verdict.tally:
         yield "| votes | answer | agents |\n|---|---|---|"
-        yield from (f"| {each.votes} | {_inline(each.answer)} | {', '.join(each.agents)} |" for each in verdict.tally)
+        for each in verdict.tally:
+            answer = _inline(line_of(each.answer, TALLY_CHARS_MAX))
+            yield f"| {votes_text(each)} | {answer} | {', '.join(each.agents)} |"
         yield ""
 
 
@@ -94,7 +114,7 @@ def _verdict(found: Deliberation) -> Iterator[str]:
     verdict = found.verdict
     yield f"## {'Verdict' if verdict is not None else 'End'}: {found.status}\n"
     if found.degraded is not None:
-        yield from (f"Degraded: {_inline(reason)}\n" for reason in found.degraded.reasons)
+        yield from (f"Degraded: {_inline(degraded_text(reason))}\n" for reason in found.degraded.reasons)
     if found.problem is not None:
         yield f"{found.problem.code}: {_inline(found.problem.detail)}\n"
     if verdict is None:
@@ -132,19 +152,21 @@ def _deliveries(deliveries: Sequence[Delivery]) -> Iterator[str]:
 def delivery_line(delivery: Delivery) -> str:
     """A delivery on one line: its event, status and last attempt."""
     made = len(delivery.attempts)
-    line = f"{delivery.id} {delivery.type}: {delivery.status}, {made} attempt{'s' * (made != 1)}"
+    line = f"{delivery.id} {delivery.type}: {delivery.status}, {counted(made, 'attempt')}"
     if delivery.attempts and (problem := delivery.attempts[-1].problem) is not None:
         line += f", the last failed: {problem.code}"
     if delivery.next_attempt_at is not None:
         line += f", the next at {delivery.next_attempt_at:%Y-%m-%d %H:%M:%S} UTC"
-    return line + (", one was requested" if delivery.redelivering else "")
+    return line + (", one more is requested" if delivery.redelivering else "")
 
 
 def _cost(found: Deliberation) -> Iterator[str]:
     usage = found.usage
-    calls = f"{usage.calls} engine call{'s' * (usage.calls != 1)}"
+    calls = counted(usage.calls, "engine call")
     prompt = f"{usage.prompt_tokens:,} prompt tokens, {usage.cached_tokens:,} of them cached"
-    yield f"{calls}, {prompt}, {usage.completion_tokens:,} completion tokens"
+    yield f"{calls}, {prompt}, {usage.completion_tokens:,} completion tokens" + (
+        f", cost {usage.cost}" if usage.cost else ""
+    )
     if any(is_simulated(proposal.model) for proposal in found.proposals):
         yield f"\n{SIMULATED}"
 
@@ -157,7 +179,7 @@ def transcript(found: Deliberation, facts: Sequence[Fact], deliveries: Sequence[
         about.setdefault(name, []).append(text)
     listed = [f"- {name}: {_inline('; '.join(texts))}" for name, texts in about.items()]
     parts = chain(
-        *(head, listed, [""], _stages(facts), _checks(found.proposals)),
+        *(head, listed, [""], _evidence(found.evidence), _stages(facts), _checks(found.proposals)),
         *(_verdict(found), _deliveries(deliveries), _cost(found)),
     )
     return "\n".join(parts)

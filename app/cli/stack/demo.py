@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 from uuid import uuid4
 
 import typer
@@ -25,6 +25,7 @@ from app.cli.stack.layout import StackOptions
 from app.cli.stack.stack import running_stack
 from app.cli.stack.up import Checklist
 from app.cli.watch import until_ended, watch_deliberation
+from app.deliberation.roles import ROLES_BY_COMPLEXITY, Complexity
 
 TASK = (
     "Design a rate limiter for a public HTTP API: 100 requests a minute for each client, counted right across several "
@@ -36,20 +37,12 @@ DEFAULT_PORT = 8080
 _SIMULATE = ("--duration-ms", "3200", "--jitter", "0.35", "--seed", "7")
 
 
-Case = Literal["basic", "medium", "complex"]
-_ROLES: dict[Case, tuple[str, ...]] = {
-    "basic": ("DEV", "QA"),
-    "medium": ("ARCHITECT", "DEV", "QA"),
-    "complex": ("ARCHITECT", "DEV", "QA", "DEVOPS"),
-}
-
-
-def demo_body(case: Case | None, task: str) -> JsonObject:
+def demo_body(case: Complexity | None, task: str) -> JsonObject:
     """The request that the demo sends: three developers, or one agent of each role of the case."""
     council: JsonObject = (
         {"role": "DEV", "num_agents": 3}
         if case is None
-        else {"agents": [{"role": role, "count": 1} for role in _ROLES[case]]}
+        else {"agents": [{"role": role, "count": 1} for role in ROLES_BY_COMPLEXITY[case]]}
     )
     return {"task": task, **council, "strategy": "council", "rounds": 1, "seed": 7}
 
@@ -108,7 +101,7 @@ async def _demo(options: StackOptions, body: JsonObject, *, as_json: bool) -> Ex
 
 
 def demo(
-    case: Annotated[Case | None, typer.Option(help="A council of 2, 3 or 4 roles instead of three developers.")] = None,
+    case: Annotated[Complexity | None, typer.Option(help="A council of 2, 3 or 4 roles, not three developers.")] = None,
     task: Annotated[str, typer.Option(help="The task.", show_default=False)] = TASK,
     data_dir: KeepOption = None,
     port: Annotated[int, typer.Option(help="The gateway's port; the next free one if it is taken.")] = DEFAULT_PORT,

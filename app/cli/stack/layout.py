@@ -13,15 +13,23 @@ from urllib.parse import unquote, urlsplit
 
 import yaml
 
-import app
 from app.access.keys import PEPPER_CHARS_MIN
 from app.cli.exits import CommandError, Exit, cause
-from app.cli.options import DATA_DIR, nats_url_file
+from app.cli.options import DATA_DIR, PACKAGED_ROLES, nats_url_file
 from app.cli.render.progress import PortShifted, ProgressReport
 from app.cli.stack.processes import PortAllocator, write_private
 from app.cli.stack.supervisor import StackRun
 from app.deliberation.errors import InvalidRequest
-from app.deliberation.roles import parse_roles
+from app.deliberation.roles import (
+    DEFAULT_KEY_VARIABLE,
+    AgentRunner,
+    EngineSpec,
+    Role,
+    api_key,
+    engines_of,
+    parse_roles,
+    roles_over_nats,
+)
 from app.log import stream_settings as bounds
 from app.log.seal import LOG_KEY_NAME, LOG_KEY_VARIABLE, LogSeal
 from app.log.stream_settings import StreamSettings
@@ -29,9 +37,21 @@ from app.webhooks.signatures import MASTER_CHARS_MIN
 
 LOOPBACK = "127.0.0.1"
 WEBHOOK_SECRET_FILE = "webhook_secret"
+DATABASE_URL_FILE = "database_url"
 # Those of users.conf, and `monitor`, which may ask for nats-server's health and nothing else.
-NATS_USERS = ("gateway", "agents", "webhooks", "archive", "streams", "keys", "monitor")
-PACKAGED_ROLES = Path(app.__file__).with_name("roles.yaml")
+NATS_USERS = (
+    "gateway",
+    "agents",
+    "worker",
+    "webhooks",
+    "archive",
+    "planning",
+    "planner",
+    "context",
+    "streams",
+    "keys",
+    "monitor",
+)
 # Added to the time that a child's settings allow its work, before it is killed.
 _STOP_MARGIN_S = 5.0
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
@@ -54,6 +74,7 @@ class StackOptions:
     engine_urls: tuple[str, ...] = ()
     roles_file: Path | None = None
     simulate: tuple[str, ...] = ()
+    agents: AgentRunner = "ray"
     key_pepper: str | None = None
     nats_test_user: str | None = None
 
@@ -69,6 +90,7 @@ def mask_credentials(url: str) -> str:
 class Layout:
     """The directories, ports, URLs and secrets of one run of a stack; `nats_url` has no credentials.
 
+    `key_variables` are the variables with keys of engines, which only the agents get.
     `log` has the `id` of the log once its streams are declared; commands compare it before they write there.
     """
 
@@ -83,9 +105,12 @@ class Layout:
     engine_urls: tuple[str, ...]
     ray_address: str
     roles: tuple[str, ...]
+    worker_roles: tuple[str, ...]
+    key_variables: tuple[str, ...]
     streams: StreamSettings
     gateway_stops_within_s: float
     webhooks_stop_within_s: float
+    worker_stops_within_s: float
     ports: Mapping[str, int]
     mark: str = field(default_factory=lambda: secrets.token_hex(8))
     log: dict[str, str] = field(default_factory=dict[str, str])
@@ -93,6 +118,16 @@ class Layout:
     def nats_url_of(self, user: str) -> str:
         """The `file:` URL for a NATS user; with an external server it is that server's for every user."""
         return nats_url_file(self.data_dir, user)
+
+    @property
+    def uses_ray(self) -> bool:
+        """Whether Ray runs: without it all roles have workers, and the coordinator is a plain process."""
+        return len(self.worker_roles) < len(self.roles)
+
+    @property
+    def takes_plans(self) -> bool:
+        """Whether events of the planning service are taken; PLANNING=off of the environment says no."""
+        return os.environ.get("PLANNING", "on").lower() not in ("off", "false", "no", "0")
 
     @property
     def own_database(self) -> bool:
@@ -131,7 +166,8 @@ class Layout:
 
 def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
     """Choose ports and make the data directory; raises CommandError for unusable roles, secrets and settings."""
-    roles = _role_names(options.roles_file or PACKAGED_ROLES)
+    roles, key_variables = _roles(options.roles_file or PACKAGED_ROLES)
+    worker_roles = roles_over_nats(roles, options.agents)
     _check_secret("KEY_PEPPER", options.key_pepper, PEPPER_CHARS_MIN)
     for secret in filter(None, os.environ.get("WEBHOOK_SECRETS", "").split(",")):
         _check_secret("WEBHOOK_SECRETS", secret.strip(), MASTER_CHARS_MIN)
@@ -145,11 +181,12 @@ def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
         ports["nats"] = _port(loopback, "nats", options.nats_port, report)
     if not options.engine_urls:
         ports["simulator"] = loopback.take()
-    for name in ("ray", "raylet", "ray_dashboard", "webhooks", "archive"):
+    for name in ("ray", "raylet", "coordinator", "worker", "webhooks", "archive", "planning"):
         ports[name] = loopback.take()
     url_host = LOOPBACK if options.host in ("0.0.0.0", "::") else options.host
     nats_url = mask_credentials(options.nats_url or f"nats://{LOOPBACK}:{ports['nats']}")
     _kept_secret(data_dir / "ray_token")
+    _keep_database_url(data_dir / DATABASE_URL_FILE)
     retention_s = _number("DELIBERATION_CLEANUP", bounds.DAY_S, bounds.RETENTION_S_MIN, bounds.RETENTION_S_MAX)
     replicas = _number("STREAM_REPLICAS", 1, 1, bounds.REPLICAS_MAX)
     ack_wait_s = _number("ACK_WAIT", bounds.ACK_WAIT_S_MIN, bounds.ACK_WAIT_S_MIN, bounds.ACK_WAIT_S_MAX)
@@ -165,10 +202,13 @@ def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
         nats_url=nats_url,
         engine_urls=options.engine_urls or (f"http://{LOOPBACK}:{ports['simulator']}",),
         ray_address=f"{LOOPBACK}:{ports['ray']}",
-        roles=roles,
-        streams=StreamSettings(int(retention_s), int(replicas), ack_wait_s),
+        roles=tuple(roles),
+        worker_roles=worker_roles,
+        key_variables=key_variables,
+        streams=StreamSettings(int(retention_s), int(replicas), ack_wait_s, worker_roles),
         gateway_stops_within_s=drain_s + _STOP_MARGIN_S,
         webhooks_stop_within_s=_number("WEBHOOK_TIMEOUT", 15, 0, 60) + _STOP_MARGIN_S,
+        worker_stops_within_s=_number("WORKER_DRAIN", 5, 0, 3_600) + _STOP_MARGIN_S,
         ports=ports,
     )
 
@@ -192,14 +232,27 @@ def _check_secret(variable: str, secret: str | None, chars_min: int) -> None:
         raise CommandError(Exit.USAGE, "invalid_setting", detail, remedy=remedy)
 
 
-def _role_names(path: Path) -> tuple[str, ...]:
+def _roles(path: Path) -> tuple[Mapping[str, Role], tuple[str, ...]]:
+    """The roles by name, and the variables with keys of their engines; raises CommandError for unusable ones.
+
+    It reads every key once, so that `up` reports a missing one before it starts anything.
+    """
     try:
-        return tuple(parse_roles(yaml.safe_load(path.read_text(encoding="utf-8"))))
+        roles = parse_roles(yaml.safe_load(path.read_text(encoding="utf-8")), str(path))
+        engines = list(engines_of(roles))
+        if os.environ.get(DEFAULT_KEY_VARIABLE):
+            engines.append(EngineSpec(url="http://default", api_key_env=DEFAULT_KEY_VARIABLE))
+        for engine in engines:
+            api_key(engine, os.environ, lambda key_file: Path(key_file).read_text(encoding="utf-8"), str(path))
+        return roles, tuple({engine.api_key_env for engine in engines if engine.api_key_env})
     except (OSError, UnicodeDecodeError) as error:
         remedy = "name a YAML file of roles by --roles, or leave it out"
         raise CommandError(Exit.USAGE, "invalid_roles", f"{path}: {cause(error)}", remedy=remedy) from error
-    except (yaml.YAMLError, InvalidRequest) as error:
+    except yaml.YAMLError as error:
         raise CommandError(Exit.USAGE, "invalid_roles", f"{path}: {error}", remedy="correct the file") from error
+    except InvalidRequest as error:
+        place = "its value in the environment" if error.field == DEFAULT_KEY_VARIABLE else "the file, or what it names"
+        raise CommandError(Exit.USAGE, "invalid_roles", str(error), remedy=f"correct {place}") from error
 
 
 def _number(name: str, default: float, least: float, most: float) -> float:
@@ -227,6 +280,14 @@ def _kept_secret(path: Path) -> str:
     if not path.exists():
         write_private(path, secrets.token_hex(32))
     return path.read_text(encoding="utf-8").strip()
+
+
+def _keep_database_url(path: Path) -> None:
+    """Keep DATABASE_URL for commands that run without the variable; it may hold a password."""
+    if given := os.environ.get("DATABASE_URL"):
+        write_private(path, given)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _nats_users(data_dir: Path, options: StackOptions, server: str) -> dict[str, str]:

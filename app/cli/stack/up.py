@@ -18,7 +18,15 @@ from rich.text import Text
 
 from app.access.origins import is_loopback
 from app.cli.exits import Exit, print_json, run
-from app.cli.options import DATA_DIR, JsonOption, checked_nats_url, checked_url, program
+from app.cli.options import (
+    DATA_DIR,
+    AgentsOption,
+    JsonOption,
+    RolesOption,
+    checked_nats_url,
+    checked_url,
+    program,
+)
 from app.cli.render import progress
 from app.cli.render.progress import ProgressEvent, ProgressReport, as_document
 from app.cli.render.prose import printable
@@ -33,11 +41,15 @@ TITLES = {
     "simulator": "Engine simulator",
     "ray": "Ray",
     "deployer": "Ray Serve",
+    "coordinator": "Coordinator",
+    "worker": "Worker",
     "gateway": "Gateway",
     "webhooks": "Webhooks",
     "archive": "Archive",
+    "planning": "Plans",
 }
-_EXAMPLE = {"task": "Write a function that reverses a linked list", "role": "DEV", "num_agents": 3}
+_SLOWEST = {"ray", "deployer"}
+_EXAMPLE = {"task": "Reverse a linked list", "num_agents": 3}
 
 
 def _checked_engines(values: list[str] | None) -> list[str]:
@@ -59,9 +71,6 @@ PortOption = Annotated[
 ]
 HostOption = Annotated[str, typer.Option(help="The gateway's listen address.")]
 DataOption = Annotated[Path, typer.Option("--data-dir", help="Directory of the log; it survives a restart.")]
-RolesOption = Annotated[
-    Path | None, typer.Option("--roles", envvar="ROLES_FILE", help="File with the roles; default: the packaged roles.")
-]
 SimulateOption = Annotated[str, typer.Option("--simulate", metavar="ARGS", help="Arguments of the simulator.")]
 
 
@@ -69,7 +78,7 @@ SimulateOption = Annotated[str, typer.Option("--simulate", metavar="ARGS", help=
 class Checklist:
     """Reports progress on a terminal: a line for each ready child, and a moving last line for those that start.
 
-    Without a terminal there is no moving line.
+    Without a terminal it prints a line when only Ray is missing, which takes longest.
     """
 
     console: Console
@@ -85,6 +94,8 @@ class Checklist:
                 self.starting.pop(event.name, None)
                 again = " again" if event.attempt > 1 else ""
                 self._line("✔", "green", TITLES[event.name], f"{event.detail}  ({event.seconds:.1f} s{again})")
+                if not self.console.is_terminal and self.starting and self.starting.keys() <= _SLOWEST:
+                    self._line("…", "dim", "Waiting for", ", ".join(self.starting.values()))
             case progress.ChildDied():
                 self._tail(event.log_tail)
                 when = f"starting it again {f'in {event.restart_in_s:g} s' if event.restart_in_s else 'after that one'}"
@@ -119,22 +130,23 @@ class Checklist:
             self.console.print(Text(f"   │ {printable(line)}", "dim"))
 
     def _ready(self, event: progress.StackReady) -> None:
-        host = event.url.removeprefix("http://").rpartition(":")[0]
-        open_to = "loopback only" if host in (LOOPBACK, "localhost", "[::1]") else "open to all that reach this host"
+        open_to = "loopback only" if is_loopback(event.host) else "open to all that reach this host"
         mode = f"Keys are required, {open_to}" if event.keys else "Development mode: no keys, loopback only"
-        self.console.print(f"   {mode}; data in {event.data_dir}; up in", end=" ")
-        self.console.print(f"{event.seconds:.1f} s; Ctrl-C stops it.")
         command, at = program(), options_for(Path(event.data_dir))
+        self._hint("Data:", event.data_dir)
         if event.keys:
-            self._hint("A key:", f"{command} keys create NAME --tenant TENANT{at}")
+            self._hint("A key:", f"export DELIBERATE_API_KEY=$({command} keys create me --tenant mine{at})")
         self._hint("Ask:", f'{command} ask "{_EXAMPLE["task"]}"{at}')
-        json_type = "-H 'content-type: application/json'"
+        self._hint("Or:", f"curl -sS {event.url}/deliberations \\")
+        self._hint("", "-H 'content-type: application/json' \\")
         if event.keys:
-            json_type += ' -H "authorization: Bearer $DELIBERATE_API_KEY"'
-        self._hint("Or:", f"curl -sS {event.url}/deliberations {json_type} -d '{json.dumps(_EXAMPLE)}'")
+            self._hint("", '-H "authorization: Bearer $DELIBERATE_API_KEY" \\')
+        self._hint("", f"-d '{json.dumps(_EXAMPLE)}'")
+        self._hint(f"{mode}.")
+        self._hint(f"Up in {event.seconds:.1f} s; Ctrl-C stops it.")
 
-    def _hint(self, title: str, command: str) -> None:
-        self.console.print(Text(f"   {title:<7} {command}"))
+    def _hint(self, title: str, command: str = "") -> None:
+        self.console.print(Text(f"   {title:<7} {command}".rstrip()))
 
     def _move(self) -> None:
         if not self.console.is_terminal:
@@ -171,10 +183,13 @@ def up(
     nats_url: ExternalNatsOption = None,
     data_dir: DataOption = DATA_DIR,
     roles: RolesOption = None,
+    agents: AgentsOption = "ray",
     simulate: SimulateOption = "",
     as_json: JsonOption = False,
 ) -> NoReturn:
     """Start NATS, the engine simulator, Ray Serve and the gateway; keep them running until Ctrl-C, then stop them.
+
+    With `--agents nats` a coordinator and a worker run without Ray Serve.
 
     After Ctrl-C or SIGTERM the exit code is 0 if everything was ready and has stopped. A second signal kills the rest.
     """
@@ -194,6 +209,7 @@ def up(
         nats_url=nats_url,
         engine_urls=tuple(engine_url or ()),
         roles_file=roles,
+        agents=agents,
         simulate=simulator_arguments,
         key_pepper=pepper,
     )

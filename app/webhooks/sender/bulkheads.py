@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from weakref import WeakValueDictionary
 
 from app.api.webhook_targets import Target
+from app.log.queue_worker import ItemDeferred
 
 FAILURES_TOLERATED = 3
 FAILING_WAITING_MAX = 8
@@ -21,12 +22,8 @@ _IDLE_MAX = 10_000
 _SMOOTHING = 0.2
 
 
-class AttemptDeferred(Exception):
-    """The attempt was not made; it should be tried again in `delay_s` seconds."""
-
-    def __init__(self, delay_s: float) -> None:
-        super().__init__(f"no slot for {delay_s:.0f} s")
-        self.delay_s = delay_s
+class AttemptDeferred(ItemDeferred):
+    """The attempt was not made, because no slot was free; it should be tried again in `delay_s` seconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -10,16 +10,17 @@ from typing import Any
 import structlog
 
 from app.log.journal import JetStreamJournal
+from app.log.queue_worker import QueueWorker
 from app.log.seal import LogSeal
 from app.log.stream_settings import STREAM, WEBHOOKS_STREAM
 from app.log.streams import ATTEMPTS_CONSUMER, WEBHOOKS_CONSUMER
+from app.log.work_queue import QueueItem
 from app.observability.process import health_server, stop_signal
 from app.observability.replica_status import SENDERS_SUBJECT
 from app.webhooks.sender.bulkheads import Bounds, Bulkheads
 from app.webhooks.sender.delivery import DeliveryWorker
 from app.webhooks.sender.planner import DeliveryPlanner
 from app.webhooks.sender.posting import Lookup, Poster
-from app.webhooks.sender.queue_worker import QueueWorker
 from app.webhooks.settings import SenderSettings
 from app.webhooks.signatures import Signer
 
@@ -94,8 +95,15 @@ async def sender_of(settings: SenderSettings, *, lookup: Lookup | None = None) -
         signer = Signer([secret.get_secret_value() for secret in settings.webhook_secrets])
         worker = DeliveryWorker(journal, poster, bulkheads, signer, rules, settings.webhook_retries_s)
         planner = DeliveryPlanner(journal, worker)
-        deliberations = QueueWorker(journal, STREAM, WEBHOOKS_CONSUMER, settings.webhooks_held_max, planner.follow)
-        attempts = QueueWorker(journal, WEBHOOKS_STREAM, ATTEMPTS_CONSUMER, ATTEMPTS_HELD_MAX, planner.retry)
+
+        def follow(item: QueueItem) -> Awaitable[float | None]:
+            return planner.follow(item.record)
+
+        def retry(item: QueueItem) -> Awaitable[float | None]:
+            return planner.retry(item.record)
+
+        deliberations = QueueWorker(journal, STREAM, WEBHOOKS_CONSUMER, settings.webhooks_held_max, follow)
+        attempts = QueueWorker(journal, WEBHOOKS_STREAM, ATTEMPTS_CONSUMER, ATTEMPTS_HELD_MAX, retry)
         yield Sender(journal, worker, bulkheads, (deliberations, attempts))
 
 
