@@ -21,6 +21,7 @@ from xdist.scheduler import LoadScopeScheduling
 if TYPE_CHECKING:
     from app.log.journal import JetStreamJournal
     from app.testing import InMemoryJournal
+    from tests.vllm.server import Engine
 
 NATS_SERVER = Path(sys.executable).with_name("nats-server")
 
@@ -163,3 +164,12 @@ def any_journal(request: pytest.FixtureRequest) -> "InMemoryJournal | JetStreamJ
 def fresh_id() -> str:
     """A deliberation id that nothing else uses."""
     return uuid.uuid4().hex[:26]
+
+
+@pytest.fixture(scope="session")
+def vllm_engine(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Engine]":
+    """One real vLLM for the whole run; it takes about half a minute to start."""
+    from tests.vllm.server import vllm_server
+
+    with vllm_server(tmp_path_factory.mktemp("vllm") / "vllm.log") as engine:
+        yield engine

@@ -19,6 +19,7 @@ PURE_STDLIB = {
     "collections",
     "dataclasses",
     "datetime",
+    "decimal",
     "enum",
     "fractions",
     "functools",
@@ -51,6 +52,7 @@ GATEWAY = (
     "app.openai",
     "app.webhooks",
     "app.archive",
+    "app.planning",
     "app.openapi",
     "app.main",
     "app.testing",
@@ -68,6 +70,7 @@ CLUSTER = (
     "serve_deployments.identity",
     "serve_deployments.sandbox",
     "serve_deployments.engine",
+    "serve_deployments.arguments",
     "serve_deployments.agent",
     "serve_deployments.coordinator",
     "serve_deployments",
@@ -79,7 +82,15 @@ SIMULATOR = ("serve_deployments.simulator",)
 DRIVERS: dict[str, tuple[str, ...]] = {
     "ray": ("serve_deployments",),
     "nats": ("app.log",),
-    "app.log.journal": ("app.log", "app.main", "app.webhooks.sender", "app.archive", "app.cli", "serve_deployments"),
+    "app.log.journal": (
+        "app.log",
+        "app.main",
+        "app.webhooks.sender",
+        "app.archive",
+        "app.planning",
+        "app.cli",
+        "serve_deployments",
+    ),
     "sqlalchemy": ("app.archive.database",),
     "alembic": ("app.archive.database",),
     "httpx": ("serve_deployments.engine", "app.client", "app.cli"),
@@ -94,7 +105,7 @@ DRIVERS: dict[str, tuple[str, ...]] = {
 # The functions that may catch an error of any kind. A defect in one deliberation, call or delivery does not end the
 # others. Any error of a program under test is that program's failure.
 BROAD_EXCEPTS = {
-    ("app.webhooks.sender.queue_worker", "_redelivery_delay"),
+    ("app.log.queue_worker", "_redelivery_delay"),
     ("serve_deployments.agent.agent", "_outcome_of"),
     ("serve_deployments.coordinator.coordinator", "_supervised"),
     ("serve_deployments.sandbox.peer", "_described"),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx
 
+from app.archive.database.migrate import migrate
 from tests.conftest import free_port
 
 STARTS_WITHIN_S = 60.0
@@ -32,8 +33,9 @@ class Gateway:
 @asynccontextmanager
 async def gateway(nats_url: str, place: Path, **settings: str) -> AsyncGenerator[Gateway]:
     """A listening gateway process with its output in a file in `place`; without KEY_PEPPER in development mode."""
-    port, output = free_port(), place / "gateway.log"
-    environment = {**os.environ, "NATS_URL": nats_url, "PORT": str(port), **settings}
+    port, output, database_url = free_port(), place / "gateway.log", f"sqlite:///{place}/archive.db"
+    await migrate(database_url)
+    environment = {**os.environ, "NATS_URL": nats_url, "PORT": str(port), "DATABASE_URL": database_url, **settings}
     with output.open("wb") as written:
         process = subprocess.Popen(
             [sys.executable, "-m", "app.main"], env=environment, stdout=written, stderr=subprocess.STDOUT

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import cast
 
 import httpx
@@ -29,6 +30,8 @@ from app.access.keys import (
     key_subject,
 )
 from app.api.schemas import dump
+from app.archive.database.migrate import migrate
+from app.deliberation.calls import StageRequest
 from app.deliberation.facts import (
     CancelRequested,
     Completed,
@@ -48,9 +51,8 @@ from app.log.work_queue import WorkQueue
 from app.main import lifespan_of
 from app.routes.dependencies import Gateway, SystemClock
 from app.settings import Settings
-from serve_deployments.agent.stage_request import StageRequest
 from serve_deployments.coordinator.coordinator import CoordinatorReplica
-from serve_deployments.coordinator.role_client import Handle
+from serve_deployments.ray_agents import Handle, RayAgents
 from tests.components.routes.served import APP, answering
 from tests.conditions import until
 from tests.conftest import LOG_KEY, NatsServer
@@ -124,11 +126,16 @@ async def attacked_on(server: NatsServer, log_key: Path | None) -> AsyncGenerato
     journal = await JetStreamJournal.connect(server.url, name="honest", seal=LogSeal.of_file(log_key))
     await apply(journal, StreamSettings())
     attacker = await nats.connect(server.url)
-    settings = Settings.model_validate({"nats_url": server.url, "key_pepper": PEPPER, "log_key_file": log_key})
-    app_lifespan = lifespan_of(settings, None, SystemClock())
-    async with app_lifespan(APP) as gateway, answering(gateway) as client:
-        await until(lambda: gateway["catalog"].caught_up)
-        yield Attacked(server.url, gateway, client, journal, attacker)
+    with TemporaryDirectory() as directory:
+        url = f"sqlite:///{directory}/archive.db"
+        await migrate(url)
+        settings = Settings.model_validate(
+            {"nats_url": server.url, "key_pepper": PEPPER, "log_key_file": log_key, "database_url": url}
+        )
+        app_lifespan = lifespan_of(settings, None, SystemClock())
+        async with app_lifespan(APP) as gateway, answering(gateway) as client:
+            await until(lambda: gateway["catalog"].caught_up)
+            yield Attacked(server.url, gateway, client, journal, attacker)
     await attacker.close()
     await journal.close()
 
@@ -270,7 +277,7 @@ async def coordinating(attacked: Attacked, answers: Callable[[StageRequest], Awa
     """A coordinator with a role that records `blue` after `answers`."""
     journal = await JetStreamJournal.connect(attacked.url, seal=LogSeal([LOG_KEY]))
     role, ready = Role(attacked.journal, answers), asyncio.Event()
-    roles = {name: cast("Handle", role) for name in ("DEV", "ARCHITECT", "QA")}
+    roles = {name: RayAgents(cast("Handle", role)) for name in ("DEV", "ARCHITECT", "QA")}
     serving = asyncio.create_task(CoordinatorReplica(journal, roles, slots=10).serve(ready))
     await ready.wait()
     yield role

@@ -15,6 +15,12 @@ from tests.e2e.conftest import FAST, SLOW, TASK, Stack
 pytestmark = [pytest.mark.browser, pytest.mark.e2e]
 
 ENDED_WITHIN_MS = 60_000
+PROGRESS = """() => {
+  const progress = document.getElementById("progress");
+  window.stages = [];
+  new MutationObserver(() => window.stages.push(progress.textContent)).observe(progress, { childList: true });
+}"""
+"""Collects every text of the progress line in `window.stages`."""
 
 
 @pytest.fixture
@@ -46,6 +52,7 @@ async def test_a_council_is_asked_watched_and_judged_on_the_dashboard(quiet: Pag
     await quiet.goto(stack.url)
     await expect(quiet.locator("#mode")).to_contain_text("development mode")
     await expect(quiet.locator("#mode")).to_contain_text("simulated engine")
+    await quiet.evaluate(PROGRESS)
     await quiet.get_by_label("Task").fill(task)
     await quiet.get_by_role("button", name="Deliberate").click()
     await expect(quiet.locator(".lane")).to_have_count(3)
@@ -53,6 +60,9 @@ async def test_a_council_is_asked_watched_and_judged_on_the_dashboard(quiet: Pag
     await expect(quiet.locator(".lane pre").first).not_to_be_empty()
     await expect(quiet.locator("#verdict")).to_be_visible(timeout=ENDED_WITHIN_MS)
     await expect(quiet.locator("#facts")).to_contain_text("completed")
+    # A strategy repeats critiques, and scores once.
+    stages = await quiet.evaluate("window.stages")
+    assert {"critique, round 1: 3 calls", "score: 3 calls"} <= set(stages), stages
     await expect(quiet.locator("#detail h2")).to_have_text(task)
     shown = await quiet.locator("#verdict").inner_text()
     assert shown.count("dev-00") >= 3 and "★" in shown
@@ -63,6 +73,19 @@ async def test_a_council_is_asked_watched_and_judged_on_the_dashboard(quiet: Pag
     await quiet.reload()
     await expect(quiet.locator("#verdict")).to_be_visible()
     assert await quiet.locator("#verdict").inner_text() == shown
+
+
+async def test_the_strategy_chooses_the_number_of_agents_unless_one_is_given(quiet: Page, stack: Stack) -> None:
+    await stack.script(**FAST)
+    await quiet.goto(stack.url)
+    for given, agents in (("", "1"), ("2", "2")):
+        await quiet.get_by_label("Task").fill(f"With {agents}.")
+        await quiet.get_by_label("Strategy").select_option("single" if agents == "1" else "vote")
+        await quiet.get_by_label("Agents").fill(given)
+        await quiet.get_by_role("button", name="Deliberate").click()
+        row = quiet.locator("#list tr", has_text=f"With {agents}.")
+        await expect(row.locator("td").nth(2)).to_have_text(agents)
+        await expect(row).to_contain_text("completed", timeout=ENDED_WITHIN_MS)
 
 
 async def test_a_finished_council_is_shown_with_its_ranking_as_in_the_documentations_picture(

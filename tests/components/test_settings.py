@@ -3,6 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
+from app.main import main
 from app.settings import Settings
 from tests.components.docs.tables import settings_table
 
@@ -41,6 +42,44 @@ def test_a_value_outside_its_limits_is_refused_by_name(
     monkeypatch.setenv(variable, value)
     with pytest.raises(ValidationError, match=variable):
         Settings()
+
+
+def test_tenants_have_retentions_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARCHIVE_RETENTIONS", " acme=604800, globex=3600,")
+    monkeypatch.setenv("DELIBERATION_CLEANUP", "7200")
+    monkeypatch.setenv("DATABASE_URL", "sqlite:///archive.db")
+    settings = Settings()
+
+    kept_s = {tenant: settings.kept_s(tenant) for tenant in ("acme", "globex", "umbrella")}
+
+    assert kept_s == {"acme": 604_800, "globex": 7_200, "umbrella": settings.archive_retention_s}
+
+
+@pytest.mark.parametrize(
+    ("given", "remedy"),
+    [
+        ("acme", "Write acme=N in ARCHIVE_RETENTIONS, with N from 3600 to"),
+        ("acme=", "Write acme=N in ARCHIVE_RETENTIONS"),
+        ("acme=90d", "Write acme=N in ARCHIVE_RETENTIONS"),
+        ("acme=-5", "Write acme=N in ARCHIVE_RETENTIONS"),
+        ("acme=3599", "Write acme=N in ARCHIVE_RETENTIONS"),
+        ("acme=315360001", "Write acme=N in ARCHIVE_RETENTIONS"),
+        ("acme=7200,Acme Inc=7200", "Write ARCHIVE_RETENTIONS as acme=604800,globex=86400"),
+        ("=7200", "Write ARCHIVE_RETENTIONS as"),
+        ("acme=7200,acme=7200", "Give it one retention"),
+    ],
+)
+def test_a_wrong_retention_is_one_line_with_the_variable_and_the_remedy(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: str, remedy: str
+) -> None:
+    monkeypatch.setenv("ARCHIVE_RETENTIONS", given)
+
+    with pytest.raises(SystemExit) as ended:
+        main()
+
+    printed = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert printed.startswith("ARCHIVE_RETENTIONS: ") and remedy in printed and printed.count("\n") == 1
 
 
 def test_the_table_lists_every_setting_with_its_description() -> None:

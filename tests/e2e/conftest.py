@@ -6,7 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,8 @@ class Stack:
 
     def of_log(self, user: str = "gateway") -> dict[str, str]:
         """The variables of a process beside the stack, on the same log."""
-        return {"NATS_URL": self.nats_url(user), "LOG_KEY_FILE": str(self.data_dir / "log_key")}
+        archive = {"DATABASE_URL": f"sqlite:///{self.data_dir / 'archive.db'}"} if user == "gateway" else {}
+        return {"NATS_URL": self.nats_url(user), "LOG_KEY_FILE": str(self.data_dir / "log_key"), **archive}
 
     @property
     def mark(self) -> str:
@@ -133,15 +135,18 @@ def stop_up(process: subprocess.Popen[str], number: int = signal.SIGTERM) -> int
 @pytest.fixture(scope="session")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.Popen[str], Path, dict[str, Any]]]:
     data_dir = tmp_path_factory.mktemp("up")
-    process, ready = start_up(data_dir)
+    with pytest.MonkeyPatch.context() as patched:
+        # Work of a story asks a context service; only its own tests run one.
+        patched.setenv("CONTEXT", "true")
+        process, ready = start_up(data_dir)
     yield process, data_dir, ready
     if process.poll() is None:
         stop_up(process)
 
 
-@pytest.fixture(scope="session")
-async def running(up: tuple[subprocess.Popen[str], Path, dict[str, Any]]) -> AsyncIterator[Stack]:
-    process, data_dir, ready = up
+@asynccontextmanager
+async def connected(process: subprocess.Popen[str], data_dir: Path, ready: dict[str, Any]) -> AsyncGenerator[Stack]:
+    """A stack that `start_up` has started, with clients for it."""
     journal = await JetStreamJournal.connect(
         nats_url_file(data_dir, "gateway"), name=f"e2e-{os.getpid()}", seal=LogSeal.of_file(data_dir / "log_key")
     )
@@ -153,10 +158,21 @@ async def running(up: tuple[subprocess.Popen[str], Path, dict[str, Any]]) -> Asy
     await journal.close()
 
 
+@pytest.fixture(scope="session")
+async def running(up: tuple[subprocess.Popen[str], Path, dict[str, Any]]) -> AsyncIterator[Stack]:
+    async with connected(*up) as stack:
+        yield stack
+
+
+async def prepared(stack: Stack) -> Stack:
+    """The stack, ready, with a fast engine without faults; its counts start at zero."""
+    await stack.until_ready()
+    await stack.script(**FAST)
+    (await stack.engine.delete("/simulator/calls")).raise_for_status()
+    return stack
+
+
 @pytest.fixture
 async def stack(running: Stack) -> Stack:
-    """The stack, ready, with a fast engine without faults; its counts start at zero."""
-    await running.until_ready()
-    await running.script(**FAST)
-    (await running.engine.delete("/simulator/calls")).raise_for_status()
-    return running
+    """The stack of the session, prepared."""
+    return await prepared(running)

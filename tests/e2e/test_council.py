@@ -3,13 +3,14 @@
 import asyncio
 import json
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.deliberation.facts import Failed, decode
 from serve_deployments.engine.wire import STREAM_INTERVAL_TOKENS
-from tests.e2e.conftest import FAST, SLOW, TASK, Stack
+from tests.e2e.conftest import FAST, SLOW, TASK, Stack, connected, prepared, start_up, stop_up
 
 pytestmark = pytest.mark.e2e
 
@@ -214,3 +215,24 @@ async def test_a_damaged_acceptance_ends_as_failed_and_hurts_nothing_else(stack:
     assert isinstance(end, Failed) and end.problem is not None and end.problem.code == "unexpected_fact"
     assert (await stack.client.get(f"/deliberations/{fresh_id}")).status_code == 500
     await stack.until(await stack.submit(strategy="single"), status="completed")
+
+
+async def test_replicas_and_workers_deliberate_in_one_council(tmp_path: Path) -> None:
+    roles = tmp_path / "roles.yaml"
+    roles.write_text("roles: {DEV: {persona: You develop.}, QA: {persona: You test., agents: nats}}")
+    process, ready = start_up(tmp_path / "data", "--roles", str(roles))
+    async with connected(process, tmp_path / "data", ready) as stack:
+        await prepared(stack)
+        body = {"task": TASK, "agents": [{"role": "DEV", "count": 2}, {"role": "QA", "count": 1}]}
+        response = await stack.client.post("/deliberations", json=body, headers={"Prefer": "wait=60"})
+        found = response.json()
+        assert found["status"] == "completed" and found["degraded"] is None, response.text
+        assert {proposal["agent_id"]: proposal["critiques"] != [] for proposal in found["proposals"]} == dict.fromkeys(
+            ("dev-001", "dev-002", "qa-001"), True
+        )
+        async with asyncio.timeout(30):
+            while (cluster := (await stack.client.get("/cluster")).json())["missing"]:
+                await asyncio.sleep(0.2)
+        ray = {agent["role"]: agent["versions"]["ray"] for agent in cluster["agents"]}
+        assert ray["DEV"] and ray["QA"] is None
+    assert stop_up(process) == 0

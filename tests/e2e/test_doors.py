@@ -70,6 +70,12 @@ def test_up_listens_on_loopback_alone(stack: Stack, doors: list[Door]) -> None:
     assert [door.port for door in doors if door.child == "nats"] == [urlsplit(stack.ready["nats_url"]).port]
 
 
+def test_no_dashboard_of_ray_runs(stack: Stack) -> None:
+    commands = [each.command for each in marked(stack.mark) if each.child == "ray"]
+    assert any("gcs_server" in command for command in commands)
+    assert [command for command in commands if "dashboard/dashboard.py" in command] == []
+
+
 def status_of(port: int, method: str, *metadata: tuple[str, str]) -> grpc.StatusCode | None:
     """The status of a call with an empty request; None when the server does not speak gRPC."""
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -158,7 +164,7 @@ async def test_no_secret_is_an_argument_a_variable_a_log_line_or_an_answer(stack
     await stack.script(**FAST)
     await stack.until(await stack.submit(task=TASK, strategy="single"), status="completed")
     secrets = [secret.encode() for secret in secrets_of(stack)]
-    assert len(secrets) == 8 and all(len(secret) >= 49 for secret in secrets)
+    assert len(secrets) == 12 and all(len(secret) >= 49 for secret in secrets)
     shown = {"ready": json.dumps(stack.ready).encode(), "state": (stack.data_dir / "stack.json").read_bytes()}
     for path in ("/readyz", "/cluster", "/metrics", "/"):
         shown[path] = (await stack.client.get(path)).content

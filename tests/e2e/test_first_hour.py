@@ -160,9 +160,9 @@ async def receive_a_webhook(terminal: Terminal) -> None:
 
 async def go_wrong(terminal: Terminal, client: httpx.AsyncClient) -> None:
     """Each mistake is answered with the place and the remedy, and the remedies that are commands work."""
-    assert "Did you mean DEVOPS?" in await terminal.deliberate("ask", TASK, "--role", "devop", code=4)
+    assert "Did you mean DEVOPS?" in await terminal.deliberate("ask", TASK, "--role", "devop", code=2)
     assert "DEVOPS" in await terminal.deliberate("roles")
-    assert "--agents" in await terminal.deliberate("ask", TASK, "--agents", "0", code=4)
+    assert "--agents" in await terminal.deliberate("ask", TASK, "--agents", "0", code=2)
     problem = (await client.post("/deliberations", json={"task": TASK, "strategie": "vote"})).json()
     (fault,) = problem["errors"]
     assert fault["pointer"] == "/strategie" and "strategy" in fault["remedy"] + fault["detail"]

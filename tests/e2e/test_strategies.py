@@ -5,7 +5,7 @@ import json
 import os
 import signal
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from app.deliberation.choice.ballots import author
 from app.deliberation.facts import CallFinished, PlannedCall, StageClosed, StageOpened, decode
 from app.deliberation.strategies import STRATEGIES
 from app.routes.roles import read_roles
-from tests.e2e.conftest import Stack
+from tests.e2e.conftest import Stack, connected, prepared, start_up, stop_up
 
 pytestmark = pytest.mark.e2e
 
@@ -137,12 +137,30 @@ def test_every_registered_strategy_is_run_here() -> None:
 
 
 @pytest.fixture(scope="module")
-async def undisturbed(running: Stack) -> dict[str, Deliberated]:
+async def over_nats(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
+    """A stack without Ray, whose agents are workers."""
+    data_dir = tmp_path_factory.mktemp("over-nats")
+    process, ready = start_up(data_dir, "--agents", "nats")
+    async with connected(process, data_dir, ready) as stack:
+        yield stack
+    assert stop_up(process) == 0
+
+
+@pytest.fixture(scope="module", params=["ray", "nats"])
+def any_stack(request: pytest.FixtureRequest) -> Stack:
+    """Agents run as replicas in Ray Serve, and as workers."""
+    return request.getfixturevalue("running" if request.param == "ray" else "over_nats")
+
+
+@pytest.fixture
+async def stack(any_stack: Stack) -> Stack:
+    return await prepared(any_stack)
+
+
+@pytest.fixture(scope="module")
+async def undisturbed(any_stack: Stack) -> dict[str, Deliberated]:
     """Every strategy once, with an engine that answers at once."""
-    await running.until_ready()
-    await running.script(duration_ms=0, faults=[], behaviour="normal")
-    (await running.engine.delete("/simulator/calls")).raise_for_status()
-    return await all_deliberated(running)
+    return await all_deliberated(await prepared(any_stack))
 
 
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)

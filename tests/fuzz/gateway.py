@@ -10,11 +10,13 @@ import asyncio
 import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from tempfile import TemporaryDirectory
 
 import uvicorn
 from pydantic import SecretStr
 from starlette.types import ASGIApp
 
+from app.archive.database.migrate import migrate
 from app.deliberation.facts import Accepted, Cancelled, Fact, Failed, decode
 from app.deliberation.ports import Record
 from app.main import create_app
@@ -101,12 +103,16 @@ async def fuzzed() -> AsyncGenerator[tuple[str, str], None]:
     journal = await example_journal(coordinator=COORDINATOR)
     player = Player(journal)
     key = await make_key(journal, TENANT)
-    async with serving(create_app(SETTINGS, journal=journal)) as url, asyncio.TaskGroup() as group:
-        playing = group.create_task(player.run())
-        try:
-            yield url, key
-        finally:
-            playing.cancel()
+    with TemporaryDirectory() as directory:
+        database_url = f"sqlite:///{directory}/archive.db"
+        await migrate(database_url)
+        settings = SETTINGS.model_copy(update={"database_url": SecretStr(database_url)})
+        async with serving(create_app(settings, journal=journal)) as url, asyncio.TaskGroup() as group:
+            playing = group.create_task(player.run())
+            try:
+                yield url, key
+            finally:
+                playing.cancel()
 
 
 async def _main() -> None:

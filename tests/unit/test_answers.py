@@ -321,8 +321,8 @@ def test_a_count_holds_votes_shares_and_voters() -> None:
     assert (count.votes, count.first, count.second, count.tie) == (4, 3, 1, False)
     assert (count.agreement, count.margin) == (0.75, 0.5)
     assert [row.model_dump() for row in count.tallies] == [
-        {"answer": "x", "votes": 3, "agents": ("a", "d", "e")},
-        {"answer": "y", "votes": 1, "agents": ("b",)},
+        {"answer": "x", "votes": 3, "final": None, "agents": ("a", "d", "e")},
+        {"answer": "y", "votes": 1, "final": None, "agents": ("b",)},
     ]
 
 

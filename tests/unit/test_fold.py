@@ -1,5 +1,7 @@
 """The fold: which facts may follow which, and the state that they lead to."""
 
+from decimal import Decimal
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,6 +10,7 @@ from app.deliberation.calls import Usage
 from app.deliberation.errors import Gone, UnexpectedFact
 from app.deliberation.facts import Cancelled, Completed, Deleted, Fact, Failed, TimedOut
 from app.deliberation.fold import TERMINAL, TRANSITIONS, State, apply, begin, fold, usage
+from app.deliberation.specification import Prices
 from tests.unit.facts_of import (
     ID,
     NOW,
@@ -233,10 +236,16 @@ def test_every_prefix_of_a_log_folds_and_the_rest_leads_to_the_same_state(strate
 
 
 _TOKENS = st.integers(0, 1_000)
+_PRICES = Prices(currency="USD", prompt=Decimal("0.15"), cached=Decimal("0.075"), completion=Decimal("0.6"))
+_USAGES = st.builds(
+    lambda usage, priced: usage.at(_PRICES if priced else None),
+    st.builds(Usage, prompt_tokens=_TOKENS, completion_tokens=_TOKENS, cached_tokens=_TOKENS, calls=_TOKENS),
+    st.booleans(),
+)
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.lists(st.builds(Usage, prompt_tokens=_TOKENS, completion_tokens=_TOKENS, calls=_TOKENS), min_size=7))
+@given(st.lists(_USAGES, min_size=7))
 def test_usage_by_stage_and_by_agent_sum_to_the_total(costs: list[Usage]) -> None:
     second = [finished(agent, stage=2, usage=cost) for agent, cost in zip(agent_ids(3), costs, strict=False)]
     first = [finished(agent, usage=cost) for agent, cost in zip(agent_ids(3), costs[3:], strict=False)]

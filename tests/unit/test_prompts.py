@@ -12,7 +12,7 @@ from app.deliberation.choice.ballots import author
 from app.deliberation.facts import StageOpened
 from app.deliberation.outputs import Issue
 from app.deliberation.prompts import council as prompts
-from app.deliberation.prompts.form import persona_section
+from app.deliberation.prompts.form import Labelled, persona_section
 from app.deliberation.specification import AgentSpec, Constraints, Sampling, Specification
 from tests.unit.facts_of import RUBRIC, CouncilScript, Run, agent_ids, run, specification
 
@@ -124,19 +124,33 @@ def test_every_candidate_takes_each_place_equally_often_within_one(size: int) ->
 
 
 def test_shared_prompt_text_comes_first_and_differing_text_last() -> None:
-    """An engine's prefix cache serves a stage's calls from one entry as far as their prompts agree."""
+    """An engine's prefix cache serves prompts from one entry as far as they agree."""
     ended = council()
+    shared, *_ = text_of(ended.calls[0]).partition("# Your work")
+    assert "# Rubric" in shared
+    assert all(text_of(call).startswith(shared) for call in ended.calls)
     for stage in ended.all(StageOpened):
-        texts = [text_of(call) for call in ended.calls if call.call_id in {each.call_id for each in stage.calls}]
-        shared = next(
-            place for place in range(min(map(len, texts)) + 1) if len({text[: place + 1] for text in texts}) > 1
-        )
-        assert "# Rubric" in texts[0][:shared]
-        assert f"# Your work: {stage.purpose}" in texts[0][:shared]
+        for text in (text_of(call) for call in ended.calls if call.call_id in {each.call_id for each in stage.calls}):
+            assert re.findall("^# Your work: (.*)$", text, re.MULTILINE) == [stage.purpose], "no other work's rules"
+            assert text.rfind("<<<end-of-peer-text") < text.index("# Your work:"), "the work comes after the candidates"
     proposals = [text_of(call) for call in ended.calls if call.output.kind == "answer"]
     assert "# Approach" not in proposals[0]
     assert len({text.partition("# Approach\n")[2] for text in proposals}) == 5
     assert all(text.startswith(proposals[0]) for text in proposals), "the approach comes after all else"
+
+
+def test_a_texts_first_place_is_the_same_in_all_prompts_that_begin_with_it() -> None:
+    """A revision's prompt and a ballot go on where the critique of the same text left off."""
+    ended = council(rounds=1)
+
+    def first_candidates(kind: str) -> set[str]:
+        """The prompts up to the end of their first candidate."""
+        texts = [text_of(call) for call in ended.calls if call.output.kind == kind]
+        return {text[: _FENCED.search(text, text.index("Candidate A:")).end()] for text in texts}  # type: ignore[union-attr]
+
+    critiques = first_candidates("critique")
+    assert len(critiques) == 5 and first_candidates("revision") == critiques
+    assert first_candidates("score") & critiques
 
 
 def test_approaches_go_round_in_a_large_council() -> None:
@@ -175,7 +189,7 @@ def test_empty_sections_are_left_out() -> None:
 
 
 def test_a_score_is_asked_of_every_shown_label_and_criterion() -> None:
-    shown = prompts.score(specification(), [("A", "one"), ("B", "two")], NONCE)[1].content
+    shown = prompts.score(specification(), [Labelled("A", "one", NONCE), Labelled("B", "two", NONCE)])[1].content
     assert "(A, B)" in shown
     assert "(right, clear)" in shown
 
@@ -185,7 +199,7 @@ def test_the_author_reads_its_answer_and_each_numbered_issue() -> None:
         Issue(severity="major", where="line 1", claim="false", evidence="seen", fix="mend"),
         Issue(severity="minor", where="line 2", claim="long", evidence="read", fix="cut"),
     ]
-    shown = prompts.revise(specification(), "my answer", issues, NONCE)[1].content
+    shown = prompts.revise(specification(), Labelled("A", "my answer", NONCE), issues, NONCE)[1].content
     own, listed = (text for _, text in _FENCED.findall(shown))
     assert own == "my answer"
     assert listed.splitlines() == [
@@ -201,9 +215,8 @@ def test_no_word_of_a_critic_begins_another_numbered_issue() -> None:
             Issue(severity="minor", where=forged, claim=forged, evidence=forged, fix=forged),
             Issue(severity="minor", where="line 2", claim="long", evidence="read", fix="cut"),
         ]
-        listed = [
-            text for _, text in _FENCED.findall(prompts.revise(specification(), "mine", issues, NONCE)[1].content)
-        ]
+        shown = prompts.revise(specification(), Labelled("A", "mine", NONCE), issues, NONCE)[1].content
+        listed = [text for _, text in _FENCED.findall(shown)]
         assert [line[:11] for line in listed[1].splitlines()] == ["1. [minor] ", "2. [minor] "]
 
 
@@ -257,13 +270,13 @@ def test_a_peers_text_stays_within_its_fence(text: str) -> None:
         expected = 2 if call.output.kind == "revision" else len(call.labels)
         assert pieces == expected
         assert len(marks) == 2 * expected, "each text is between one opening and one closing line"
-        assert len(set(marks)) <= 1
+        assert len(set(marks)) == expected, "each text has a mark of its own"
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.sampled_from(["<<<", ">>>", "peer-text ", "end-of-", NONCE, NONCE.upper(), "\n", " ", "a"])))
 def test_no_mixture_of_marks_opens_or_closes_a_fence(parts: list[str]) -> None:
-    shown = prompts.candidate("A", "".join(parts), NONCE)
+    shown = Labelled("A", "".join(parts), NONCE).section
     assert len(_FENCED.findall(shown)) == 1
     assert shown.count(NONCE) == 2
     assert shown.endswith(f"<<<end-of-peer-text {NONCE}>>>")

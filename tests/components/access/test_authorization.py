@@ -32,7 +32,7 @@ from tests.story import NOW
 @pytest.fixture
 async def gateway() -> AsyncGenerator[Served, None]:
     """A gateway with keys, which it has loaded."""
-    async with served(key_pepper=PEPPER) as running:
+    async with served(key_pepper=PEPPER, lists=True) as running:
         await _read(running)
         yield running
 
@@ -57,7 +57,10 @@ def operations() -> Iterator[tuple[str, str, str]]:
         for method, operation in methods.items():
             if method != "parameters":
                 filled = (
-                    path.replace("{deliberation_id}", "x").replace("{role}", "DEV").replace("{model}", "council/DEV")
+                    path.replace("{deliberation_id}", "x")
+                    .replace("{plan_id}", "x")
+                    .replace("{role}", "DEV")
+                    .replace("{model}", "council/DEV")
                 )
                 yield operation["operationId"], method.upper(), filled
 
@@ -313,7 +316,7 @@ async def test_a_closed_stream_detaches_from_its_key() -> None:
 
 
 async def test_without_a_pepper_every_answer_declares_development_mode() -> None:
-    async with served() as gateway:
+    async with served(lists=True) as gateway:
         for path, status in (
             ("/roles", 200),
             ("/nothing", 404),
@@ -407,13 +410,15 @@ _ANSWERS: Mapping[str, str] = {
     "cancel_deliberation": _OUTLINE,
     "delete_deliberation": "nothing",
     "create_chat_completion": "the verdict",
+    "approve_plan": "the plan's story, and the status of each role",
+    "get_plan": "the plan's story, and the status of each role",
     "list_deliberations": "the tenant's deliberations: 200 characters of the task, metadata",
     "get_deliberation": "everything",
     "read_deliberation_events": "everything, as it happens",
     "read_events": "everything of the tenant, as it happens",
     "list_deliveries": "each delivery with its attempts",
     "redeliver": "id, type, cursor, status, links; with `read` also the attempts",
-    "get_stats": "counts, durations and tokens of the tenant",
+    "get_stats": "counts, durations, tokens and wins of the tenant; by=tenant needs `admin`, and shows all tenants",
     "list_roles": "roles as declared, their personas, their replicas and engines",
     "get_role": "one role likewise",
     "list_strategies": "strategies and their parameters",

@@ -56,7 +56,7 @@ async def two() -> AsyncGenerator[Two, None]:
         await make_key(journal, "rival", read_and_submit),
     )
     operator = await make_key(journal, "rival", ("admin",))
-    async with served(journal=journal, key_pepper=PEPPER) as gateway:
+    async with served(journal=journal, key_pepper=PEPPER, lists=True) as gateway:
         ring = gateway.gateway["access"].keyring
         await until(lambda: ring is not None and ring.caught_up)
         body = {"task": f"Name a colour, {CANARY}.", "metadata": {"owner": CANARY}}
@@ -173,6 +173,7 @@ async def test_operations_without_an_id_never_show_foreign_deliberations(
 
 async def test_lists_and_statistics_cover_one_tenant(two: Two) -> None:
     own = await accepted(two.gateway, two.rival)
+    await two.gateway.copied()
     for query in ("", "?status=completed", f"?metadata.owner={CANARY}", "?limit=200", "?role=DEV"):
         items = (await two.ask("GET", f"/deliberations{query}", two.rival)).json()["items"]
         assert {item["id"] for item in items} <= {own}
@@ -242,4 +243,5 @@ async def test_every_subject_contains_the_callers_tenant(two: Two) -> None:
     assert refused.status_code == 422
     subjects = [record.tokens for record in two.gateway.journal.records if record.tokens[0] == "deliberations"]
     assert Counter(tokens[1] for tokens in subjects if tokens[-1] == "accepted") == {"acme": 2, "rival": 2}
+    await two.gateway.copied()
     assert json.loads((await two.ask("GET", "/stats", two.acme)).text)["total"] == 2

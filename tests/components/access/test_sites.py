@@ -77,6 +77,7 @@ class Site:
 
     async def ask(self, method: str, path: str, given: Given, headers: dict[str, str]) -> httpx.Response:
         values = {"deliberation_id": self.running, "role": "DEV", "model": "council/DEV", "delivery_id": "dlv_none"}
+        values["plan_id"] = "plan-1"
         filled = re.sub(r"\{(\w+)\}", lambda found: values[found[1]], path)
         accept = {"Accept": "application/json"} if "events" in path else {}
         return await self.gateway.client.request(method, filled, headers=[*given, *(headers | accept).items()])

@@ -4,7 +4,7 @@ import asyncio
 import re
 import statistics
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from time import perf_counter
 from typing import Any
@@ -116,79 +116,51 @@ async def _round(gateway: Served, key: str, statuses: Counter[int]) -> float:
     return (perf_counter() - began_s) * 1_000
 
 
-async def _others(
-    gateway: Served, keys: list[str], statuses: Counter[int], pause: Callable[[int], Awaitable[None]]
-) -> list[float]:
-    """The duration of each of the others' rounds, with a pause before the next one."""
-
-    async def client(key: str) -> list[float]:
-        taken: list[float] = []
-        for number in range(ROUNDS):
-            await pause(number)
-            taken.append(await _round(gateway, key, statuses))
-        return taken
-
-    return [each for taken in await asyncio.gather(*map(client, keys)) for each in taken]
-
-
-def p95(taken: list[float]) -> float:
-    return statistics.quantiles(taken, n=20)[-1]
-
-
 async def test_a_tenant_with_100_times_the_load_does_not_slow_others() -> None:
-    """No request of the others is refused, and their p95 stays in the same class as without the loud tenant.
+    """No request of the others is refused, and the median of their rounds stays in the same class.
 
-    The bound on time is loose, because all tenants run in one loop on a shared machine. Without bounds of tenants the
-    loud one fills the queue, and the others are refused.
+    Rounds without and with the loud tenant alternate, so that other load of the machine weighs on both. The bound on
+    time is loose, because all tenants run in one loop. Without bounds of tenants the loud one fills the queue, and the
+    others are refused.
     """
     limits = {"tenant_requests_per_minute": 1_000, "tenant_in_flight_max": 50, "queue_depth_max": 160}
-    async with keyed(**limits) as gateway:
+    alone, beside = list[float](), list[float]()
+    async with keyed(**limits, lists=True) as gateway:
         loud = await make_key(gateway.journal, "loud")
         keys = [await make_key(gateway.journal, f"quiet-{number}") for number in range(OTHERS)]
-
-        async def at_once(_: int) -> None:
-            await asyncio.sleep(0)
-
-        alone = await _others(gateway, keys, Counter(), at_once)
-        theirs, its, over = Counter[int](), Counter[int](), asyncio.Event()
+        theirs, its, loudly = Counter[int](), Counter[int](), asyncio.Event()
 
         async def flood() -> None:
-            while not over.is_set():
+            while True:
+                await loudly.wait()
                 await _round(gateway, loud, its)
-                await asyncio.sleep(0)  # nothing here waits for anything: without this no other task would run
-
-        async def behind_a_hundred_times_as_much(number: int) -> None:
-            await until(lambda: its.total() >= 100 * 3 * (number + 1), timeout_s=60)
+                # A client's network takes longer; without a pause the loop would leave no time to the archive's thread.
+                await asyncio.sleep(0.001)
 
         async with asyncio.TaskGroup() as group:
-            for _ in range(4):
-                group.create_task(flood())
-            beside = await _others(gateway, keys, theirs, behind_a_hundred_times_as_much)
-            over.set()
-    assert theirs == {202: OTHERS * ROUNDS, 200: 2 * OTHERS * ROUNDS}, "nobody else is refused"
+            floods = [group.create_task(flood()) for _ in range(4)]
+            for number in range(ROUNDS):
+                loudly.clear()
+                alone += await asyncio.gather(*(_round(gateway, key, theirs) for key in keys))
+                loudly.set()
+                await until(lambda wanted=100 * 3 * (number + 1): its.total() >= wanted, timeout_s=60)
+                beside += await asyncio.gather(*(_round(gateway, key, theirs) for key in keys))
+            for each in floods:
+                each.cancel()
+    assert theirs == {202: 2 * OTHERS * ROUNDS, 200: 4 * OTHERS * ROUNDS}, "nobody else is refused"
     assert its[202] == 50 and its[429] > its.total() / 2, "the loud one is"
-    figures = f"p95 of the others: {p95(alone):.1f} ms alone, {p95(beside):.1f} ms beside {its.total()} requests of one"
+    quiet_ms, loud_ms = statistics.median(alone), statistics.median(beside)
+    figures = f"a round of the others: {quiet_ms:.1f} ms alone, {loud_ms:.1f} ms beside {its.total()} requests of one"
     print(figures)
-    assert p95(beside) < 5 * p95(alone) + 50, figures
+    assert loud_ms < 5 * quiet_ms + 50, figures
 
 
-async def test_the_cost_of_a_list_does_not_depend_on_other_tenants() -> None:
-    async with keyed(tenant_in_flight_max=10_000, tenant_requests_per_minute=1_000_000) as gateway:
+async def test_a_list_looks_at_no_other_tenants_deliberations() -> None:
+    async with keyed(tenant_in_flight_max=10_000, tenant_requests_per_minute=1_000_000, lists=True) as gateway:
         loud, quiet = await make_key(gateway.journal, "loud"), await make_key(gateway.journal, "quiet")
         own = await accepted(gateway, quiet)
-        catalog = gateway.gateway["catalog"]
-        looked_at: list[str] = []
-
-        class Watched(dict[str, Any]):
-            def get(self, key: str, default: Any = None) -> Any:
-                looked_at.append(key)
-                return super().get(key, default)
-
-        catalog._accepted = Watched(catalog._accepted)  # pyright: ignore[reportPrivateUsage]
         for _ in range(20):
             await accepted(gateway, loud)
-        looked_at.clear()
+        held = gateway.gateway["catalog"].recent("quiet").entries
         page = await gateway.client.get("/deliberations", headers=bearer(quiet))
-        assert [item["id"] for item in page.json()["items"]] == [own]
-        assert (await gateway.client.get("/stats", headers=bearer(quiet))).json()["total"] == 1
-        assert set(looked_at) == {"quiet"}
+        assert [item["id"] for item in page.json()["items"]] == [own] == [entry.id for entry in held]

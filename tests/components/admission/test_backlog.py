@@ -216,3 +216,25 @@ def test_after_the_log_was_read_in_another_order_the_oldest_waits_at_the_head_an
     assert work.per_s(clock.now().timestamp()) is None
     kept.hold(key(0), DEV, NOW, begun_at=NOW + timedelta(seconds=15))
     assert work.per_s(clock.now().timestamp()) == pytest.approx(1 / 28), "ended work gives the time that work takes"
+
+
+def test_batch_work_that_waits_refuses_batch_work_and_no_interactive_work() -> None:
+    clock = FakeClock(NOW)
+    kept = backlog(clock)
+    for number in range(500):
+        kept.hold(key(number), DEV, NOW, begun_at=NOW if number < 10 else None, priority="batch")
+    clock.advance(60)
+    with pytest.raises(QueueFull, match="one has waited 60 s"):
+        kept.check(DEV, 300, priority="batch")
+    kept.check(DEV, 300)
+    for number in range(500, 600):
+        kept.hold(key(number), DEV, clock.now(), begun_at=None)
+    clock.advance(301)
+    assert "100 deliberations" in str(refused(kept)), "interactive work waits for interactive work"
+
+
+def test_the_depth_counts_work_of_both_priorities() -> None:
+    kept = backlog(depth_max=2)
+    for number in range(2):
+        kept.hold(key(number), DEV, NOW, begun_at=None, priority="batch")
+    assert "2 deliberations" in str(refused(kept))

@@ -97,6 +97,11 @@ BOUNDS: list[tuple[str, object, bool]] = [
     ("/quorum", 4, False),
     ("/budget/max_tokens", {"max_tokens": 0}, False),
     ("/budget/max_calls", {"max_calls": 0}, False),
+    ("/budget/max_cost", {"max_cost": 1_000_001}, False),
+    ("/budget/max_cost", {"max_cost": 0}, False),
+    ("/budget/max_cost", {"max_cost": 0.0000001}, False),
+    ("/budget/max_cost", {"max_cost": "1"}, False),
+    ("/budget/max_cost", {"max_cost": True}, False),
     ("/sampling/temperature", {"temperature": 2}, True),
     ("/sampling/temperature", {"temperature": 2.01}, False),
     ("/sampling/temperature", {"temperature": -0.1}, False),
@@ -266,6 +271,13 @@ def test_a_drawn_seed_is_a_number_that_a_double_holds(monkeypatch: pytest.Monkey
 
 def test_a_deadline_that_must_fail_is_recorded() -> None:
     assert specified({"task": "t", "constraints": {"on_deadline": "fail"}}).constraints.on_deadline == "fail"
+
+
+def test_a_priority_is_recorded_and_its_default_changes_no_hash() -> None:
+    assert specified({"task": "t", "priority": "batch"}).priority == "batch"
+    assert specified({"task": "t"}).priority == "interactive"
+    plain, named = read({"task": "t"}), read({"task": "t", "priority": "interactive"})
+    assert body_sha256(plain) == body_sha256(named) != body_sha256(read({"task": "t", "priority": "batch"}))
 
 
 def test_defaults_are_filled_in_at_acceptance() -> None:

@@ -302,7 +302,8 @@ class StubGateway:
             "concurrency": 256,
             "live": live,
         }
-        return JSONResponse({"items": [role, {**role, "name": "QA", "live": None}]})
+        idle = {**role, "name": "DATA", "live": None, "replicas": {"min": 0, "max": 1}}
+        return JSONResponse({"items": [role, {**role, "name": "QA", "live": None}, idle]})
 
     def _strategies(self, _: Request) -> Response:
         items = [StrategyResource.of(definition).model_dump(mode="json") for definition in STRATEGIES.values()]

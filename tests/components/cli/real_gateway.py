@@ -34,7 +34,7 @@ class RealGateway:
     async def _serve(self) -> None:
         listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        async with served(journal=InMemoryJournal(replies=dict(REPLIES)), **self._settings) as self._served:
+        async with served(journal=InMemoryJournal(replies=dict(REPLIES)), lists=True, **self._settings) as self._served:
             state = dict(cast(Any, self._served.gateway))
 
             async def with_state(scope: Scope, receive: Receive, send: Send) -> None:

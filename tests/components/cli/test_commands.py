@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from app.api.schemas import RoleResource
 from app.cli import cli
 from app.cli.admin import openapi as openapi_command
 from app.cli.ask import parse_rubric
-from tests.components.cli.council_run import ID, Council, Served, StubGateway, council_of, problem
+from app.cli.show import replicas_text
+from app.deliberation.specification import Sampling
+from tests.components.cli.council_run import ID, MODEL, Council, Served, StubGateway, council_of, problem
 
 runner = CliRunner()
 COMMANDS = ["ask", "watch", "list", "show", "cancel", "delete", "deliveries", "redeliver", "status", "roles", "cluster"]
@@ -194,12 +197,12 @@ def test_an_unreachable_gateway_exits_with_3(command: list[str]) -> None:
 @pytest.mark.parametrize(
     "command", [["ask", "x"], ["watch", ID], ["list"], ["show", ID], ["cancel", ID], ["roles"], ["cluster"]]
 )
-def test_a_refusal_exits_with_4_and_names_the_fields(stub: StubGateway, url: str, command: list[str]) -> None:
+def test_a_refusal_exits_with_2_where_it_names_options_alone(stub: StubGateway, url: str, command: list[str]) -> None:
     faults = [{"location": "body", "pointer": "/rounds", "code": "le", "detail": "too many", "remedy": "Give 5."}]
     stub.answers = [problem("invalid_request", 422, faults)]
     result = invoke(*command, "--url", url)
-    assert (result.exit_code, result.stdout) == (4, "")
-    field = "--rounds" if command[0] == "ask" else "/rounds"
+    field, code = ("--rounds", 2) if command[0] == "ask" else ("/rounds", 4)
+    assert (result.exit_code, result.stdout) == (code, "")
     assert "error invalid_request" in result.stderr and f"{field}: too many. Give 5." in result.stderr
     stub.answers = [problem("invalid_request", 422, faults)]
     assert documents(invoke(*command, "--url", url, "--json").stderr)[0]["code"] == "invalid_request"
@@ -250,8 +253,38 @@ def test_list_prints_deliberations_and_the_next_cursor(url: str) -> None:
 def test_show_and_roles(url: str) -> None:
     assert "Ranking" in invoke("show", ID, "--url", url).stdout
     result = invoke("roles", "--url", url).stdout
-    assert "simulated" in result and "no replica answers" in result
+    assert "simulated" in result and "QA  no replica answers" in result and "DATA  starts at its first use" in result
     assert "http://away (down, circuit open)" in " ".join(result.split()) and "http://engine (" not in result
+
+
+def test_a_role_has_one_line_of_80_columns_that_says_once_that_it_is_simulated(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    first, below, _, _, second, *_ = invoke("roles", "--url", url).stdout.splitlines()
+    assert first.split() == ["DEV", MODEL, "1", "of", "1–2", "replicas", "temperature", "0.7"]
+    assert below.split() == ["http://away", "(down,", "circuit", "open)"]
+    assert second.split()[:6] == ["QA", "no", "replica", "answers", "0", "of"]
+
+
+@pytest.mark.parametrize(
+    ("live", "low", "high", "text"),
+    [(1, 1, 1, "1 replica"), (2, 2, 2, "2 replicas"), (0, 1, 1, "0 of 1 replicas"), (1, 1, 4, "1 of 1–4 replicas")],
+)
+def test_replicas_are_counted_beside_bounds_that_say_more(live: int, low: int, high: int, text: str) -> None:
+    role = RoleResource.model_validate(
+        {
+            "name": "DEV",
+            "persona": "p",
+            "model": None,
+            "engines": (),
+            "sampling": Sampling(),
+            "replicas": {"min": low, "max": high},
+            "concurrency": 1,
+            "live": {"replicas": live, "models": (), "simulated": False, "in_flight": 0, "engines": ()},
+        }
+    )
+    assert replicas_text(role) == text
 
 
 def test_cluster_shows_every_part_and_the_missing_ones(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

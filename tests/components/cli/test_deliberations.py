@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 from app.cli import cli
 from app.cli.deliveries import chosen
 from app.cli.exits import CommandError
+from app.deliberation.strategies import STRATEGIES
 from app.webhooks.resources import Delivery
 from tests.components.cli.real_gateway import RealGateway
 from tests.components.routes.served import Served
@@ -41,7 +42,13 @@ def invoke(gateway: RealGateway, *arguments: str, width: int = 200) -> Result:
 
 def test_show_states_what_was_asked_and_what_was_drawn(gateway: RealGateway, council: str) -> None:
     shown = invoke(gateway, "show", council).stdout
-    for expected in ("Name a colour.", "council v2", "critics = 1", "dev-001 (DEV), dev-002 (DEV)", "team = core"):
+    for expected in (
+        "Name a colour.",
+        f"council v{STRATEGIES['council'].version}",
+        "critics = 1",
+        "dev-001 (DEV), dev-002 (DEV)",
+        "team = core",
+    ):
         assert expected in shown, shown
     assert "seed        7" in shown and "300 s, on deadline best, quorum 2" in shown and "Ranking" in shown
     assert "\x1b" not in shown
@@ -93,15 +100,17 @@ def test_an_ambiguous_beginning_lists_the_candidates(gateway: RealGateway, counc
 
 def test_an_unknown_beginning_is_refused(gateway: RealGateway, council: str) -> None:
     result = invoke(gateway, "show", "zzz")
-    assert result.exit_code == 4 and "no deliberation has an id that begins with 'zzz'" in result.stderr
+    assert result.exit_code == 4 and "no deliberation that is kept has an id that begins with 'zzz'" in result.stderr
 
 
 def test_last_of_nothing_says_how_to_begin() -> None:
     empty = RealGateway()
     try:
         result = invoke(empty, "show", "last")
+        listed = invoke(empty, "list")
     finally:
         empty.stop()
+    assert (listed.exit_code, listed.stdout) == (0, "no deliberations\n")
     assert result.exit_code == 4 and "there is no deliberation yet" in result.stderr
 
 
@@ -116,16 +125,62 @@ def test_a_list_fits_a_terminal_of_80_columns(gateway: RealGateway, agents: list
     assert json.loads(invoke(gateway, "show", begin, "--json").stdout)["id"] == id, "what is shown can be typed"
 
 
+def test_a_list_of_several_strategies_names_the_column_by_what_it_begins_with(gateway: RealGateway) -> None:
+    gateway.ended(num_agents=2, strategy="best_of_n")
+    gateway.ended(num_agents=1, strategy="independent")
+    head, first, *_ = invoke(gateway, "list", "--limit", "2").stdout.splitlines()
+    assert head.split() == ["id", "status", "age", "took", "strategy", "task"] and "independent" in first
+    [head, *_] = invoke(gateway, "list", "--strategy", "best_of_n").stdout.splitlines()
+    assert head.split() == ["id", "status", "age", "took", "council", "task"]
+
+
+def test_a_transcript_numbers_texts_and_keeps_replies_apart(gateway: RealGateway, council: str) -> None:
+    printed = invoke(gateway, "show", council, "--transcript").stdout
+    headings = [line for line in printed.splitlines() if line.startswith("## Stage")]
+    assert headings == [
+        *("## Stage 1: propose", "## Stage 2: critique, round 1"),
+        *("## Stage 3: revise, round 1", "## Stage 4: score"),
+    ]
+    assert "dev-002's text 2" in printed and "dev-002#" not in printed
+    assert "\n>\n>\n" not in printed, "one empty line parts two paragraphs"
+    assert "> issue 1 accept: right\n>\n> revision s3-dev-001\n" in printed, printed
+
+
+def test_what_a_strategy_ignores_or_has_no_value_is_not_shown(gateway: RealGateway) -> None:
+    id = gateway.ended(num_agents=2, strategy="vote")
+    shown = invoke(gateway, "show", id).stdout
+    assert "rounds" not in shown and "options" not in shown and 'normaliser = "text"' in shown
+    accepted = invoke(gateway, "watch", id).stdout.splitlines()[0]
+    assert "[]" not in accepted and 'normaliser = "text"' in accepted
+
+
 def test_delete_removes_what_has_ended(gateway: RealGateway) -> None:
     id = gateway.ended(num_agents=1, strategy="single")
     assert invoke(gateway, "delete", id).stdout == f"{id} is deleted\n"
-    assert "error gone" in invoke(gateway, "show", id).stderr
+    by_id, by_beginning = invoke(gateway, "show", id), invoke(gateway, "show", id[:-1])
+    assert by_id.exit_code == by_beginning.exit_code == 4
+    for result in (by_id, by_beginning):
+        assert f"error gone: Deliberation {id} has been deleted." in result.stderr
+        assert "`deliberate list` shows the deliberations that are kept" in result.stderr
+    assert invoke(gateway, "delete", id[:-1]).stdout == f"{id} is deleted\n"
 
     async def accept(served: Served) -> str:
         return await served.accepted()
 
     result = invoke(gateway, "delete", gateway.do(accept))
     assert (result.exit_code, result.stdout) == (4, "") and "error still_live" in result.stderr
+
+
+def test_a_beginning_of_several_deleted_ids_lists_them() -> None:
+    alone = RealGateway()
+    try:
+        ids = [alone.ended(num_agents=1, strategy="single") for _ in range(2)]
+        assert [invoke(alone, "delete", id).exit_code for id in ids] == [0, 0]
+        result = invoke(alone, "show", ids[0][:2])
+        assert result.exit_code == 4 and "error gone" in result.stderr
+        assert all(f"{id}: it is deleted" in result.stderr for id in ids)
+    finally:
+        alone.stop()
 
 
 def test_deliveries_are_listed_and_redelivered(gateway: RealGateway, council: str) -> None:
@@ -154,17 +209,32 @@ def test_the_only_delivery_needs_no_name(gateway: RealGateway, council: str) -> 
 
 
 def test_roles_lists_and_shows_one(gateway: RealGateway) -> None:
-    assert "ARCHITECT" in invoke(gateway, "roles").stdout
+    listed = invoke(gateway, "roles", width=80).stdout
+    assert "ARCHITECT" in listed and max(map(len, listed.splitlines())) <= 80
     shown = invoke(gateway, "roles", "DEV").stdout
     assert "persona" in shown and "ARCHITECT" not in shown
     unknown = invoke(gateway, "roles", "NOBODY/..")
     assert unknown.exit_code == 4 and "`deliberate roles` lists the roles" in unknown.stderr
 
 
+@pytest.mark.parametrize("by", [None, "day", "strategy", "role", "model", "tenant"])
+def test_statistics_fit_80_columns(gateway: RealGateway, council: str, by: str | None) -> None:
+    options = [] if by is None else ["--by", by]
+    gateway.do(lambda served: served.copied())
+    result = invoke(gateway, "stats", *options, width=80)
+    assert result.exit_code == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert max(map(len, lines)) <= 80 and "2025-12-02 00:00 to 2026-01-01 00:00 UTC" in lines[0]
+    for expected in ("deliberations", "tokens", *([by, "p95"] if by else [])):
+        assert expected in result.stdout, result.stdout
+    assert ("won" in result.stdout) is (by in ("role", "model"))
+    assert json.loads(invoke(gateway, "stats", *options, "--json").stdout)["by"] == by
+
+
 def test_status_shows_the_stack_on_one_screen(gateway: RealGateway, council: str) -> None:
     result = invoke(gateway, "status", width=80)
     assert result.exit_code == 0 and len(result.stdout.splitlines()) <= 24
-    for expected in (gateway.url, "(from --url)", "ready, no keys", "deliberations:", "DEV", "queue", "versions"):
+    for expected in (gateway.url, "(from --url)", "ready, no keys", " since ", "DEV", "queue", "versions"):
         assert expected in result.stdout, result.stdout
     assert json.loads(invoke(gateway, "status", "--json").stdout)["ready"]["status"] == "ready"
 
@@ -211,7 +281,7 @@ def test_status_names_what_the_key_may_not_read() -> None:
         (["ask", "x", "--parameter", "critics=0"], "--parameter critics"),
         (["ask", "x", "--rounds", "9"], "--rounds"),
         (["ask", "x", "--timeout", "0"], "--timeout"),
-        (["ask", "x", "--rubric", '[{"id": "A b", "description": "x"}]'], "--rubric"),
+        (["ask", "x", "--rubric", '[{"id": "A b", "description": "x"}]'], "--rubric 0/id"),
         (["ask", "x", "--requirement", ""], "--requirement"),
         (["ask", "x", "--quorum", "9"], "--quorum"),
         (["ask", "x", "--budget-tokens", "0"], "--budget-tokens"),
@@ -223,17 +293,21 @@ def test_status_names_what_the_key_may_not_read() -> None:
         (["ask", "x", "--webhook", "ftp://x"], "--webhook"),
         (["ask", "x", "--idempotency-key", "a b"], "--idempotency-key"),
         (["ask", " "], "TASK"),
+        (["ask", ""], "TASK"),
+        (["ask", "x", "--council", "DEV:0"], "--council"),
         (["list", "--limit", "0"], "--limit"),
         (["list", "--status", "odd"], "--status"),
         (["list", "--created-after", "monday"], "--created-after"),
+        (["stats", "--from", "monday"], "--from"),
+        (["stats", "--by", "week"], "--by"),
         (["cancel", "last", "--reason", "x" * 501], "--reason"),
     ],
 )
-def test_a_refusal_names_the_option_and_not_the_field(
+def test_a_refusal_of_an_option_is_an_error_of_usage_and_names_it(
     gateway: RealGateway, council: str, arguments: list[str], option: str
 ) -> None:
     result = invoke(gateway, *arguments)
-    assert (result.exit_code, result.stdout) == (4, "")
+    assert (result.exit_code, result.stdout) == (2, "")
     assert f"{option}: " in result.stderr, result.stderr
     assert re.search(r"(?<!\S)/\w", result.stderr) is None, "no JSON pointer is left"
 
@@ -241,3 +315,24 @@ def test_a_refusal_names_the_option_and_not_the_field(
 def test_the_version_is_that_of_the_package() -> None:
     result = runner.invoke(cli, ["--version"])
     assert result.exit_code == 0 and result.stdout.startswith("deliberate 0.")
+
+
+@pytest.mark.parametrize("option", [None, "--full", "--transcript"])
+def test_show_names_evidence_and_prints_its_texts_with_the_rest(gateway: RealGateway, option: str | None) -> None:
+    told = {"id": "adr-7", "title": "Of *March*", "text": "Sessions live\n# in the database."}
+    evidence = [told, {"id": "rfc", "title": "Caching", "source": "RFC 9111, section 4"}]
+    id = gateway.do(lambda served: served.accepted(task="Where?", evidence=evidence))
+    printed = invoke(gateway, "show", id, *([option] if option else [])).stdout
+    named = " ".join(printed.replace("\\", "").replace("*", "").split())
+    assert "adr-7: Of March" in named and "rfc: Caching (RFC 9111, section 4)" in named
+    assert ("Sessions live" in printed) == (option is not None)
+    if option == "--transcript":
+        assert "## Evidence\n\n### adr-7: Of \\*March\\*\n\n> Sessions live\n> # in the database." in printed
+
+
+def test_ask_builds_on_what_it_follows(gateway: RealGateway, council: str) -> None:
+    asked = invoke(gateway, "ask", "Another colour?", "--follows", council[:20], "--detach", "--json")
+    assert asked.exit_code == 0, asked.output
+    assert [each["id"] for each in json.loads(asked.stdout)["evidence"]] == [council]
+    refused = invoke(gateway, "ask", "Another colour?", "--follows", json.loads(asked.stdout)["id"], "--detach")
+    assert refused.exit_code == 2 and "--follows" in refused.stderr and "Await its end" in refused.stderr

@@ -13,8 +13,9 @@ from app.cli import cli
 from app.cli.exits import CommandError, Exit
 from app.cli.render.progress import ChildFailed, ChildReady, ProgressReport, StackReady, StackStopped
 from app.cli.stack import demo as demo_command
-from app.cli.stack.demo import Case, demo_body
+from app.cli.stack.demo import demo_body
 from app.cli.stack.layout import StackOptions
+from app.deliberation.roles import Complexity
 from tests.components.cli.council_run import Council, Served, StubGateway, council_of
 
 runner = CliRunner()
@@ -57,7 +58,7 @@ def stacks(served: Served, monkeypatch: pytest.MonkeyPatch) -> list[StackOptions
         ("complex", ["ARCHITECT", "DEV", "QA", "DEVOPS"]),
     ],
 )
-def test_each_case_requests_its_council(case: Case | None, roles: list[str]) -> None:
+def test_each_case_requests_its_council(case: Complexity | None, roles: list[str]) -> None:
     request = DeliberationRequest.model_validate(demo_body(case, "think"))
     assert [agent.role for agent in request.roster for _ in range(agent.count)] == roles
     assert (request.strategy, request.rounds, request.task) == ("council", 1, "think")

@@ -5,8 +5,8 @@ import pytest
 from app.cli.render.lanes import CouncilView, expected_stages
 from app.cli.render.prose import prose
 from app.client.sse import Frame
-from app.deliberation.calls import Call
-from app.deliberation.facts import CallDelta, CallFinished, CallStarted, StageOpened
+from app.deliberation.calls import Call, FactProblem
+from app.deliberation.facts import CallDelta, CallFinished, CallStarted, StageOpened, encode
 from app.deliberation.strategies import STRATEGIES
 from tests.components.cli.council_run import ID, MODEL, Script, answer_text, council_of, specification
 
@@ -109,6 +109,16 @@ def test_a_failed_call_shows_its_problem_and_counts_as_done() -> None:
             break
     lane = view.lanes["dev-002"]
     assert (lane.state, lane.problem, lane.calls_done) == ("failed", "engine_unavailable", 1)
+
+
+def test_an_engine_that_refuses_is_told_with_its_remedy() -> None:
+    council = council_of(script=lambda call: None if call.agent_id == "dev-002" else answer_text(call))
+    view = CouncilView()
+    failed = next(event for event in council.events if isinstance(event, CallFinished) and event.problem is not None)
+    detail = "engine hosted (http://e) answered 401: it refuses the key of api_key_file /k; correct the key in /k"
+    problem = FactProblem(code="engine_rejected", detail=detail, retryable=False)
+    view.apply(Frame("call.finished", encode(failed.model_copy(update={"problem": problem})).decode()))
+    assert view.notice == detail
 
 
 def test_lanes_show_prose_while_a_call_streams() -> None:

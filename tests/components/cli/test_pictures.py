@@ -11,9 +11,10 @@ from app.cli.exits import CommandError, Exit, FieldFault, exit_of, print_error
 from app.cli.render.lanes import CouncilView
 from app.cli.render.lines import event_line
 from app.cli.render.panels import picture, seconds
-from app.cli.render.ranking import deliberation_report
+from app.cli.render.ranking import cost_text, deliberation_report, tally_table, votes_text
+from app.cli.render.transcript import transcript
 from app.deliberation.calls import Call
-from app.deliberation.facts import StageOpened
+from app.deliberation.facts import DEGRADED_REASONS, StageOpened, Tally
 from app.deliberation.specification import Budget
 from app.deliberation.strategies import STRATEGIES
 from tests.components.cli.council_run import Council, Script, answer_text, council_of, specification
@@ -87,7 +88,7 @@ def test_a_vote_shows_its_tally_and_the_agents_that_were_not_asked() -> None:
     council = council_of(specification("vote", 5), everyone_says("Blue."))
     text = shown(deliberation_report(deliberation(council)), width=140)
     assert "Votes" in text and "│     3 │ blue" in text and "100 % of the votes agree" in text
-    assert text.count("skipped") == 2 and "┃ model" not in text
+    assert text.count("not asked") == 2 and "┃ model" not in text
     lines = drawn(council, len(council.frames)).splitlines()
     assert [line.split()[0] for line in lines if "not asked" in line] == ["dev-004", "dev-005"]
     assert "normaliser" in (event_line(council.events[0], None) or "")
@@ -137,6 +138,43 @@ def test_the_report_shows_ranking_scores_confidence_cost_and_text(council: Counc
     assert "Simulated" in text
 
 
+def test_a_council_of_long_roles_fits_80_columns_uncut(council: Council) -> None:
+    found = deliberation(council)
+    proposals = tuple(
+        each.model_copy(update={"agent_id": "architect-001" if place else "dev-003", "role": "ARCHITECT"})
+        for place, each in enumerate(found.proposals)
+    )
+    assert found.verdict is not None
+    verdict = found.verdict.model_copy(update={"winner": "architect-001", "tie": False})
+    text = shown(deliberation_report(found.model_copy(update={"proposals": proposals, "verdict": verdict})), width=80)
+    for word in ("correctness", "completeness", "clarity", "architect-001 ★", "tokens"):
+        assert word in text
+    assert "…" not in text.split("margin")[0]
+    [margin] = [line for line in text.splitlines() if line.startswith("margin")]
+    assert margin.rstrip().endswith("independent ballots")
+
+
+def test_the_cost_fits_80_columns_on_lines_of_its_own(council: Council) -> None:
+    found = deliberation(council).model_copy(update={"id": "0" * 26})
+    status, tokens, models = shown(cost_text(found), width=80).splitlines()
+    assert status.startswith("completed 000") and status.endswith("12 engine calls")
+    assert tokens == "1,440 tokens: 1,200 prompt (768 of them cached), 240 completion"
+    assert models == "by simulated-normal"
+
+
+def test_votes_of_a_debate_are_told_apart(council: Council) -> None:
+    counted = Tally(answer="four\n\n" + "x" * 90, votes=4, final=1, agents=("dev-001", "dev-002"))
+    verdict = deliberation(council).verdict
+    assert verdict is not None
+    text = shown(tally_table(verdict.model_copy(update={"tally": (counted,)})), width=80)
+    assert "1 final + 3 first" in text and "dev-001" in text and max(map(len, text.splitlines())) <= 80
+    words = {final: votes_text(counted.model_copy(update={"final": final})) for final in (None, 0, 4)}
+    assert words == {None: "4", 0: "4 first", 4: "4 final"}
+    found = deliberation(council).model_copy(update={"verdict": verdict.model_copy(update={"tally": (counted,)})})
+    [row] = [line for line in transcript(found, [], []).splitlines() if "four" in line]
+    assert row == f"| 1 final + 3 first | four {'x' * 54}… | dev-001, dev-002 |"
+
+
 def test_an_unranked_council_shows_every_answer() -> None:
     text = shown(deliberation_report(deliberation(council_of(specification("independent")))), width=140)
     assert "Ranking" not in text
@@ -162,7 +200,8 @@ def test_a_degraded_verdict_shows_its_reason() -> None:
 def test_a_verdict_names_the_stages_that_the_budget_cut() -> None:
     asked = specification().model_copy(update={"budget": Budget(max_calls=6)})
     text = shown(deliberation_report(deliberation(council_of(asked))), width=140)
-    assert "degraded budget" in text and "cut critique of round 1, by the budget of calls" in text
+    assert f"degraded budget: {DEGRADED_REASONS['budget']}" in text
+    assert "cut critique, round 1, by the budget of calls" in text
 
 
 def test_markup_and_control_characters_in_answers_have_no_effect() -> None:

@@ -81,7 +81,7 @@ def test_a_refused_parameter_names_the_help_command(served: Served, stub: StubGa
     fault = {"location": "body", "pointer": "/parameters/critics", "code": "le", "detail": "too many"}
     stub.answers = [problem("invalid_request", 422, [fault | {"remedy": "Give 8 or less."}])]
     result = invoke(served, "ask", "x", "--strategy", "council", "--parameter", "critics=9")
-    assert result.exit_code == 4
+    assert result.exit_code == 2
     assert "--parameter critics: too many. Give 8 or less." in result.stderr
     assert "`deliberate strategies council` lists its parameters" in result.stderr
 
@@ -90,7 +90,7 @@ def test_a_refused_strategy_names_the_help_command(served: Served, stub: StubGat
     fault = {"location": "body", "pointer": "/strategy", "code": "unknown_strategy", "detail": "no such"}
     stub.answers = [problem("invalid_request", 422, [fault | {"remedy": "Give one of …."}])]
     result = invoke(served, "ask", "x", "--strategy", "nope")
-    assert result.exit_code == 4 and "`deliberate strategies` describes them" in result.stderr
+    assert result.exit_code == 2 and "`deliberate strategies` describes them" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@ import io
 import json
 import re
 import socket
+import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,7 @@ from app.cli.render.progress import (
     StackStopping,
     as_document,
 )
+from app.cli.stack.children import stack_children
 from app.cli.stack.layout import (
     NATS_USERS,
     PACKAGED_ROLES,
@@ -53,7 +56,6 @@ from app.cli.stack.restart_policy import (
     after_exit,
     check_order,
 )
-from app.cli.stack.stack import stack_children
 from app.cli.stack.up import TITLES, Checklist
 from app.log.connection import server_url
 from app.log.stream_settings import StreamSettings
@@ -228,7 +230,8 @@ def test_every_combination_of_external_parts_has_a_valid_order(tmp_path: Path) -
         )
         children = stack_children(plan_stack(options, lambda _: None))
         check_order(children)
-        assert [child.name for child in children] == [*names, "ray", "deployer", "webhooks", "archive", "gateway"]
+        dependent = ["deployer", "webhooks", "archive", "planning", "gateway"]
+        assert [child.name for child in children] == [*names, "ray", *dependent]
         by_name = {child.name: child for child in children}
         assert by_name["deployer"].fails_with == ("ray",)
         assert by_name["gateway"].needs == by_name["deployer"].needs == (() if given.nats_url else ("nats",))
@@ -251,12 +254,65 @@ def test_each_child_gets_the_addresses_of_the_others(tmp_path: Path, monkeypatch
         "deployer": agents,
         "webhooks": layout.nats_url_of("webhooks"),
         "archive": layout.nats_url_of("archive"),
+        "planning": layout.nats_url_of("planning"),
         "gateway": layout.nats_url_of("gateway"),
     }
     assert environment["gateway"]["ROLES_FILE"] == environment["deployer"]["ROLES_FILE"] == str(PACKAGED_ROLES)
     assert environment["gateway"]["PORT"] == layout.url.rpartition(":")[2]
     assert "RAY_ADDRESS" not in environment["ray"], "an address makes `ray start --head` join instead of begin"
     assert "RAY_AUTH_TOKEN_PATH" not in environment["gateway"]
+
+
+def test_keys_of_engines_are_in_the_environment_of_agents_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = {"HOSTED_KEY": "sk-hosted-1234", "VLLM_API_KEY": "sk-default-1234"}
+    for variable, key in keys.items():
+        monkeypatch.setenv(variable, key)
+    roles = tmp_path / "roles.yaml"
+    roles.write_text(
+        "engines:\n  hosted: {url: 'https://a', api_key_env: HOSTED_KEY}\n"
+        "roles:\n  DEV: {persona: p, engines: [hosted]}\n"
+    )
+    options = StackOptions(port=0, nats_port=0, data_dir=tmp_path / "data", roles_file=roles)
+    layout = plan_stack(options, lambda _: None)
+    holders = {child.name: {name for name in keys if name in child.environment} for child in stack_children(layout)}
+    agents = {"ray": set(keys), "deployer": set(keys), "simulator": {"VLLM_API_KEY"}}
+    assert holders == {name: agents.get(name, set()) for name in holders}
+    shown = repr(layout) + json.dumps(dict(layout.stack_run.facts))
+    shown += repr([(child.command, child.detail, child.hint) for child in stack_children(layout)])
+    assert not [key for key in keys.values() if key in shown]
+
+
+@pytest.mark.parametrize(
+    ("declared", "complaint"),
+    [
+        ("api_key_env: UNSET_KEY", "engines.hosted.api_key_env: variable UNSET_KEY is not set or empty; set it where"),
+        ("api_key_file: /nowhere/key", "engines.hosted.api_key_file: /nowhere/key cannot be read (No such file"),
+        ("api_key_file: /dev/null", "engines.hosted.api_key_file: /dev/null is empty; write the key into it"),
+        ("headers: {Authorization: x}", "engines.hosted.headers: Authorization is sent from api_key_env"),
+    ],
+)
+def test_a_wrong_engine_is_told_in_one_line_before_anything_starts(
+    tmp_path: Path, declared: str, complaint: str
+) -> None:
+    roles = tmp_path / "roles.yaml"
+    roles.write_text(
+        f"engines:\n  hosted: {{url: 'https://a', {declared}}}\nroles:\n  DEV: {{persona: p, engines: [hosted]}}\n"
+    )
+    with pytest.raises(CommandError) as caught:
+        plan_stack(StackOptions(roles_file=roles, data_dir=tmp_path / "data"), lambda _: None)
+    assert f"{roles}: {complaint}" in str(caught.value) and "\n" not in str(caught.value)
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_malformed_default_key_is_told_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "sk-one two")
+    with pytest.raises(CommandError, match="VLLM_API_KEY: variable VLLM_API_KEY holds more") as caught:
+        plan_stack(StackOptions(data_dir=tmp_path / "data"), lambda _: None)
+    assert "sk-one" not in str(caught.value)
 
 
 def test_rays_token_is_private_and_persistent(tmp_path: Path) -> None:
@@ -354,6 +410,7 @@ def test_the_allocator_gives_a_port_only_once() -> None:
         *(("DELIBERATION_CLEANUP", given) for given in ("soon", "-5", "1e6", "²", "60")),
         ("STREAM_REPLICAS", "6"),
         ("ACK_WAIT", "2"),
+        ("WORKER_DRAIN", "soon"),
     ],
 )
 def test_rejects_stream_settings_outside_their_bounds(
@@ -406,6 +463,7 @@ def test_no_process_has_an_unused_mark() -> None:
 
 
 READY = StackReady("http://127.0.0.1:8080", "nats://n", ("http://e",), "127.0.0.1:6", ("DEV",), True, "/data", 8.4)
+READY_IN_TURN = [ChildReady(name, "", 0.3, 1) for name in ("nats", "ray", "deployer")]
 EVENTS: list[tuple[ProgressEvent, str, str]] = [
     (ChildStarted("nats", 7, 1), "child_started", ""),
     (ChildReady("nats", "nats://n", 0.31, 1), "child_ready", "✔ NATS             nats://n  (0.3 s)"),
@@ -437,20 +495,37 @@ def test_every_event_is_printed_as_text_and_as_json(event: ProgressEvent, name: 
     assert "\x1b[31m" not in written.getvalue()
 
 
+def test_without_a_terminal_a_line_says_that_the_slowest_parts_are_waited_for() -> None:
+    written = io.StringIO()
+    checklist = Checklist(Console(file=written, soft_wrap=True))
+    for event in (*(ChildStarted(name, 7, 1) for name in ("nats", "ray", "deployer")), *READY_IN_TURN):
+        checklist(event)
+    waited = [line.strip() for line in written.getvalue().splitlines() if "Waiting" in line]
+    assert waited == ["… Waiting for      Ray, Ray Serve", "… Waiting for      Ray Serve"]
+
+
 @pytest.mark.parametrize(
     ("keys", "host", "exposure"),
     [
         (True, "192.0.2.7", "Keys are required, open to all that reach this host"),
+        (True, "0.0.0.0", "Keys are required, open to all that reach this host"),
+        (True, "::", "Keys are required, open to all that reach this host"),
         (True, "127.0.0.1", "Keys are required, loopback only"),
         (False, "127.0.0.1", "Development mode: no keys, loopback only"),
     ],
 )
 def test_the_ready_line_states_the_exposure(keys: bool, host: str, exposure: str) -> None:
     written = io.StringIO()
-    event = StackReady(f"http://{host}:8080", "nats://n", (), "127.0.0.1:6", ("DEV",), True, "/data", 8.4, keys)
+    event = replace(READY, keys=keys, host=host, data_dir=".deliberate")
     Checklist(Console(file=written, soft_wrap=True))(event)
     assert exposure in written.getvalue()
     assert ("deliberate keys create" in written.getvalue()) == keys == ("Bearer" in written.getvalue())
+    assert max(map(len, written.getvalue().splitlines())) <= 80, written.getvalue()
+    # A shell reads the lines of the last hint as one command.
+    hint = written.getvalue().partition("Or:")[2].partition(exposure)[0]
+    shell = f"curl() {{ printf '%s\\0' \"$@\"; }}\n{hint}"
+    sent = subprocess.run(["sh", "-c", shell], capture_output=True, check=True, text=True).stdout.split("\0")
+    assert json.loads(sent[-2])["task"] and sent[:2] == ["-sS", "http://127.0.0.1:8080/deliberations"]
 
 
 def test_only_the_gateway_gets_the_key_pepper(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -459,7 +534,7 @@ def test_only_the_gateway_gets_the_key_pepper(monkeypatch: pytest.MonkeyPatch, t
         options = StackOptions(port=0, nats_port=0, data_dir=tmp_path, key_pepper=pepper)
         children = stack_children(plan_stack(options, lambda _: None))
         given = {child.name: child.environment.get("KEY_PEPPER") for child in children}
-        others = ("nats", "simulator", "ray", "deployer", "webhooks", "archive")
+        others = ("nats", "simulator", "ray", "deployer", "webhooks", "archive", "planning")
         assert given == {**dict.fromkeys(others), "gateway": pepper}
         [simulator] = [child for child in children if child.name == "simulator"]
         assert ("--no-controls" in simulator.command) == (pepper is not None), "it shows prompts to every client"
@@ -540,3 +615,26 @@ def test_credentials_in_urls_are_masked(url: str, as_shown: str) -> None:
 def test_every_child_of_the_stack_has_a_title_for_the_terminal(tmp_path: Path) -> None:
     layout = plan_stack(StackOptions(port=0, nats_port=0, data_dir=tmp_path), lambda _: None)
     assert {child.name for child in stack_children(layout)} <= set(TITLES)
+
+
+def test_without_ray_no_child_of_ray_starts_and_only_agents_get_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "a-key-of-the-test")
+    layout = plan_stack(StackOptions(port=0, nats_port=0, data_dir=tmp_path, agents="nats"), lambda _: None)
+    children = {child.name: child for child in stack_children(layout)}
+    assert {"coordinator", "worker"} <= children.keys() and children.keys().isdisjoint({"ray", "deployer"})
+    assert layout.streams.worker_roles == layout.roles
+    with_key = {name for name, child in children.items() if "VLLM_API_KEY" in child.environment}
+    assert with_key == {"simulator", "coordinator", "worker"}
+    assert children["coordinator"].environment["NATS_URL"] == layout.nats_url_of("agents")
+    assert children["worker"].environment["NATS_URL"] == layout.nats_url_of("worker")
+
+
+def test_a_role_may_choose_workers_for_itself(tmp_path: Path) -> None:
+    (tmp_path / "roles.yaml").write_text("roles: {DEV: {persona: x}, QA: {persona: x, agents: nats}}")
+    options = StackOptions(port=0, nats_port=0, data_dir=tmp_path / "data", roles_file=tmp_path / "roles.yaml")
+    layout = plan_stack(options, lambda _: None)
+    children = {child.name: child for child in stack_children(layout)}
+    assert {"ray", "deployer", "worker"} <= children.keys() and "coordinator" not in children
+    assert layout.worker_roles == ("QA",) and children["worker"].command[-2:] == ("--role", "QA")

@@ -26,7 +26,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty directory, an empty home and no variable: nothing names a stack."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    for name in ("DELIBERATE_URL", "DELIBERATE_API_KEY", "NATS_URL", "LOG_KEY_FILE", "WEBHOOK_SECRETS"):
+    for name in ("DELIBERATE_URL", "DELIBERATE_API_KEY", "NATS_URL", "LOG_KEY_FILE", "WEBHOOK_SECRETS", "DATABASE_URL"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -154,8 +154,8 @@ def test_the_stack_here_may_be_named_by_its_url(named: str, monkeypatch: pytest.
 def test_what_needs_the_stack_here_refuses_while_another_is_named(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
     stack = runs(DATA_DIR)
     monkeypatch.setenv("DELIBERATE_URL", named)
-    for arguments in (["keys", "list"], ["webhooks", "secret"]):
-        result = invoke(*arguments)
+    for line in ("keys list", "webhooks secret", "archive migrate", "export -", "import -"):
+        result = invoke(*line.split())
         assert (result.exit_code, result.stdout) == (2, "")
         assert (
             "error another_stack: DELIBERATE_URL names" in result.stderr and "--data-dir .deliberate" in result.stderr

@@ -29,6 +29,7 @@ FILES: dict[str, bytes] = {
     "empty.jsonl": b"",
 }
 HELP = "--help` shows what it takes"
+UNKNOWN = "no deliberation that is kept has an id that begins with"
 LINES: list[tuple[str, int, str, str]] = [
     # arguments, exit code, the complaint, the remedy
     ("aks hi", 2, "Did you mean 'ask'?", HELP),
@@ -58,6 +59,7 @@ LINES: list[tuple[str, int, str, str]] = [
     ("ask x --parameter a=1 --parameter a=2", 2, "is given twice", HELP),
     ("ask x --rubric [not", 2, "--rubric begins like a JSON list but does not parse", HELP),
     ("ask x --rubric @{dir}/nowhere", 2, "cannot be read: No such file or directory", HELP),
+    ('ask x --rubric [{"id":1,"description":"d"}]', 2, "--rubric 0/id: It is not a string. Give a string.", ""),
     ("ask x --agents many", 2, "Invalid value for '--agents'", HELP),
     ("ask x --timeout soon", 2, "Invalid value for '--timeout'", HELP),
     ("ask x --seed", 2, "Option '--seed' requires an argument", HELP),
@@ -65,27 +67,35 @@ LINES: list[tuple[str, int, str, str]] = [
     ("ask x --url http://127.0.0.1:1", 3, "no gateway answers", "`deliberate up`"),
     ("list --url http://127.0.0.1:1", 3, "no gateway answers", "`deliberate up`"),
     ("ask x --api-key ä", 2, "is not a key", "`deliberate keys create`"),
-    ("ask x --role devop", 4, "Did you mean DEVOPS?", "`deliberate roles`"),
-    ("ask x --council DEV:1,ARCHITEKT:1", 4, "Did you mean ARCHITECT?", "`deliberate roles`"),
-    ("ask x --strategy counsil", 4, "Did you mean council?", "`deliberate strategies`"),
-    ("ask x --strategy execute --parameter timeout=3", 4, "--parameter timeout", "`deliberate strategies execute`"),
-    ("ask x --parameter critic=3", 4, "Did you mean critics?", "`deliberate strategies council`"),
-    ("ask x --agents 33", 4, "Give 32 or less.", ""),
-    ("ask x --rounds 9", 4, "Give 5 or less.", ""),
-    ("ask x --agents 2 --quorum 3", 4, "2 agents cannot reach a quorum of 3", ""),
-    ("ask x --temperature 3", 4, "Give 2 or less.", ""),
-    ("ask x --webhook http://127.0.0.1/x", 4, "webhook", ""),
+    ("ask x --role devop", 2, "Did you mean DEVOPS?", "`deliberate roles`"),
+    ("ask x --council DEV:1,ARCHITEKT:1", 2, "Did you mean ARCHITECT?", "`deliberate roles`"),
+    ("ask x --strategy counsil", 2, "Did you mean council?", "`deliberate strategies`"),
+    ("ask x --strategy execute --parameter timeout=3", 2, "--parameter timeout", "`deliberate strategies execute`"),
+    ("ask x --parameter critic=3", 2, "Did you mean critics?", "`deliberate strategies council`"),
+    ("ask x --agents 33", 2, "Give 32 or less.", ""),
+    ("ask x --rounds 9", 2, "Give 5 or less.", ""),
+    ("ask x --agents 2 --quorum 3", 2, "2 agents cannot reach a quorum of 3", ""),
+    ("ask x --temperature 3", 2, "Give 2 or less.", ""),
+    ("ask x --council DEV:0", 2, "--council: the count of DEV is 0; give 1 or more, or leave DEV out", HELP),
+    ("ask x --on-deadline maybe", 2, "Invalid value for '--on-deadline': 'maybe' is not one of 'best', 'fail'.", HELP),
+    ("ask x --council DEV:40", 2, "--council: It is too large. Give 32 or less. · request", ""),
+    ("bench quality --runs 2", 2, "Invalid value for '--runs': it must be greater than or equal to 20", HELP),
+    ("ask x --requirement=", 2, "--requirement: It is too short. Give at least 1 character.", ""),
+    ("ask --file {dir}/empty.jsonl", 2, "TASK: It is too short. Give at least 1 character.", ""),
+    ("ask x --webhook http://127.0.0.1/x", 2, "webhook", ""),
     ("show", 2, "Missing argument 'ID'", HELP),
     ("show ../etc", 2, "a deliberation's id consists of", HELP),
     ("watch a*b", 2, "a deliberation's id consists of", HELP),
-    ("show nothing-here", 4, "no deliberation has an id that begins with", "`deliberate list`"),
-    ("watch nothing-here", 4, "no deliberation has an id that begins with", "`deliberate list`"),
-    ("cancel nothing-here", 4, "no deliberation has an id that begins with", "`deliberate list`"),
+    ("cancel nothing-here --reason x", 4, UNKNOWN, "`deliberate list`"),
+    ("show nothing-here", 4, UNKNOWN, "`deliberate list`"),
+    ("watch nothing-here", 4, UNKNOWN, "`deliberate list`"),
+    ("cancel nothing-here", 4, UNKNOWN, "`deliberate list`"),
     ("cancel nothing-here --wait 61", 2, "Invalid value for '--wait'", HELP),
-    ("list --status complete", 4, "Did you mean completed?", ""),
-    ("list --limit 500", 4, "Give 200 or less.", ""),
-    ("list --created-after yesterday", 4, "Write it as 2026-01-01T00:00:00Z.", ""),
-    ("list --cursor nonsense", 4, "The cursor does not come from a list", ""),
+    ("list --status complete", 2, "Did you mean completed?", ""),
+    ("list --limit 500", 2, "Give 200 or less.", ""),
+    ("list --created-after yesterday", 2, "Write it as 2026-01-01T00:00:00Z.", ""),
+    ("list --cursor nonsense", 2, "The cursor does not come from a list", ""),
+    ("list --search=-cat", 2, "Give at least one word or number without a minus.", ""),
     ("strategies best-of-n", 2, "there is no strategy 'best-of-n'", "Did you mean best_of_n?"),
     ("keys create ci --tenant t --scope raed", 2, "Did you mean read?", HELP),
     ("keys create ci --tenant t --expires 90", 2, "--expires takes 90d, 12h, 30m or never", HELP),
@@ -152,7 +162,7 @@ def url() -> Iterator[str]:
     ready, stopping = threading.Event(), threading.Event()
 
     async def serve() -> None:
-        async with listening() as gateway:
+        async with listening(lists=True) as gateway:
             urls.append(str(gateway.client.base_url).rstrip("/"))
             ready.set()
             await asyncio.to_thread(stopping.wait)

@@ -8,14 +8,14 @@ from typing import cast
 import pytest
 from ray.exceptions import ActorDiedError
 
-from app.deliberation.calls import Call, ChatMessage
+from app.deliberation.calls import Call, ChatMessage, StageRequest
 from app.deliberation.engine import RunStage
 from app.deliberation.fold import apply
 from app.deliberation.outputs import Output
-from serve_deployments.agent.stage_request import StageRequest
 from serve_deployments.coordinator import role_client
-from serve_deployments.coordinator.role_client import Handle, RoleClient
+from serve_deployments.coordinator.role_client import RoleClient
 from serve_deployments.coordinator.work import Life, Work
+from serve_deployments.ray_agents import Handle, RayAgents
 from tests.components.coordinator.works import running
 from tests.unit.facts_of import finished, opened
 
@@ -36,6 +36,7 @@ STAGE = RunStage(
         for agent in AGENTS
     ),
     opened().call_deadline_at,
+    3,
 )
 
 
@@ -72,7 +73,7 @@ def _without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def run(work: Work, handle: ScriptedHandle) -> None:
     async with asyncio.timeout(5):
-        await RoleClient({"DEV": cast("Handle", handle)}).run(work, STAGE, "DEV", STAGE.calls)
+        await RoleClient({"DEV": RayAgents(cast("Handle", handle))}).run(work, STAGE, "DEV", STAGE.calls)
 
 
 async def test_returns_once_every_outcome_was_heard() -> None:

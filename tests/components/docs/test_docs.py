@@ -7,11 +7,24 @@ from pydantic_settings import BaseSettings
 
 from app.archive.settings import ArchiveSettings
 from app.deliberation.engine import StrategyDefinition
+from app.deliberation.facts import DEGRADED_REASONS
 from app.deliberation.roles import Role
 from app.deliberation.strategies import STRATEGIES
+from app.openapi.asyncapi import NEIGHBOURS as PAYLOADS
+from app.openapi.asyncapi import asyncapi
+from app.planning.settings import PlanningSettings
 from app.settings import Settings
 from app.webhooks.settings import SenderSettings
-from tests.components.docs.tables import CONFIGURATION, ROOT, between, deployer_variables, settings_table
+from tests.components.docs.tables import (
+    CONFIGURATION,
+    NEIGHBOURS,
+    ROOT,
+    between,
+    deployer_variables,
+    payload_table,
+    settings_table,
+    subjects_table,
+)
 from tests.unit.strategies.every_strategy import WAYS
 
 PAGES = ROOT / "docs" / "strategies"
@@ -21,7 +34,12 @@ every_strategy = pytest.mark.parametrize("definition", STRATEGIES.values(), ids=
 
 @pytest.mark.parametrize(
     ("marker", "model"),
-    [("settings", Settings), ("sender-settings", SenderSettings), ("archive-settings", ArchiveSettings)],
+    [
+        ("settings", Settings),
+        ("sender-settings", SenderSettings),
+        ("archive-settings", ArchiveSettings),
+        ("planning-settings", PlanningSettings),
+    ],
 )
 def test_every_setting_is_documented(marker: str, model: type[BaseSettings]) -> None:
     table = settings_table(model)
@@ -29,12 +47,28 @@ def test_every_setting_is_documented(marker: str, model: type[BaseSettings]) -> 
     assert all(field.description for field in model.model_fields.values())
 
 
+def test_the_subjects_of_neighbours_are_those_of_the_asyncapi_document() -> None:
+    table = subjects_table(asyncapi())
+    assert between(NEIGHBOURS, "subjects").strip() == table, f"write this between the markers:\n{table}"
+
+
+@pytest.mark.parametrize("title", [*(model.__name__ for model in PAYLOADS.values()), "CallFinished", "CallDelta"])
+def test_every_payload_of_neighbours_is_documented(title: str) -> None:
+    table = payload_table(asyncapi(), title)
+    assert between(NEIGHBOURS, title).strip() == table, f"write this between the markers of {title}:\n{table}"
+
+
 def test_every_variable_of_the_deployer_is_documented() -> None:
-    source = (ROOT / "serve_deployments" / "application.py").read_text()
+    source = (ROOT / "serve_deployments" / "arguments.py").read_text()
     read = set(re.findall(r'(?:_setting|os\.environ\.get)\(\s*"([A-Z_]+)"', source))
     assert len(read) >= 7
     settings = {field.validation_alias for field in Settings.model_fields.values()}
     assert read - deployer_variables() - settings == set()
+
+
+def test_every_word_of_degraded_is_documented_with_its_meaning() -> None:
+    rows = [f"| `{word}` | {meaning} |" for word, meaning in DEGRADED_REASONS.items()]
+    assert between(ROOT / "docs" / "concepts.md", "degraded").splitlines()[2:] == rows
 
 
 def test_every_field_of_a_role_is_documented() -> None:

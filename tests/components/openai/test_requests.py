@@ -89,6 +89,7 @@ def test_absent_fields_keep_the_gateways_defaults() -> None:
         ({"deliberation": {"requirements": ["short"]}}, ("constraints", "requirements"), ["short"]),
         ({"deliberation": {"timeout_seconds": 7}}, ("constraints", "timeout_seconds"), 7),
         ({"deliberation": {"on_deadline": "fail"}}, ("constraints", "on_deadline"), "fail"),
+        ({"deliberation": {"priority": "batch"}}, ("priority",), "batch"),
         ({"n": 1}, ("num_agents",), None),
         ({"n": 4, "model": "independent/DEV"}, ("num_agents",), 4),
         ({"n": 4, "model": "independent/DEV", "deliberation": {"num_agents": 4}}, ("num_agents",), 4),

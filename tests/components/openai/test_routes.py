@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from app.deliberation.calls import FactProblem, Usage
+from app.deliberation.calls import FactProblem, Usage, UsageCost
 from app.deliberation.facts import Accepted, CallFinished, Cancelled, Failed, decode
 from app.deliberation.ports import Record
 from app.deliberation.prompts.council import propose
@@ -59,6 +60,7 @@ async def test_a_completion_is_the_verdict_with_the_usage_of_all_agents(gateway:
             "completion_tokens": usage["completion_tokens"],
             "total_tokens": usage["prompt_tokens"] + usage["completion_tokens"],
             "prompt_tokens_details": {"cached_tokens": usage["cached_tokens"]},
+            "cost": None,
         },
         "system_fingerprint": found["system_fingerprint"],
         "deliberation": {
@@ -102,7 +104,13 @@ async def test_a_stream_starts_with_the_role_and_ends_with_the_usage(gateway: Se
     assert len({tuple(chunk[name] for name in shared) for chunk in chunks}) == 1
 
 
-COST = Usage(prompt_tokens=30, completion_tokens=7, cached_tokens=16, calls=1)
+COST = Usage(
+    prompt_tokens=30,
+    completion_tokens=7,
+    cached_tokens=16,
+    calls=1,
+    cost=UsageCost(amount=Decimal("0.000123"), currency="EUR"),
+)
 
 
 def writing(text: object) -> Callable[[Served, str], Awaitable[None]]:
@@ -126,6 +134,17 @@ async def test_splits_long_texts_and_sends_usage_only_on_request(gateway: Served
     texts = [chunk["choices"][0]["delta"].get("content", "") for chunk in chunks]
     assert "".join(texts) == long and len(texts) > 5
     assert all("usage" not in chunk for chunk in chunks)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_usage_has_the_cost_of_all_calls(gateway: Served, streamed: bool) -> None:
+    counted: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}} if streamed else {}
+    response = await complete(gateway, writing("blue"), model="independent/DEV", **counted)
+    usage = frames_of(response.text)[-1]["usage"] if streamed else response.json()["usage"]
+    read = (await gateway.client.get(f"/deliberations/{response.headers['x-deliberation-id']}")).json()
+    assert read["usage"]["calls"] > 1
+    amount = round(read["usage"]["calls"] * 0.000123, 6)
+    assert usage["cost"] == read["usage"]["cost"] == {"amount": amount, "currency": "EUR", "unpriced_calls": 0}
 
 
 @pytest.mark.parametrize("streamed", [False, True])

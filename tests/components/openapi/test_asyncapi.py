@@ -1,5 +1,6 @@
 """The AsyncAPI document: its events, its subjects and its examples."""
 
+import re
 from typing import Any
 
 import jsonschema
@@ -9,10 +10,19 @@ from app.api.event_schemas import DeliberationEvent
 from app.deliberation.facts import TERMINAL_STATUS
 from app.log.stream_settings import StreamSettings
 from app.log.streams import declared_streams
-from app.openapi.asyncapi import ENDS, EVENTS, STREAM_EVENTS, asyncapi, type_of
+from app.openapi.asyncapi import ENDS, EVENTS, NEIGHBOURS, STREAM_EVENTS, asyncapi, type_of
+from app.testing import subject_matches
 from tests.components.openapi.references import references
 
 DOCUMENT = asyncapi()
+NEIGHBOURS_STREAMS = {
+    "endings": "ORCHESTRATOR_EVENTS",
+    "responses": "AGENT_RESPONSES",
+    "plans": "PLANNING_EVENTS",
+    "transitions": "PLANNING_EVENTS",
+    "rejections": "PLANNING_EVENTS",
+    "contextUpdates": "CONTEXT_EVENTS",
+}
 
 
 def resolved(reference: str) -> Any:
@@ -31,7 +41,7 @@ def test_declares_every_event_of_the_stream() -> None:
     types = {type_of(model) for model in (*EVENTS, *STREAM_EVENTS)}
     assert types == DeliberationEvent.model_json_schema()["discriminator"]["mapping"].keys()
     assert DOCUMENT["channels"]["deliberationEvents"]["messages"].keys() == types
-    assert DOCUMENT["components"]["messages"].keys() == types
+    assert DOCUMENT["components"]["messages"].keys() == types | NEIGHBOURS.keys()
 
 
 def test_subjects_match_the_declared_streams() -> None:
@@ -44,9 +54,14 @@ def test_subjects_match_the_declared_streams() -> None:
         (message,) = DOCUMENT["channels"][channel]["messages"]
         assert transform["src"].endswith(message.replace(".", ".*."))
         assert name in DOCUMENT["channels"][channel]["description"]
-    assert streams["ORCHESTRATOR_EVENTS"]["subjects"] == ["orchestration.>"]
-    ends = {address: set(channel["messages"]) for address, channel in DOCUMENT["channels"].items()}["endings"]
-    assert ends == TERMINAL_STATUS.keys() == {type_of(end) for end in ENDS}
+    for channel, name in NEIGHBOURS_STREAMS.items():
+        subject = re.sub(r"{\w+}", "x", addresses[channel])
+        assert any(subject_matches(pattern, subject) for pattern in streams[name]["subjects"])
+        assert name in DOCUMENT["channels"][channel]["description"]
+    # A stream that stored requests would answer them.
+    stored = [pattern for stream in streams.values() for pattern in stream.get("subjects", ())]
+    assert not any(subject_matches(pattern, addresses["contexts"]) for pattern in stored)
+    assert TERMINAL_STATUS.keys() == {type_of(end) for end in ENDS}
     assert DOCUMENT["channels"]["endings"]["parameters"]["status"]["enum"] == list(TERMINAL_STATUS.values())
 
 

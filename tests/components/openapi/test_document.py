@@ -25,6 +25,8 @@ OPERATIONS = {
     "get_deliberation": "GET /deliberations/{deliberation_id}",
     "cancel_deliberation": "POST /deliberations/{deliberation_id}/cancel",
     "delete_deliberation": "DELETE /deliberations/{deliberation_id}",
+    "approve_plan": "POST /plans",
+    "get_plan": "GET /plans/{plan_id}",
     "read_deliberation_events": "GET /deliberations/{deliberation_id}/events",
     "read_events": "GET /events",
     "list_deliveries": "GET /deliberations/{deliberation_id}/deliveries",

@@ -13,7 +13,7 @@ from app.api.problems import STATUSES
 from app.client import SseDecoder
 from app.openapi.document import document
 from app.openapi.example_log import log_records
-from app.openapi.examples import EVENT_STREAM, Example, examples
+from app.openapi.examples import EVENT_STREAM, RETENTION_S, Example, examples
 from tests.components.openapi.example_journal import example_journal
 from tests.components.routes.served import COORDINATOR, SENDER, Served, served
 
@@ -70,8 +70,12 @@ async def _play_new(gateway: Served, known: set[str]) -> None:
 @asynccontextmanager
 async def example_gateway() -> AsyncGenerator[Served, None]:
     """A gateway with the log of the examples."""
-    journal = await example_journal(coordinator=COORDINATOR, webhooks=SENDER)
-    async with served(journal=journal, webhooks=True) as gateway, asyncio.TaskGroup() as group:
+    journal = await example_journal(coordinator=COORDINATOR, webhooks=SENDER, archive={"replica": "archive-8"})
+    async with (
+        served(journal=journal, webhooks=True, lists=True, archive_retention_s=RETENTION_S) as gateway,
+        asyncio.TaskGroup() as group,
+    ):
+        await gateway.copied()
         playing = group.create_task(_play_new(gateway, {record.tokens[2] for record in log_records()}))
         yield gateway
         playing.cancel()

@@ -6,11 +6,13 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
 import uvicorn
 
+from app.archive.database.migrate import migrate
 from app.client.sse import Frame, SseDecoder
 from app.deliberation.facts import Fact, View
 from app.main import DrainingServer, create_app
@@ -98,7 +100,20 @@ async def following(frames: AsyncIterator[Frame], count: int) -> list[Frame]:
 
 
 @asynccontextmanager
-async def listening(journal: InMemoryJournal | None = None, **settings: Any) -> AsyncGenerator[Gateway, None]:
+async def listening(
+    journal: InMemoryJournal | None = None, *, lists: bool = False, **settings: Any
+) -> AsyncGenerator[Gateway, None]:
+    """With `lists` the gateway has an empty archive."""
+    with TemporaryDirectory() as directory:
+        if lists:
+            settings["database_url"] = f"sqlite:///{directory}/archive.db"
+            await migrate(settings["database_url"])
+        async with _listening(journal, **settings) as made:
+            yield made
+
+
+@asynccontextmanager
+async def _listening(journal: InMemoryJournal | None, **settings: Any) -> AsyncGenerator[Gateway, None]:
     journal = journal or InMemoryJournal()
     app = create_app(Settings(**settings), journal=journal, clock=FakeClock())
     http: Any = partial(BoundedProtocol, app.state.connections)

@@ -5,11 +5,15 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import httpx
 from starlette.types import Receive, Scope, Send
 
+from app.archive.database.migrate import migrate
+from app.archive.database.rows import Written
+from app.catalog.projection import state_of
 from app.deliberation.calls import Call, Usage
 from app.deliberation.driver import drive
 from app.deliberation.engine import RunStage
@@ -58,6 +62,21 @@ class Served:
     async def append(self, fact: Fact) -> None:
         await self.journal.append("default", fact)
 
+    async def copied(self) -> None:
+        """Copy the log to the archive, as a projector does, and acknowledge it."""
+        state, archive = await self.journal.state(), self.gateway["deliberations"].archive
+        assert archive is not None
+        stored = [record.tokens for record in self.journal.records if record.tokens[0] == "deliberations"]
+        keys = dict.fromkeys((tenant, id) for _, tenant, id, *_ in stored)
+        for key in keys:
+            records = await self.journal.facts(*key)
+            gone = any(record.tokens[-1] == "deleted" for record in records)
+            found = None if gone else state_of(records)
+            if gone or found is not None:
+                written = Written(*key, at=self.clock.now(), state=found, records=records)
+                await archive.write(state.epoch, [written])
+        self.journal.archived_to = state.last_sequence
+
     async def play(self, deliberation_id: str, *, until_stage: int | None = None) -> None:
         """Append the facts of a coordinator and its agents, to the end or to the opening of a stage."""
         records = await self.journal.facts("default", deliberation_id)
@@ -84,16 +103,24 @@ async def served(
     *,
     journal: InMemoryJournal | None = None,
     caught_up: bool = True,
+    lists: bool = False,
     **settings: Any,
 ) -> AsyncGenerator[Served, None]:
-    """A running gateway, by default after it has read its log, and with a coordinator that answers."""
+    """A running gateway, by default after it has read its log, and with a coordinator that answers.
+
+    With `lists` it has an archive in a SQLite file of its own, into which only `Served.copied` writes.
+    """
     journal = journal or InMemoryJournal(replies={"control.coordinator": [COORDINATOR]})
     clock = FakeClock()
-    async with lifespan_of(Settings(**settings), journal, clock, startup_wait_s=0.0)(APP) as gateway:
-        if caught_up:
-            await until(lambda: gateway["catalog"].caught_up)
-        async with answering(gateway) as client:
-            yield Served(client, journal, clock, gateway)
+    with TemporaryDirectory() as directory:
+        if lists:
+            settings["database_url"] = f"sqlite:///{directory}/archive.db"
+            await migrate(settings["database_url"])
+        async with lifespan_of(Settings(**settings), journal, clock, startup_wait_s=0.0)(APP) as gateway:
+            if caught_up:
+                await until(lambda: gateway["catalog"].caught_up)
+            async with answering(gateway) as client:
+                yield Served(client, journal, clock, gateway)
 
 
 def written(call: Call) -> str:

@@ -8,8 +8,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from app.api.cluster_schemas import Cluster, ConsumerFigures, LogFigures, MissingPart, StreamFigures
+from app.cli.cluster import cluster_text
 from app.deliberation.errors import JournalUnavailable
 from app.log.stats import log_figures
 from app.testing import InMemoryJournal
@@ -28,7 +30,7 @@ COORDINATOR: dict[str, Any] = {
     "in_flight": 7,
     "slots": 1_024,
     "roles": ["DEV"],
-    "gates": [{"roles": ["DEV"], "begun": 5, "bound": 16, "waiting": 2}],
+    "gates": [{"roles": ["DEV"], "priority": "batch", "begun": 5, "bound": 16, "waiting": 2}],
 }
 ROLES = ("DEV", "QA", "ARCHITECT", "DEVOPS", "DATA")
 LOG = LogFigures(
@@ -124,6 +126,26 @@ async def test_shows_every_part_when_all_answer(gateway: Served) -> None:
     assert shown["webhooks"][0]["held"] == SENDER["held"]
 
 
+async def test_projectors_show_how_far_behind_they_are_and_what_they_wait_for() -> None:
+    projector = {"replica": "archive-7", "counts": {"written": 3}, "failure": "the disk is full", "pending": 41}
+    journal = InMemoryJournal(replies={**replies(), "control.archive": [projector]})
+    async with served(journal=journal, lists=True) as gateway:
+        gateway.journal.figures = fixed_figures  # pyright: ignore[reportAttributeAccessIssue]
+        shown = await cluster(gateway)
+        ready = (await gateway.client.get("/readyz")).json()
+        text = Console(width=80)
+        with text.capture() as captured:
+            text.print(cluster_text(Cluster.model_validate(shown)))
+        gateway.journal.replies["control.archive"] = []
+        without = await cluster(gateway)
+    view = {name: value for name, value in projector.items() if name != "replica"}
+    assert shown["projectors"] == [{"id": "archive-7", **view}]
+    assert shown["missing"] == [{"part": "archive", "detail": "the disk is full"}]
+    assert [(each["pointer"], each["detail"]) for each in ready["degraded"]] == [("archive", "the disk is full")]
+    assert "3 copied, 41 facts behind; waits: the disk is full" in " ".join(captured.get().split())
+    assert (without["projectors"], missing(without)) == ([], ["archive"])
+
+
 async def test_an_engine_appears_once_with_total_load_and_worst_circuit(gateway: Served) -> None:
     gateway.journal.replies["control.role.DEV"] = [
         agent(
@@ -157,6 +179,19 @@ async def test_an_engine_that_cannot_be_connected_to_is_missing(gateway: Served)
     assert shown["missing"] == [{"part": "engine http://e2:8000", "detail": detail}]
     unreachable = {each["url"]: each["unreachable"] for each in shown["engines"]}
     assert unreachable["http://e1:8000"] is None and unreachable["http://e2:8000"]["cause"] == "connection refused"
+
+
+async def test_an_engine_that_refuses_its_key_is_missing(gateway: Served) -> None:
+    rejected = {"since": "2026-01-02T03:04:05+00:00", "status": 401, "remedy": "correct it"}
+    refusing = engine("http://e2:8000", name="hosted", key_rejected=rejected)
+    gateway.journal.replies["control.role.QA"] = [agent("QA", engines=[refusing])]
+    shown = await cluster(gateway)
+    assert {
+        "part": "engine http://e2:8000",
+        "detail": "refuses its key since 03:04:05 UTC (401); correct it",
+    } in shown["missing"]
+    (found,) = [each for each in shown["engines"] if each["url"] == "http://e2:8000"]
+    assert (found["name"], found["key_rejected"]["status"]) == ("hosted", 401)
 
 
 @pytest.mark.parametrize(
@@ -199,9 +234,9 @@ async def test_the_queue_shows_its_depth_and_limits(gateway: Served) -> None:
     ("silence", "expected"),
     [
         (("control.coordinator",), ["coordinator"]),
-        (("control.role.QA",), ["role QA"]),
+        (("control.role.DEV",), ["role DEV"]),
         (("control.webhooks",), ["webhooks"]),
-        (tuple(replies()), ["coordinator", *sorted(f"role {role}" for role in ROLES), "webhooks"]),
+        (tuple(replies()), ["coordinator", "role DEV", "webhooks"]),
     ],
 )
 async def test_silent_parts_are_missing_and_the_others_shown(
@@ -246,6 +281,12 @@ async def test_replies_of_another_version_are_read_partially(gateway: Served) ->
     assert newer in shown["versions"]["replicas"] and shown["missing"] == []
 
 
+async def test_a_role_that_starts_at_its_first_use_is_not_missing_before_it(gateway: Served) -> None:
+    del gateway.journal.replies["control.role.QA"]
+    shown = await cluster(gateway)
+    assert missing(shown) == [] and "QA" not in {each["role"] for each in shown["agents"]}
+
+
 @pytest.mark.parametrize(
     "reply",
     [
@@ -288,7 +329,7 @@ async def test_an_unavailable_log_is_reported_first_within_its_timeout(
 
 
 async def test_the_queue_is_missing_until_the_log_is_read(gateway: Served) -> None:
-    gateway.gateway["catalog"].backlog_known = False
+    gateway.gateway["catalog"].caught_up = False
     assert missing(await cluster(gateway)) == ["catalog"]
 
 

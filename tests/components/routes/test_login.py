@@ -25,7 +25,7 @@ SAME_SITE = {"Sec-Fetch-Site": "same-origin"}
 
 @pytest.fixture
 async def gateway() -> AsyncGenerator[Served, None]:
-    async with served(key_pepper=PEPPER) as running:
+    async with served(key_pepper=PEPPER, lists=True) as running:
         ring = running.gateway["access"].keyring
         await until(lambda: ring is not None and ring.caught_up)
         yield running

@@ -19,7 +19,7 @@ from tests.story import NOW, Story
 
 @pytest.fixture
 async def gateway() -> AsyncIterator[Gateway]:
-    async with listening() as made:
+    async with listening(lists=True) as made:
         yield made
 
 

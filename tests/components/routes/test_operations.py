@@ -38,7 +38,15 @@ async def test_roles_show_their_declaration_and_live_replicas(gateway: Served) -
         "simulated": True,
         "in_flight": 2,
         "engines": [
-            {"url": "http://e1:8000", "healthy": True, "circuit": "closed", "models": ["sim-1"], "unreachable": None}
+            {
+                "url": "http://e1:8000",
+                "name": None,
+                "healthy": True,
+                "circuit": "closed",
+                "models": ["sim-1"],
+                "unreachable": None,
+                "key_rejected": None,
+            }
         ],
     }
     assert (await gateway.client.get("/roles/QA")).json() == items["QA"]
@@ -51,12 +59,13 @@ async def test_an_unknown_role_is_not_found_and_lists_the_known_ones(gateway: Se
     assert "Did you mean DEVOPS?" in (await gateway.client.get("/roles/devop")).json()["detail"]
 
 
-async def test_a_role_is_accepted_in_any_case_and_answered_by_its_name(gateway: Served) -> None:
-    assert (await gateway.client.get("/roles/dev")).json()["name"] == "DEV"
-    taken = await gateway.post({"task": "t", "agents": [{"role": "qa"}, {"role": "Dev", "count": 2}]})
-    assert [agent["role"] for agent in taken.json()["agents"]] == ["QA", "DEV", "DEV"]
-    listed = await gateway.client.get("/deliberations?role=qa")
-    assert [item["id"] for item in listed.json()["items"]] == [taken.json()["id"]]
+async def test_a_role_is_accepted_in_any_case_and_answered_by_its_name() -> None:
+    async with served(lists=True) as gateway:
+        assert (await gateway.client.get("/roles/dev")).json()["name"] == "DEV"
+        taken = await gateway.post({"task": "t", "agents": [{"role": "qa"}, {"role": "Dev", "count": 2}]})
+        assert [agent["role"] for agent in taken.json()["agents"]] == ["QA", "DEV", "DEV"]
+        listed = await gateway.client.get("/deliberations?role=qa")
+        assert [item["id"] for item in listed.json()["items"]] == [taken.json()["id"]]
 
 
 async def test_roles_of_a_file_replace_the_packaged_ones(tmp_path: Path) -> None:
@@ -150,6 +159,32 @@ async def test_an_unreachable_engine_degrades_readiness_and_is_named_in_developm
     assert "VLLM_URL" in problem["remedy"]
 
 
+REMEDY = "correct the key in /run/secrets/hosted, which is read anew within seconds"
+REJECTED = {"since": "2026-01-02T03:04:05+00:00", "status": 401, "remedy": REMEDY}
+
+
+@pytest.mark.parametrize("pepper", [None, SecretStr("p" * 32)])
+async def test_a_refused_key_degrades_readiness_and_its_remedy_is_named_in_development_mode(
+    pepper: SecretStr | None,
+) -> None:
+    refusing = {"url": "http://e1:8000", "name": "hosted", "healthy": True, "key_rejected": REJECTED}
+    replies = [{"role": "DEV", "replica": "a", "engines": [refusing]}]
+    journal = InMemoryJournal(replies={"control.coordinator": [COORDINATOR], "control.role.DEV": replies})
+    async with served(journal=journal, key_pepper=pepper) as gateway:
+        response = await gateway.client.get("/readyz")
+    (problem,) = response.json()["degraded"]
+    what = "An engine" if pepper else "Engine http://e1:8000"
+    assert problem["detail"] == f"{what} of DEV refuses its key"
+    assert ("/run/secrets" in problem["remedy"]) is (pepper is None)
+
+
+async def test_a_refused_key_is_shown_with_its_role(gateway: Served) -> None:
+    refusing = {"url": "http://e1:8000", "name": "hosted", "healthy": True, "key_rejected": REJECTED}
+    gateway.journal.replies["control.role.QA"] = [{"role": "QA", "replica": "a", "engines": [refusing]}]
+    (engine,) = (await gateway.client.get("/roles/QA")).json()["live"]["engines"]
+    assert (engine["name"], engine["key_rejected"]["remedy"]) == ("hosted", REMEDY)
+
+
 def test_a_role_shows_the_earliest_outage_of_its_replicas() -> None:
     later = {**UNREACHABLE, "since": "2026-01-02T03:09:00+00:00"}
     replicas = [
@@ -208,13 +243,15 @@ async def test_differing_streams_are_named(gateway: Served, lines: list[str] | E
     assert await missing(gateway) == expected
 
 
-async def test_statistics_count_deliberations_durations_and_tokens(gateway: Served) -> None:
-    await gateway.play(await gateway.accepted())
-    await gateway.accepted()
-    stats = (await gateway.client.get("/stats")).json()
-    assert (stats["total"], stats["active"], stats["completed"]) == (2, 1, 1)
-    assert stats["seconds"]["p95"] == 0
-    assert stats["tokens"]["completion_tokens"] > 0
+async def test_statistics_count_deliberations_durations_and_tokens() -> None:
+    async with served(lists=True) as gateway:
+        await gateway.play(await gateway.accepted())
+        await gateway.accepted()
+        await gateway.copied()
+        stats = (await gateway.client.get("/stats")).json()
+        assert (stats["total"], stats["active"], stats["completed"]) == (2, 1, 1)
+        assert stats["seconds"]["p95"] == 0
+        assert stats["tokens"]["completion_tokens"] > 0
 
 
 async def test_metrics_count_requests_by_route_and_deliberations_by_status(gateway: Served) -> None:
@@ -245,6 +282,7 @@ async def test_metrics_count_agent_calls_and_engine_circuits(gateway: Served) ->
             "replica": "host-1",
             "in_flight": 2,
             "counts": {"answered": 7, "failed": 1, "cut": 3, "retries": 4, "hedges": 5},
+            "costs": {"EUR": 1_250_001},
             "engines": [{"url": "http://user:secret@e1:8000", "healthy": False, "circuit": "open", "models": []}],
         }
     ]
@@ -255,6 +293,7 @@ async def test_metrics_count_agent_calls_and_engine_circuits(gateway: Served) ->
         'agent_calls_total{outcome="cut",' + replica + "} 3.0",
         "agent_retries_total{" + replica + "} 4.0",
         "agent_hedges_total{" + replica + "} 5.0",
+        'agent_cost_total{currency="EUR",' + replica + "} 1.250001",
         "agent_calls_in_flight{" + replica + "} 2.0",
         'engine_circuit{engine="http://e1:8000",' + replica + ',state="open"} 1.0',
         'engine_circuit{engine="http://e1:8000",' + replica + ',state="closed"} 0.0',
@@ -287,6 +326,6 @@ async def test_a_reply_of_another_version_breaks_neither_metrics_nor_roles(
 async def test_a_starting_gateway_reads_the_log_before_it_is_ready() -> None:
     journal = InMemoryJournal(replies={"control.coordinator": [COORDINATOR]})
     async with served(journal=journal) as first:
-        await first.play(await first.accepted())
+        await first.accepted()
     async with served(journal=journal) as second:
-        assert (await second.client.get("/stats")).json()["completed"] == 1
+        assert 'deliberations_active{status="pending"} 1.0' in (await second.client.get("/metrics")).text

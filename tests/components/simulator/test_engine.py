@@ -163,6 +163,15 @@ async def test_slots_are_given_in_order_of_arrival() -> None:
     assert (second.done(), slots.running, slots.waiting) == (True, 2, 1)
 
 
+async def test_a_lower_priority_number_goes_first_and_stops_nothing_that_runs() -> None:
+    slots = SequenceSlots(1)
+    running, late, later, first = slots.join(1, 5), slots.join(1, 7), slots.join(1, 7), slots.join(1, 2)
+    assert [turn.done() for turn in (running, late, later, first)] == [True, False, False, False]
+    for ended, granted in ((running, first), (first, late), (late, later)):
+        slots.leave(1, ended)
+        assert granted.done()
+
+
 async def test_a_request_that_leaves_the_queue_holds_no_slot() -> None:
     slots = SequenceSlots(1)
     running, gone, cancelled, granted, last = (slots.join(1) for _ in range(5))
@@ -386,3 +395,32 @@ async def test_a_json_string_is_a_schema_too(client: httpx.AsyncClient) -> None:
     outputs = {"json": json.dumps({"type": "integer", "minimum": 4, "maximum": 4})}
     answer = (await client.post(CHAT, json={"messages": MESSAGES, "structured_outputs": outputs})).json()
     assert answer["choices"][0]["message"]["content"] == "4"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_choices_are_drawn_from_seeds_that_follow_the_requests(client: httpx.AsyncClient, stream: bool) -> None:
+    async def texts(**fields: Any) -> list[str]:
+        response = await client.post(CHAT, json={"messages": MESSAGES, "stream": stream, **fields})
+        if not stream:
+            return [choice["message"]["content"] for choice in response.json()["choices"]]
+        found: dict[int, str] = {}
+        for line in response.text.splitlines():
+            if line.startswith("data: {"):
+                for choice in json.loads(line[6:])["choices"]:
+                    text = found.get(choice["index"], "") + (choice["delta"].get("content") or "")
+                    found[choice["index"]] = text
+        return [found[index] for index in sorted(found)]
+
+    together = await texts(n=3, seed=7)
+    assert together == [(await texts(seed=seed))[0] for seed in (7, 8, 9)] and len(set(together)) == 3
+
+
+async def test_what_lacks_n_refuses_it_or_answers_one_choice(client: httpx.AsyncClient) -> None:
+    body = {"messages": MESSAGES, "n": 3}
+    await client.post("/simulator/script", json={"lacks": ["n"]})
+    assert (await client.get("/v1/models")).json()["data"][0]["owned_by"] == "simulator"
+    refused = await client.post(CHAT, json=body)
+    assert (refused.status_code, refused.json()["detail"][0]["loc"]) == (422, ["body", "n"])
+    assert (await client.post(CHAT, json={**body, "n": 1})).status_code == 200
+    await client.post("/simulator/script", json={"lacks": ["choices"]})
+    assert len((await client.post(CHAT, json=body)).json()["choices"]) == 1

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from app.deliberation.calls import ChatMessage
 from app.deliberation.outputs import Answer, Critique, Issue, Output, Pair, Revision, Scores, json_schema, parse_output
 from app.deliberation.prompts.council import critique, judge_pair, propose, revise, score
-from app.deliberation.prompts.form import persona_section
+from app.deliberation.prompts.form import Labelled, persona_section
 from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Budget, Constraints, Specification
 from serve_deployments.simulator.faults import FaultKind
 from serve_deployments.simulator.script import Script
@@ -29,6 +29,12 @@ bounded = settings(max_examples=100, deadline=None, derandomize=True)
 
 TASK = "Design a rate limiter for a multi-tenant HTTP API. It must survive restarts and be fair between tenants."
 NONCE = "0123456789ab"
+
+
+def shown_as(label: str, text: str) -> Labelled:
+    return Labelled(label, text, NONCE)
+
+
 ROLES = Path(__file__).parents[3] / "app" / "roles.yaml"
 PERSONAS = {name: role["persona"] for name, role in yaml.safe_load(ROLES.read_text())["roles"].items()}
 SPECIFICATION = Specification(
@@ -113,7 +119,7 @@ def test_token_ids_are_stable() -> None:
 
 
 def test_the_task_and_the_candidates_of_a_prompt_are_read() -> None:
-    shown = score(SPECIFICATION, [("A", "first\n\ntext"), ("B", "second")], NONCE)[-1].content
+    shown = score(SPECIFICATION, [shown_as("A", "first\n\ntext"), shown_as("B", "second")])[-1].content
     prompt = PromptReader((shown,))
     assert prompt.candidates == {"A": "first\n\ntext", "B": "second"}
     assert prompt.title == "Design a rate limiter for a multi-tenant HTTP API"
@@ -124,7 +130,7 @@ def test_the_own_text_and_the_fixes_of_a_prompt_are_read() -> None:
         Issue(severity="major", where="line 1", claim="wrong.", evidence="none.", fix="Say why."),
         Issue(severity="minor", where="line 2", claim="long.", evidence="seen.", fix="Cut it."),
     ]
-    prompt = PromptReader((revise(SPECIFICATION, "my own\ntext", issues, NONCE)[-1].content,))
+    prompt = PromptReader((revise(SPECIFICATION, shown_as("A", "my own\ntext"), issues, NONCE)[-1].content,))
     assert prompt.own == "my own\ntext"
     assert prompt.fixes == ["Say why.", "Cut it."]
 
@@ -196,7 +202,9 @@ def test_mixed_draws_every_behaviour_by_the_seed() -> None:
 
 def test_a_verdict_follows_from_the_issues() -> None:
     for seed in range(40):
-        found: Critique = parsed(critique(SPECIFICATION, "Some text.", NONCE), Output(kind="critique"), seed=seed)
+        found: Critique = parsed(
+            critique(SPECIFICATION, shown_as("A", "Some text.")), Output(kind="critique"), seed=seed
+        )
         severities = {issue.severity for issue in found.issues}
         expected = "reject" if "blocker" in severities else "revise" if "major" in severities else "accept"
         assert found.verdict == expected
@@ -204,7 +212,7 @@ def test_a_verdict_follows_from_the_issues() -> None:
 
 def test_most_critiques_of_a_draft_demand_a_revision_and_few_of_a_revised_one() -> None:
     def demanding(candidate: str) -> float:
-        asked = critique(SPECIFICATION, candidate, NONCE)
+        asked = critique(SPECIFICATION, shown_as("A", candidate))
         return statistics.mean(parsed(asked, Output(kind="critique"), seed=seed).demands_revision for seed in range(60))
 
     assert demanding("A first draft.") > 0.6
@@ -213,20 +221,22 @@ def test_most_critiques_of_a_draft_demand_a_revision_and_few_of_a_revised_one() 
 
 def test_stubborn_agents_find_no_issue_and_keep_their_text() -> None:
     stubborn = behaving("stubborn")
-    found: Critique = parsed(critique(SPECIFICATION, "Any text.", NONCE), Output(kind="critique"), script=stubborn)
+    found: Critique = parsed(
+        critique(SPECIFICATION, shown_as("A", "Any text.")), Output(kind="critique"), script=stubborn
+    )
     assert (found.issues, found.verdict) == ((), "accept")
     issues = [Issue(severity="major", where="x", claim="y", evidence="z", fix="Say why.")] * 3
-    asked = revise(SPECIFICATION, "My own text.", issues, NONCE)
+    asked = revise(SPECIFICATION, shown_as("A", "My own text."), issues, NONCE)
     revised: Revision = parsed(asked, Output(kind="revision", issues=3), script=stubborn)
     assert revised.answer == "My own text."
     assert [(each.issue, each.decision) for each in revised.responses] == [(1, "reject"), (2, "reject"), (3, "reject")]
-    assert text(revise(SPECIFICATION, "My own text.", [], NONCE), script=stubborn) == "My own text."
+    assert text(revise(SPECIFICATION, shown_as("A", "My own text."), [], NONCE), script=stubborn) == "My own text."
 
 
 def test_a_revision_answers_each_issue_and_contains_the_accepted_fixes() -> None:
     issues = [Issue(severity="major", where="x", claim="y", evidence="z", fix=f"Mend {place}.") for place in range(4)]
     for seed in range(20):
-        asked = revise(SPECIFICATION, "My own text.", issues, NONCE)
+        asked = revise(SPECIFICATION, shown_as("A", "My own text."), issues, NONCE)
         revised: Revision = parsed(asked, Output(kind="revision", issues=4), seed=seed)
         assert [each.issue for each in revised.responses] == [1, 2, 3, 4]
         accepted = [each.decision == "accept" for each in revised.responses]
@@ -244,7 +254,7 @@ POOR = text(propose(SPECIFICATION, 0), role="QA", seed=3, script=behaving("poor"
 def mean_scores(shown: Sequence[tuple[str, str]], seed: int) -> dict[str, float]:
     """Each candidate's mean score, by its text."""
     output = Output(kind="score", labels=tuple(label for label, _ in shown), criteria=CRITERIA)
-    ballot: Scores = parsed(score(SPECIFICATION, shown, NONCE), output, seed=seed)
+    ballot: Scores = parsed(score(SPECIFICATION, [shown_as(*each) for each in shown]), output, seed=seed)
     return {
         candidate: statistics.mean(entry.score for entry in ballot.candidates[label].criteria)
         for label, candidate in shown
@@ -270,16 +280,20 @@ def test_reviewers_give_one_text_nearly_the_same_score() -> None:
 
 def test_a_pair_gets_the_same_winner_in_both_orders() -> None:
     for seed in range(20):
-        forth: Pair = parsed(judge_pair(SPECIFICATION, GOOD, POOR, NONCE), Output(kind="pair"), seed=seed)
-        back: Pair = parsed(judge_pair(SPECIFICATION, POOR, GOOD, NONCE), Output(kind="pair"), seed=seed)
+        forth: Pair = parsed(
+            judge_pair(SPECIFICATION, shown_as("A", GOOD), shown_as("B", POOR)), Output(kind="pair"), seed=seed
+        )
+        back: Pair = parsed(
+            judge_pair(SPECIFICATION, shown_as("A", POOR), shown_as("B", GOOD)), Output(kind="pair"), seed=seed
+        )
         assert (forth.winner, back.winner) == ("A", "B")
         assert forth.margin >= 2
-    same: Pair = parsed(judge_pair(SPECIFICATION, GOOD, GOOD, NONCE), Output(kind="pair"))
+    same: Pair = parsed(judge_pair(SPECIFICATION, shown_as("A", GOOD), shown_as("B", GOOD)), Output(kind="pair"))
     assert same.winner == "tie"
 
 
 def test_a_choice_between_candidates_takes_the_better_one() -> None:
-    shown = judge_pair(SPECIFICATION, POOR, GOOD, NONCE)
+    shown = judge_pair(SPECIFICATION, shown_as("A", POOR), shown_as("B", GOOD))
     assert text(shown, structured_outputs={"choice": ["A", "B"]}) == "B"
 
 

@@ -57,6 +57,8 @@ def test_every_command_finds_the_stack_of_its_directory(deliberate: Run, stack: 
     assert deliberate("cluster").returncode == 0 and deliberate("roles", "DEV").returncode == 0
     assert deliberate("streams", "plan").returncode == 0
     assert deliberate("webhooks", "secret").stdout.startswith("whsec_")
+    assert deliberate("archive", "migrate").stdout.startswith("the archive has the tables of version")
+    assert deliberate("export", str(tmp_path / "all.ndjson")).returncode == 0
     questions = tmp_path / "questions.jsonl"
     questions.write_text('{"question": "What is 1 + 1?", "answer": 2, "normaliser": "number"}\n')
     bench = deliberate("bench", "quality", "--dataset", str(questions), "--strategy", "single", "--agents", "1")

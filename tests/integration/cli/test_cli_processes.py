@@ -84,6 +84,8 @@ class TestKeys:
         at = ("--nats-url", own_nats_server.url)
         monkeypatch.setenv("KEY_PEPPER", "of this test, and long enough to be one")
         assert (await finished("streams", "apply", *at))[0] == 0
+        code, out, _ = await finished("keys", "list", *at)
+        assert (code, out) == (0, "no keys; `deliberate keys create NAME --tenant TENANT` makes one\n")
         code, out, err = await finished("keys", "create", "ci", "--tenant", "acme", "--scope", "read", *at)
         key, key_id = out.strip(), out.split("_")[1]
         assert (code, len(key), out.count("\n")) == (0, 69, 1), "stdout has only the key"

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from app.cli.render.progress import ChildReady, StackStopped
+from app.cli.stack.children import stack_children
 from app.cli.stack.layout import StackOptions, make_ray_dir, plan_stack
 from app.cli.stack.processes import marked
-from app.cli.stack.stack import stack_children
 from app.cli.stack.supervisor import supervised
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import StreamSettings

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from app.deliberation.calls import Call, Usage
+from app.deliberation.calls import Call, StageRequest, Usage
 from app.deliberation.errors import DeliberationError
 from app.deliberation.facts import Accepted, CallFinished, Completed, Deleted, End, Fact, Failed, Resumed, decode
 from app.deliberation.ports import Appended
@@ -18,9 +18,8 @@ from app.deliberation.strategies import STRATEGIES
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import ACK_WAIT_S_MIN, StreamSettings
 from app.log.streams import apply
-from serve_deployments.agent.stage_request import StageRequest
 from serve_deployments.coordinator.coordinator import HEARTBEAT_S, CoordinatorReplica
-from serve_deployments.coordinator.role_client import Handle
+from serve_deployments.ray_agents import Handle, RayAgents
 from tests.conditions import until
 from tests.conftest import NatsServer
 
@@ -103,7 +102,7 @@ class Replica:
     async def start(cls, url: str, role: Role, journals: type[JetStreamJournal] = JetStreamJournal) -> "Replica":
         journal = await journals.connect(url)
         ready = asyncio.Event()
-        replica = CoordinatorReplica(journal, {"DEV": cast("Handle", role)}, slots=10)
+        replica = CoordinatorReplica(journal, {"DEV": RayAgents(cast("Handle", role))}, slots=10)
         serving = asyncio.create_task(replica.serve(ready))
         await ready.wait()
         return cls(journal, serving)

@@ -5,7 +5,8 @@ import sys
 
 from ray import serve
 
-from serve_deployments.application import ApplicationArgs, build
+from serve_deployments.application import build
+from serve_deployments.arguments import ApplicationArgs
 
 
 def main(nats_url: str, engine_url: str, roles_file: str) -> None:

@@ -20,7 +20,8 @@ from app.log.journal import JetStreamJournal
 from app.log.stream_settings import StreamSettings
 from app.log.streams import apply
 from serve_deployments import application
-from serve_deployments.application import ApplicationArgs, build, load_roles
+from serve_deployments.application import build
+from serve_deployments.arguments import ApplicationArgs, load_roles
 from tests.conftest import NatsServer
 
 ROLES = {"roles": {"DEV": {"persona": "You develop."}, "QA": {"persona": "You test."}}}

@@ -12,7 +12,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from ray.serve.schema import ServeDeploySchema
 
-from serve_deployments.application import NAME, ApplicationArgs, build, load_roles
+from serve_deployments.application import NAME, build
+from serve_deployments.arguments import ApplicationArgs, load_roles
 from tests.deploy.manifests import KUSTOMIZE, the, written
 
 

@@ -107,6 +107,22 @@ async def script(client: httpx.AsyncClient, **changes: Any) -> Fields:
     return response.json()
 
 
+async def test_with_keys_every_path_under_v1_needs_one_of_them() -> None:
+    with running("--api-key", "first-key", "--api-key", "second-key") as simulator:
+        async with connected(simulator) as client:
+
+            async def status(key: str | None, path: str = "/v1/models") -> int:
+                return (await client.get(path, headers={"authorization": f"Bearer {key}"} if key else {})).status_code
+
+            assert [await status(key) for key in (None, "wrong", "first-key", "second-key")] == [401, 401, 200, 200]
+            refused = await client.post(CHAT, json=body())
+            assert (refused.status_code, refused.json()) == (401, {"error": "Unauthorized"}), "as vLLM refuses it"
+            assert await status(None, "/health") == 200
+            shown = await script(client, api_keys=["third-key"])
+            assert [await status(key) for key in ("first-key", "third-key")] == [401, 200], "keys can be rotated"
+            assert "third-key" not in json.dumps(shown)
+
+
 async def calls(client: httpx.AsyncClient, **query: str) -> Fields:
     return (await client.get("/simulator/calls", params=query)).json()
 

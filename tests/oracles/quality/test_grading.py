@@ -37,10 +37,10 @@ def ended(agents: CouncilScript, size: int = 3, strategy: str = "council") -> De
 
 BAD_ROWS = {
     "no JSON": ("nonsense", "Invalid JSON"),
-    "no object": ("[]", "should be an object"),
-    "no question": ('{"answer": "x"}', "question: Field required"),
+    "no object": ("[]", "It is not an object"),
+    "no question": ('{"answer": "x"}', "question: It is missing"),
     "an empty question": ('{"question": "", "answer": "x"}', "question: "),
-    "no answer": ('{"question": "x"}', "answer: Field required"),
+    "no answer": ('{"question": "x"}', "answer: It is missing"),
     "a truth value for an answer": ('{"question": "x", "answer": true}', "answer: "),
     "an unknown normaliser": ('{"question": "x", "answer": "x", "normaliser": "num"}', "normaliser: "),
     "an unknown field": ('{"question": "x", "answer": "x", "weight": 2}', "weight: "),

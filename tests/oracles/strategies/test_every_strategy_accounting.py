@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from app.deliberation.calls import Usage, UsageCost
 from app.deliberation.strategies import STRATEGIES
 from tests.unit.facts_of import Run, run
 from tests.unit.strategies.every_strategy import WAYS, Way, priced, verdict
@@ -51,6 +52,11 @@ def test_tokens_and_attempts_are_the_sums_over_all_calls(way: Way) -> None:
         assert getattr(spent, side) == sum(getattr(each, side) for each in paid)
         assert getattr(spent, side) == sum(getattr(stage, side) for stage in spent.by_stage)
         assert getattr(spent, side) == sum(getattr(agent, side) for agent in spent.by_agent)
+    known = [each.cost for each in paid if each.cost is not None]
+    unpriced = sum(each.calls for each in paid if each.cost is None)
+    total = UsageCost(amount=sum(each.amount for each in known), currency="USD", unpriced_calls=unpriced)
+    for sums in ([spent], spent.by_stage, spent.by_agent):
+        assert sum(sums, Usage()).cost == (total if known else None)
 
 
 @every_way

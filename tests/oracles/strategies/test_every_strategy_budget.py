@@ -1,16 +1,20 @@
 """When the budget refuses any stage, every strategy concludes from the rest and reports `budget`."""
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
+from decimal import Decimal
 from functools import cache
 from itertools import accumulate
 
 import pytest
 
+from app.deliberation.calls import Call
 from app.deliberation.engine import Conclusion, Outcomes
 from app.deliberation.errors import BudgetExhausted
 from app.deliberation.facts import CallFinished, Completed, Failed, StageOpened
-from app.deliberation.specification import Budget
+from app.deliberation.specification import Budget, RolePrices
 from app.deliberation.strategies import STRATEGIES
+from app.testing import Reply
 from tests.unit.facts_of import ID, NOW, Run, run
 from tests.unit.strategies.every_strategy import MAIN_WAYS, WAYS, Way, subsets, verdict
 
@@ -61,6 +65,43 @@ def test_a_ceiling_of_tokens_is_kept_and_ends_in_a_verdict(way: Way) -> None:
     for max_tokens in (500, 1_800, 2_500, 3_200, 4_000, 5_000, 7_000):
         ended = run(way.asked(3, budget=Budget(max_tokens=max_tokens)), way.script())
         assert ended.end.usage.tokens <= max_tokens
+        if ended.purposes != whole.purposes:
+            cut_short(way, ended)
+
+
+def in_money(tokens: int) -> Budget:
+    """A ceiling of cost at which a token of any kind costs a millionth, so that it equals one of tokens."""
+    return Budget(max_cost=Decimal(tokens) / 10**6, prices=prices(prompt=1, completion=1))
+
+
+def prices(**of_a_million: float) -> tuple[RolePrices, ...]:
+    return (RolePrices.model_validate({"role": "DEV", "currency": "USD", **of_a_million}),)
+
+
+@every_way
+def test_a_ceiling_of_cost_reserves_for_every_stage_as_one_of_tokens_does(way: Way) -> None:
+    for max_tokens in range(500, 30_000, 1_000):
+        by_tokens = run(way.asked(3, rounds=2, budget=Budget(max_tokens=max_tokens)), way.script())
+        by_cost = run(way.asked(3, rounds=2, budget=in_money(max_tokens)), way.script())
+        assert by_cost.purposes == by_tokens.purposes, max_tokens
+        if by_tokens.purposes:
+            assert by_cost.completed.verdict == by_tokens.completed.verdict
+            assert by_cost.degraded == by_tokens.degraded
+
+
+@every_way
+def test_a_ceiling_of_cost_is_kept_at_other_prices_and_ends_in_a_verdict(way: Way) -> None:
+    whole, dear = way.run(3), prices(prompt=0.5, completion=4)
+
+    def script(call: Call) -> Reply:
+        reply = way.script()(call)
+        return replace(reply, usage=reply.usage.at(dear[0]))
+
+    for millionths in (500, 3_000, 5_000, 7_000, 9_000, 12_000):
+        max_cost = Decimal(millionths) / 10**6
+        ended = run(way.asked(3, budget=Budget(max_cost=max_cost, prices=dear)), script)
+        spent = ended.end.usage.cost
+        assert (spent is None and not ended.purposes) or (spent is not None and spent.amount <= max_cost)
         if ended.purposes != whole.purposes:
             cut_short(way, ended)
 

@@ -7,6 +7,7 @@ line to `WAYS`, with the number of calls by the strategy's definition in the lit
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import cache
 from itertools import chain, combinations
 from math import ceil, log2
@@ -14,7 +15,7 @@ from typing import Any, TypeVar
 
 from app.deliberation.calls import Call, Usage
 from app.deliberation.facts import CallFinished, Fact, StageOpened, Verdict, encode
-from app.deliberation.specification import AgentSpec, Budget, Specification
+from app.deliberation.specification import AgentSpec, Budget, Prices, Specification
 from app.deliberation.strategies import STRATEGIES
 from app.testing import Reply
 from tests.unit.facts_of import BROKEN, NOW, CouncilScript, Run, by_number, run, specification
@@ -24,6 +25,8 @@ Behaviour = Callable[[], CouncilScript]
 
 WRITING = ("answer", "turn", "program", "revision")
 """The kinds of output that hold a text which may win."""
+
+PRICES = Prices(currency="USD", prompt=Decimal("0.5"), completion=Decimal("1.75"))
 
 GIVEN_TEST = {"name": "given", "code": "assert colour()"}
 
@@ -249,6 +252,8 @@ def priced(script: Script) -> Script:
         reply = script(call)
         drawn = hashlib.sha256(call.call_id.encode()).digest()
         usage = Usage(prompt_tokens=100 + drawn[0], completion_tokens=10 + drawn[1], calls=1 + drawn[2] % 3)
+        # Of some calls the engine has no price.
+        usage = usage.at(PRICES if drawn[3] % 4 else None)
         return Reply(text=reply.text, problem=reply.problem, usage=usage, after_s=reply.after_s, place=reply.place)
 
     return scripted

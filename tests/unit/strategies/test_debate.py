@@ -186,6 +186,21 @@ def test_authors_rank_by_the_votes_for_their_final_answer() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("drafts", "turns", "finals"),
+    [
+        pytest.param("aab", {"dev-003": "a"}, {"a": (5, 3), "b": (1, 0)}, id="after a switch"),
+        pytest.param("aab", {}, {"a": (4, 2), "b": (2, 1)}, id="all keep their answers"),
+        pytest.param("aaaab", {}, {"a": (4, None), "b": (1, None)}, id="no debate"),
+    ],
+)
+def test_a_tally_says_how_many_votes_are_final(
+    drafts: str, turns: Turns, finals: dict[str, tuple[int, int | None]]
+) -> None:
+    ended = run(asked(len(drafts)), council(drafts, turns))
+    assert {each.answer: (each.votes, each.final) for each in verdict(ended).tally} == finals
+
+
 def test_an_answer_that_all_have_left_is_shown_as_it_was_first_written() -> None:
     left = run(asked(4), council("aabb", {each: letter for each, letter in zip(agent_ids(4), "wxyz", strict=True)}))
     assert votes(left) == {"a": 2, "b": 2, "w": 1, "x": 1, "y": 1, "z": 1}

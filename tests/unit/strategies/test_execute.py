@@ -374,7 +374,7 @@ def test_checks_cost_nothing_and_are_admitted_when_nothing_is_left() -> None:
 
 def test_an_unanswered_check_costs_nothing() -> None:
     checks = run(asked()).asked("check")
-    assert spent_on(checks, {}) == Cost()
+    assert spent_on(Budget(), checks, {}) == Cost()
     assert refused_by(Budget(max_calls=1, max_tokens=1), Cost(calls=3, tokens=30), checks, Cost()) is None
     proposing = run(asked()).asked("propose")
     assert refused_by(Budget(max_calls=1), Cost(calls=3, tokens=30), proposing, Cost()) == "calls"

@@ -174,7 +174,7 @@ def test_a_judge_reads_the_two_texts_and_no_other_text() -> None:
     ended = run(asked(), CouncilScript(text="canary<{}>".format))
     for call in ended.asked("judge"):
         assert prompt(call).count("canary<") == 2
-        assert "which" not in prompt(call).split("# Your reply")[0].partition("Candidate A")[2], "no analysis"
+        assert "which" not in prompt(call).split("# Your work")[0].partition("Candidate A")[2], "no analysis"
 
 
 def test_no_prompt_names_an_agent() -> None:

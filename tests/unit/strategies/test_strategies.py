@@ -423,7 +423,7 @@ def test_a_refused_revision_ends_the_rounds_and_leaves_room_to_score_the_drafts(
 
 def test_a_budget_of_tokens_admits_stages_while_they_are_foreseen_to_fit() -> None:
     seen: list[list[str]] = []
-    for max_tokens in range(500, 16_000, 500):
+    for max_tokens in range(500, 20_000, 500):
         ended = run(specification(budget=Budget(max_tokens=max_tokens)))
         assert ended.end.usage.tokens <= max_tokens
         if not seen or seen[-1] != ended.purposes:

@@ -92,6 +92,15 @@ def test_agents_are_asked_in_the_councils_order_each_with_its_own_approach() -> 
     assert [call.messages for call in ended.calls] == [call.messages for call in whole.calls]
 
 
+def test_without_approaches_agents_get_one_prompt_and_seeds_that_follow_each_other() -> None:
+    said = ["one", "two", "one", "two", "three", "one", "three", "two", "one"]
+    found = vote(said, {"approaches": False})
+    calls = [call for call in found.calls if call.output.kind == "answer"]
+    assert len(found.all(StageOpened)) > 1 and len(calls) == 9
+    assert len({call.messages for call in calls}) == 1
+    assert [call.seed - calls[0].seed for call in calls] == list(range(9))
+
+
 @pytest.mark.parametrize("strategy", ["vote", "auto"])
 @pytest.mark.parametrize("parameters", [{"normaliser": "number"}, {"normaliser": "choice", "options": ["yes", "no"]}])
 def test_prompts_state_the_form_in_which_answers_are_read(strategy: str, parameters: dict[str, Any]) -> None:

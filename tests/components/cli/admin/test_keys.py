@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse
 from typer.testing import CliRunner, Result
 
 from app.access.keys import SCOPES, HeldKey, KeyBook, Pepper, created
+from app.api.schemas import DeliberationReceipt
 from app.cli import cli
 from app.cli.admin.keys import KeyListing, keys_table, lifetime
 from app.cli.client import GatewayClient
@@ -86,9 +87,10 @@ def test_a_refusal_prints_a_remedy(served: Served, code: str, status: int, remed
 
 
 def test_ask_with_a_key_that_may_not_read_names_the_deliberation_and_the_scope(served: Served) -> None:
-    outline = {**served.stub.council.resource, "withheld": ["task"]}
+    whole = served.stub.council.resource
+    receipt = {name: whole[name] for name in DeliberationReceipt.model_fields}
     for arguments, code in (((), 4), (("--watch",), 4), (("--detach",), 0)):
-        served.stub.answers.append(JSONResponse(outline, 202))
+        served.stub.answers.append(JSONResponse(receipt, 202))
         result = invoke("ask", "Write a rate limiter.", *arguments, "--url", served.url, "--api-key", KEY)
         assert result.exit_code == code and ID in result.output
         if code:

@@ -266,7 +266,7 @@ async def test_a_refusal_of_the_gateway_ends_the_bench_with_its_problem() -> Non
     async with gateway_with_agents() as gateway:
         with pytest.raises(CommandError) as refused:
             await measure(gateway, replace(PLAN, role="NOBODY"), "x", QUESTIONS, as_json=True)
-    assert refused.value.exit_code == Exit.REFUSED
+    assert refused.value.exit_code == Exit.USAGE
     assert [fault.field for fault in refused.value.fields] == ["--role"]
 
 

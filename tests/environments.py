@@ -1,0 +1,47 @@
+"""Environments of their own, beside the product's, for servers that pin other versions of the same packages."""
+
+import hashlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """A virtual environment at `path`, and what stands in it."""
+
+    path: Path
+
+    @property
+    def python(self) -> Path:
+        """Its interpreter."""
+        return self.path / "bin" / "python"
+
+    def create(self) -> None:
+        """Make it anew, empty."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        subprocess.run([sys.executable, "-m", "venv", self.path], check=True)
+
+    def pip(self, *arguments: str | Path) -> None:
+        """Run its pip, which then prints errors only."""
+        subprocess.run([self.python, "-m", "pip", "--disable-pip-version-check", "-qq", *arguments], check=True)
+
+    def once(self, name: str, made_of: bytes, make: Callable[[], None]) -> None:
+        """Run `make` unless the stamp `name` says that it has run to its end with the same `made_of`."""
+        stamp = self.stamp(name)
+        digest = hashlib.sha256(made_of).hexdigest()
+        if stamp.is_file() and stamp.read_text() == digest:
+            return
+        print(f"making the {name} in {self.path}", flush=True)
+        stamp.unlink(missing_ok=True)
+        make()
+        stamp.write_text(digest)
+
+    def stamp(self, name: str) -> Path:
+        """The file that says what `name` was made of."""
+        return self.path / f".{name}.stamp"
