@@ -3,9 +3,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 DOCS_STAMP := .venv-docs/.installed
+SERVERS := postgresql redis-server
+HAVE_SERVERS := { { ls /usr/lib/postgresql/*/bin/initdb || command -v initdb; } && \
+	{ command -v redis-server || command -v valkey-server; }; } >/dev/null 2>&1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo up test walk test-unit coverage test-browser test-vllm test-sdk docs fuzz mutants lint format bench overload chaos attack sbom audit openapi lock clean
+.PHONY: help install demo up test walk test-unit coverage test-browser test-vllm test-engines test-sdk docs fuzz mutants lint format bench overload chaos attack sbom audit openapi lock clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -26,12 +29,12 @@ demo: $(STAMP) ## Start everything, watch one council of three agents in the ter
 up: $(STAMP) ## Start everything in the foreground; Ctrl-C drains and stops it
 	@$(BIN)/deliberate up
 
-test: $(STAMP) ## Run the whole test suite: real nats-server, PostgreSQL and Ray Serve, the whole stack
-	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null || test "$$(id -u)" = 0 || { \
-		echo "PostgreSQL is missing; as root: apt-get install --no-install-recommends postgresql" >&2; exit 1; }
-	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null || { apt-get update -qq && \
-		DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends postgresql; }
-	$(BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder -m "not vllm and not browser and not sdk and not walk" --ignore=tests/attack
+test: $(STAMP) ## Run the whole test suite: real nats-server, PostgreSQL, Redis and Ray Serve, the whole stack
+	@$(HAVE_SERVERS) || test "$$(id -u)" = 0 || { \
+		echo "PostgreSQL or Redis is missing; as root: apt-get install --no-install-recommends $(SERVERS)" >&2; exit 1; }
+	@$(HAVE_SERVERS) || { apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $(SERVERS); }
+	$(BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder -m "not vllm and not engines and not browser and not sdk and not walk" --ignore=tests/attack
 
 walk: $(STAMP) ## Walk through the first hour of a new user, from a wheel in an empty folder
 	$(BIN)/pytest tests/e2e/test_first_hour.py
@@ -44,8 +47,12 @@ coverage: $(STAMP) ## Run the pure tests and hold the core's branch coverage at 
 	$(BIN)/pytest tests/unit tests/test_architecture.py --cov=app/deliberation --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=95
 
 test-vllm: $(STAMP) ## Build an environment with vLLM for CPU, and run the engine contract and a council against it
-	$(BIN)/python tests/vllm/build.py
-	$(BIN)/pytest tests/vllm
+	$(BIN)/python -m tests.vllm.build
+	$(BIN)/pytest -m "not engines" tests/vllm tests/engines/test_servers.py
+
+test-engines: $(STAMP) ## Build llama.cpp's server and LiteLLM's proxy, and run the engine contract against both
+	$(BIN)/python -m tests.engines.build
+	$(BIN)/pytest -m engines tests/engines
 
 test-sdk: $(STAMP) ## Generate clients from the OpenAPI document, check their types, and run them against the whole stack
 	$(BIN)/python sdk/build.py
@@ -114,4 +121,4 @@ lock: $(STAMP) ## Resolve the dependencies anew and write the lock files, with h
 		docsite/requirements.in -o docsite/requirements.lock
 
 clean: ## Remove the environments and what tests leave behind
-	rm -rf build .venv .venv-docs .venv-vllm .sdk .deliberate .pytest_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf build .venv .venv-docs .venv-vllm .venv-engines .sdk .deliberate .pytest_cache .ruff_cache .hypothesis *.egg-info

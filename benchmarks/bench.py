@@ -28,6 +28,7 @@ from rich.table import Table
 
 from app.cli.stack.stack import RunningStack, StackOptions, running_stack
 from app.deliberation.calls import Call
+from app.deliberation.roles import AgentRunner
 from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Constraints, Specification
 from app.deliberation.strategies import STRATEGIES
 from serve_deployments.engine.wire import request_body
@@ -42,6 +43,7 @@ ROUNDS = ((1, 20), (50, 500), (200, 1_600))
 QUICK_CALL_MS = 50
 SLOW_CALL_MS = 20_000
 HELD = (100, 1_000)
+ADAPTERS: tuple[AgentRunner, ...] = ("ray", "nats")
 
 
 @dataclass
@@ -169,7 +171,7 @@ class Product:
 
     async def drained(self) -> None:
         """Wait until no deliberation is active."""
-        while (await self._client.get("/stats")).json()["active"]:  # noqa: ASYNC110 -- another process
+        while (await self._client.get("/cluster")).json()["queue"]["depth"]:  # noqa: ASYNC110 -- another process
             await asyncio.sleep(0.2)
 
     async def close(self) -> None:
@@ -238,24 +240,33 @@ def simulator(call_ms: int) -> tuple[str, ...]:
 
 
 @asynccontextmanager
-async def stack_of(call_ms: int) -> AsyncGenerator[RunningStack, None]:
+async def stack_of(call_ms: int, agents: AgentRunner = "ray") -> AsyncGenerator[RunningStack, None]:
     """The stack with an engine that takes `call_ms` per call."""
     with tempfile.TemporaryDirectory() as data:
-        options = StackOptions(data_dir=Path(data), port=0, nats_port=0, simulate=simulator(call_ms))
+        options = StackOptions(data_dir=Path(data), port=0, nats_port=0, simulate=simulator(call_ms), agents=agents)
         async with running_stack(options) as stack:
             yield stack
 
 
-async def quick_calls() -> tuple[str, str, str, str]:
-    """The row of the product's overhead on quick calls."""
-    async with stack_of(QUICK_CALL_MS) as stack:
+async def quick_calls(agents: AgentRunner) -> list[tuple[str, str, str, str]]:
+    """The rows of the overhead of one stage of quick calls, and of 200 in flight, with agents in Ray or in workers."""
+    async with stack_of(QUICK_CALL_MS, agents) as stack:
         floor, product = Floor(stack.engine_urls[0]), Product(stack.url)
         await closed_loop(20, 100, product.once)
         below, above = await closed_loop(1, 50, floor.once), await closed_loop(1, 50, product.once)
+        less, many = await closed_loop(200, 1_000, floor.once), await closed_loop(200, 1_000, product.once)
         await floor.close()
         await product.close()
-    added = f"{above.p50_ms - below.p50_ms:+.1f} ms"
-    return f"p50 latency, {QUICK_CALL_MS} ms per call", f"{below.p50_ms:.1f} ms", f"{above.p50_ms:.1f} ms", added
+    what, added = f"{QUICK_CALL_MS} ms per call, agents={agents}", f"{above.p50_ms - below.p50_ms:+.1f} ms"
+    return [
+        (f"p50 latency of one stage, {what}", f"{below.p50_ms:.1f} ms", f"{above.p50_ms:.1f} ms", added),
+        (
+            f"deliberations/s, 200 in flight, {what}",
+            f"{less.per_second:.0f}",
+            f"{many.per_second:.0f}",
+            f"{many.per_second / less.per_second:.2f}",
+        ),
+    ]
 
 
 def resident_kb(name: str) -> int:
@@ -292,10 +303,10 @@ async def memory() -> tuple[str, str, str, str]:
     return what, "", f"{(taken[1] - taken[0]) / (many - few):.0f} KB", ""
 
 
-async def main() -> None:
+async def main(*, adapters_alone: bool) -> None:
     console = Console(width=max(100, Console().width))
     table = Table("what (simulated engine)", "floor", "product", "ratio", title=f"N = {AGENTS}, {CALL_MS} ms per call")
-    for deltas in (False, True):
+    for deltas in () if adapters_alone else (False, True):
         os.environ["STREAM_DELTAS"] = str(deltas).lower()
         began = time.perf_counter()
         async with stack_of(CALL_MS) as stack:
@@ -304,13 +315,17 @@ async def main() -> None:
                 table.add_row("cold start to ready, five roles", "", f"{took_s:.1f} s", "")
             for row in await measure(stack.engine_urls[0], stack.url, deltas=deltas):
                 table.add_row(*row)
-    table.add_row(*await quick_calls())
-    # An hour to the deadline, so that nothing is refused because other work waits.
-    os.environ["DELIBERATION_TIMEOUT"] = "3600"
-    table.add_row(*await memory())
+    for agents in ADAPTERS:
+        for row in await quick_calls(agents):
+            table.add_row(*row)
+    if not adapters_alone:
+        # An hour to the deadline, so that nothing is refused because other work waits.
+        os.environ["DELIBERATION_TIMEOUT"] = "3600"
+        table.add_row(*await memory())
     console.print(table)
 
 
 if __name__ == "__main__":
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    uvloop.run(main())
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--adapters", action="store_true", help="only compare agents in Ray with workers over NATS")
+    uvloop.run(main(adapters_alone=parser.parse_args().adapters))

@@ -48,14 +48,12 @@ def compare(script: str, description: str | None, rounds: int) -> None:
         for _ in range(given.rounds):
             for name, tree in trees.items():
                 found[name].append(measured(Path(script), tree))
-    names = list(found["now"][0])
-    table = Table("", *names)
-    for name, results in found.items():
-        columns = ([result[each] for result in results] for each in names)
-        cells = (f"{statistics.median(each):,.1f} ({min(each):,.1f}-{max(each):,.1f})" for each in columns)
-        table.add_row(name, *cells)
-    if given.beside:
-        pairs = list(zip(found["now"], found[given.beside], strict=True))
-        ratios = (statistics.median(now[each] / before[each] for now, before in pairs) for each in names)
-        table.add_row("ratio", *(f"{ratio:.2f}" for ratio in ratios))
-    Console(width=160).print(table)
+    table = Table("", *found, *(["ratio"] if given.beside else []))
+    for figure in found["now"][0]:
+        columns = [[result[figure] for result in results] for results in found.values()]
+        cells = [f"{statistics.median(each):,.1f} ({min(each):,.1f}-{max(each):,.1f})" for each in columns]
+        if given.beside:
+            before, now = columns
+            cells.append(f"{statistics.median(b / a for a, b in zip(before, now, strict=True)):.2f}")
+        table.add_row(figure, *cells)
+    Console(width=120).print(table)

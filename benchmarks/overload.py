@@ -28,8 +28,9 @@ from httpx_aiohttp import AiohttpTransport
 from rich.console import Console
 from rich.table import Table
 
+from app.cli.stack.children import stack_children
 from app.cli.stack.layout import plan_stack
-from app.cli.stack.stack import RunningStack, StackOptions, running_stack, stack_children
+from app.cli.stack.stack import RunningStack, StackOptions, running_stack
 from app.cli.stack.supervisor import supervised
 from app.deliberation.facts import event_type
 from app.deliberation.ports import Record

@@ -19,6 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from math import ceil
 from pathlib import Path
 
 import nats
@@ -27,11 +28,11 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from rich.console import Console
 from rich.table import Table
 
-from app.catalog.index import percentile
+from app.cli.stack.children import stack_children
 from app.cli.stack.layout import StackOptions, plan_stack
-from app.cli.stack.stack import stack_children
 from app.cli.stack.supervisor import supervised
 from app.deliberation.facts import FACT_SUFFIXES, event_type
+from app.deliberation.roles import AgentRunner
 from app.log.connection import server_url
 from app.testing import subject_matches
 from benchmarks.chaos.checker import EngineRequest, Fault, Findings, Stored, check
@@ -81,12 +82,12 @@ class StackUnderTest:
     recorder: RequestRecorder
 
 
-def _up(data_dir: Path, nats_url: str, engine_port: int) -> tuple[subprocess.Popen[str], str, str]:
+def _up(data_dir: Path, nats_url: str, engine_port: int, agents: AgentRunner) -> tuple[subprocess.Popen[str], str, str]:
     """Start `deliberate up`; returns its process, URL and mark."""
     roles = data_dir.with_suffix(".yaml")
     roles.write_text(ROLES)
     options = ["--port", "0", "--data-dir", str(data_dir), "--nats-url", nats_url]
-    options += ["--roles", str(roles)]
+    options += ["--roles", str(roles), "--agents", agents]
     command = [str(Path(sys.executable).with_name("deliberate")), "up", "--json", *options]
     command += ["--engine-url", f"http://127.0.0.1:{engine_port}"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -105,10 +106,15 @@ async def _drained(process: subprocess.Popen[str], into: Path) -> None:
 
 
 @asynccontextmanager
-async def _running_stack(directory: Path) -> AsyncGenerator[StackUnderTest]:
+async def _running_stack(directory: Path, agents: AgentRunner) -> AsyncGenerator[StackUnderTest]:
     """Supervises log and engine here, with proxies before them, and starts the rest by `up`."""
     options = StackOptions(
-        port=0, nats_port=0, data_dir=directory / "outside", simulate=tuple(ENGINE.split()), nats_test_user="chaos"
+        port=0,
+        nats_port=0,
+        data_dir=directory / "outside",
+        simulate=tuple(ENGINE.split()),
+        agents=agents,
+        nats_test_user="chaos",
     )
     options.data_dir.mkdir()
     layout = plan_stack(options, lambda _: None)
@@ -121,7 +127,7 @@ async def _running_stack(directory: Path) -> AsyncGenerator[StackUnderTest]:
         nats_url = server_url(layout.nats_url_of("chaos"))
         proxied = directory / "nats_url"
         proxied.write_text(nats_url.replace(f":{layout.ports['nats']}", f":{log.port}"))
-        process, url, mark = await asyncio.to_thread(_up, directory / "inside", proxied.as_uri(), engine.port)
+        process, url, mark = await asyncio.to_thread(_up, directory / "inside", proxied.as_uri(), engine.port, agents)
         draining = asyncio.create_task(_drained(process, directory / "up.jsonl"))
         try:
             gateway = await stack.enter_async_context(FaultProxy(int(url.rpartition(":")[2])))
@@ -232,13 +238,19 @@ def _traced(directory: Path, faults: Sequence[Fault], asked: Sequence[EngineRequ
 
 
 async def run(
-    directory: Path, seconds: float, kills_min: int, seed: int, in_flight: int, interval_s: float
+    directory: Path,
+    seconds: float,
+    kills_min: int,
+    seed: int,
+    in_flight: int,
+    interval_s: float,
+    agents: AgentRunner,
 ) -> tuple[Findings, list[Fault]]:
     """One run from an empty log to its findings; `directory` gets the store, all logs and the trace."""
     rng = random.Random(seed)
     faults: list[Fault] = []
     stored: list[Stored] = []
-    async with _running_stack(directory) as stack:
+    async with _running_stack(directory, agents) as stack:
         try:
             async with asyncio.TaskGroup() as group:
                 load = Load(stack.url, in_flight, seed)
@@ -252,6 +264,11 @@ async def run(
     findings = check(load.promised, stored, stack.recorder.asked, faults)
     findings.unseen = sorted(load.pending)
     return findings, faults
+
+
+def percentile(ordered: list[float], share: float) -> float:
+    """The nearest-rank percentile of ascending values."""
+    return ordered[max(0, ceil(share * len(ordered)) - 1)]
 
 
 def _seconds(found: list[float], *shares: float) -> str:
@@ -299,6 +316,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--in-flight", type=int, default=200, help="deliberations in flight")
     parser.add_argument("--interval", type=float, default=4.0, help="mean seconds between faults")
+    parser.add_argument("--agents", choices=["ray", "nats"], default="ray", help="what runs the agents")
     parser.add_argument("--kills-min", type=int, default=0, help="go on until so many were killed")
     parser.add_argument("--keep", type=Path, help="a new directory for the evidence of a violation: trace, logs, store")
     options = parser.parse_args()
@@ -306,7 +324,15 @@ def main() -> None:
         directory = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-")))
         directory.mkdir(parents=True, exist_ok=options.keep is None)
         findings, faults = asyncio.run(
-            run(directory, options.seconds, options.kills_min, options.seed, options.in_flight, options.interval)
+            run(
+                directory,
+                options.seconds,
+                options.kills_min,
+                options.seed,
+                options.in_flight,
+                options.interval,
+                options.agents,
+            )
         )
     console = Console()
     _shown(console, findings, faults)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from app.cli.stack.processes import marked
 from benchmarks.chaos.proxy import CUTS, FaultProxy
 
-# The weights of the victims. A fault that ends all of Ray costs ten seconds, so it is rarer.
+# The weights of the victims. A fault that ends all of Ray costs ten seconds, so it is rarer. Without Ray its parts are
+# never found, and an agent is a worker.
 WEIGHTS: Mapping[str, int] = {
     "gateway": 16,
     "coordinator": 24,
@@ -30,7 +31,14 @@ _OF_RAY: Mapping[str, str] = {
     "raylet": r"/raylet --",
     "gcs": r"/gcs_server --",
 }
-_OF_STACK: Mapping[str, str] = {"gateway": "gateway", "nats": "nats", "engine": "simulator", "deployer": "deployer"}
+_OF_STACK: Mapping[str, str] = {
+    "gateway": "gateway",
+    "nats": "nats",
+    "engine": "simulator",
+    "deployer": "deployer",
+    "coordinator": "coordinator",
+    "agent": "worker",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +53,12 @@ class Struck:
 def victims(marks: Sequence[str], name: str) -> list[int]:
     """Process ids of the part `name` in the stacks with these marks."""
     found = [process for mark in marks for process in marked(mark)]
-    if name in _OF_STACK:
-        # Only the part itself, the session leader, and not its descendants.
-        return [each.pid for each in found if each.child == _OF_STACK[name] and os.getsid(each.pid) == each.pid]
-    return [each.pid for each in found if re.search(_OF_RAY[name], each.command)]
+    # Only the part itself, the session leader, and not its descendants.
+    child = _OF_STACK.get(name)
+    pids = [each.pid for each in found if each.child == child and os.getsid(each.pid) == each.pid]
+    if name in _OF_RAY:
+        pids += [each.pid for each in found if re.search(_OF_RAY[name], each.command)]
+    return pids
 
 
 def strike(rng: random.Random, marks: Sequence[str], stop_share: float) -> Struck | None:

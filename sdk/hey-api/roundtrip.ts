@@ -8,7 +8,8 @@ import { createClient, createConfig } from "./client/client/index.js";
 import {
   cancelDeliberation,
   createDeliberation,
-  type Deliberation,
+  type DeliberationResult,
+  type DeliberationReceipt,
   type DeliberationRequest,
   getDeliberation,
   listDeliberations,
@@ -25,14 +26,14 @@ function request(strategy: NonNullable<DeliberationRequest["strategy"]>): Delibe
   return { task: "Merge two sorted lists.", num_agents: 2, strategy, seed: 7, metadata: { sdk: MARK } };
 }
 
-async function created(body: DeliberationRequest, idempotencyKey?: string): Promise<Deliberation> {
+async function created(body: DeliberationRequest, idempotencyKey?: string): Promise<DeliberationReceipt> {
   const headers = idempotencyKey === undefined ? {} : { "Idempotency-Key": idempotencyKey };
   const { data, error } = await createDeliberation({ client, body, headers });
   if (data === undefined) throw new Error(error.detail);
   return data;
 }
 
-async function waited(deliberation_id: string): Promise<Deliberation> {
+async function waited(deliberation_id: string): Promise<DeliberationResult> {
   for (;;) {
     const { data, error } = await getDeliberation({ client, path: { deliberation_id }, headers: { Prefer: "wait=30" } });
     if (data === undefined) throw new Error(error.detail);

@@ -10,8 +10,9 @@ import createClient from "openapi-fetch";
 import type { components, paths } from "./schema.js";
 
 type Schemas = components["schemas"];
-type Deliberation = Schemas["Deliberation"];
 type DeliberationEvent = Schemas["DeliberationEvent"];
+type DeliberationResult = Schemas["DeliberationResult"];
+type DeliberationReceipt = Schemas["DeliberationReceipt"];
 type DeliberationRequest = Schemas["DeliberationRequest"];
 
 const MARK = "openapi-typescript";
@@ -24,14 +25,14 @@ function request(strategy: DeliberationRequest["strategy"]): DeliberationRequest
   return { task: "Merge two sorted lists.", num_agents: 2, strategy, seed: 7, metadata: { sdk: MARK } };
 }
 
-async function created(body: DeliberationRequest, idempotencyKey?: string): Promise<Deliberation> {
+async function created(body: DeliberationRequest, idempotencyKey?: string): Promise<DeliberationReceipt> {
   const header = idempotencyKey === undefined ? {} : { "Idempotency-Key": idempotencyKey };
   const { data, error } = await client.POST("/deliberations", { body, params: { header } });
   if (error !== undefined) throw new Error(error.detail);
   return data;
 }
 
-async function read(deliberation_id: string): Promise<Deliberation> {
+async function read(deliberation_id: string): Promise<DeliberationResult> {
   const { data, error } = await client.GET("/deliberations/{deliberation_id}", { params: { path: { deliberation_id } } });
   if (error !== undefined) throw new Error(error.detail);
   return data;
