@@ -2,9 +2,12 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TypeVar
 
 import structlog
 
@@ -33,13 +36,26 @@ EXPIRE_EVERY_S = 60.0
 # The clocks of two processes differ by less than this.
 _SKEW = timedelta(minutes=1)
 
+_Answer = TypeVar("_Answer")
+
 log = structlog.get_logger(__name__)
 
 
-class Projector:
-    """Takes items in batches of at most BATCH_MAX. While a batch is written, the next one collects.
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """What the log has of some items. `unfinished` ended before all of their calls had an outcome."""
 
-    An item that an earlier write covers is only acknowledged.
+    sequences: Sequence[int]
+    epoch: str
+    written: Sequence[Written]
+    unfinished: set[str]
+    skipped: int
+
+
+class Projector:
+    """Takes items in batches of at most BATCH_MAX. While a batch is written, the next one is read.
+
+    Batches are written in order, so that an item that an earlier one covers is only acknowledged, after its write.
 
     `counts` counts deliberations by what was done: `written`, `deleted`, `expired`, and `skipped` for facts that are
     damaged or have left the log. `failure` says what the projector waits for, empty while it works. `retentions_s`
@@ -59,6 +75,7 @@ class Projector:
         self._waiting: dict[int, QueueItem] = {}
         self._writing: dict[int, QueueItem] = {}
         self._arrived = asyncio.Event()
+        self._read = asyncio.Queue[_Batch](maxsize=1)
         # The last sequence of deliberations to which nothing more is expected, oldest write first.
         self._copied: dict[Key, int] = {}
         self._epoch = ""
@@ -71,6 +88,7 @@ class Projector:
                 group.create_task(self._queue.watch())
                 group.create_task(self._report_progress())
                 group.create_task(self._expire())
+                group.create_task(self._read_batches())
                 group.create_task(self._write_batches())
         finally:
             await self._queue.close()
@@ -86,36 +104,37 @@ class Projector:
         held[sequence] = item
         self._arrived.set()
 
-    async def _write_batches(self) -> None:
+    async def _read_batches(self) -> None:
+        """Read one batch ahead of the one that is being written."""
         while True:
             await self._arrived.wait()
             chosen = list(self._waiting)[:BATCH_MAX]
             self._writing |= {sequence: self._waiting.pop(sequence) for sequence in chosen}
             if not self._waiting:
                 self._arrived.clear()
-            unfinished = await self._write([self._writing[sequence].record for sequence in chosen])
-            for sequence in chosen:
+            await self._read.put(await self._until_answered(partial(self._project_all, chosen)))
+
+    async def _write_batches(self) -> None:
+        while True:
+            batch = await self._read.get()
+            if batch.written:
+                await self._until_answered(partial(self._store.write, batch.epoch, batch.written))
+            self.counts["written"] += sum(each.state is not None for each in batch.written)
+            self.counts["deleted"] += sum(each.state is None for each in batch.written)
+            self.counts["skipped"] += batch.skipped
+            for sequence in batch.sequences:
                 item = self._writing.pop(sequence)
-                late = item.record.tokens[-1] == "end" and item.record.tokens[2] in unfinished
+                late = item.record.tokens[-1] == "end" and item.record.tokens[2] in batch.unfinished
                 if late and item.deliveries == 1:
                     await self._queue.requeue(item, LATE_S)
                 else:
                     await self._queue.ack(item)
 
-    async def _write(self, records: Sequence[Record]) -> set[str]:
-        """Write the deliberations of these records, and wait for a log or database that is away.
-
-        Returns the ids of those that ended before all of their calls had an outcome.
-        """
+    async def _until_answered(self, ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
+        """What `ask` returns once the log and the database answer."""
         while True:
             try:
-                epoch = (await self._journal.state()).epoch
-                due = self._due(epoch, records)
-                # A full batch means that later facts are in the log already: each deliberation is read once.
-                whole = len(records) == BATCH_MAX
-                projected = await asyncio.gather(*(self._project(key, found, whole) for key, found in due.items()))
-                written = [each for each in projected if each is not None]
-                await self._store.write(epoch, written)
+                answer = await ask()
             except (JournalUnavailable, ArchiveUnavailable) as exc:
                 if str(exc) != self.failure:
                     self.failure = str(exc)
@@ -123,13 +142,21 @@ class Projector:
                 await asyncio.sleep(RETRY_S)
             else:
                 self.failure = ""
-                self.counts["written"] += sum(each.state is not None for each in written)
-                self.counts["deleted"] += sum(each.state is None for each in written)
-                self.counts["skipped"] += len(projected) - len(written)
-                return self._note(written)
+                return answer
+
+    async def _project_all(self, sequences: Sequence[int]) -> _Batch:
+        """Read the deliberations of these items, but for those that an earlier batch covers."""
+        records = [self._writing[sequence].record for sequence in sequences]
+        epoch = (await self._journal.state()).epoch
+        due = self._due(epoch, records)
+        # A full batch means that later facts are in the log already: each deliberation is read once.
+        whole = len(records) == BATCH_MAX
+        projected = await asyncio.gather(*(self._project(key, found, whole) for key, found in due.items()))
+        written = [each for each in projected if each is not None]
+        return _Batch(sequences, epoch, written, self._note(written), len(projected) - len(written))
 
     def _due(self, epoch: str, records: Sequence[Record]) -> dict[Key, list[Record]]:
-        """The records of this log that no write covers yet, by deliberation."""
+        """The records of this log that no batch covers yet, by deliberation."""
         if epoch != self._epoch:
             self._epoch = epoch
             self._copied.clear()

@@ -1,7 +1,7 @@
 """A deliberation's state as the resource that clients read."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -34,6 +34,7 @@ from app.deliberation.outputs import (
     DebateTurn,
     IssueResponse,
     Output,
+    OutputKind,
     ParsedOutput,
     Program,
     Revision,
@@ -45,6 +46,8 @@ from app.deliberation.ports import Record
 from app.deliberation.specification import AgentSpec
 
 RESPONSES_MAX = 1_000
+# The kinds of output that are a version of an answer.
+_VERSIONS: frozenset[OutputKind] = frozenset({"answer", "turn", "program", "revision"})
 
 Labels = Mapping[str, str]
 
@@ -153,13 +156,14 @@ def _take(council: _Council, opened: StageOpened, finished: CallFinished, labels
             return
 
 
-def _council(state: State) -> _Council:
+def _council(state: State, kinds: Collection[OutputKind] | None = None) -> _Council:
+    """What calls of these kinds, by default of all, made of the council."""
     council = _Council({agent.agent_id: _Work(agent, model=agent.model) for agent in state.specification.agents})
     for stage in state.stages:
         for planned, finished, left_out in _counted(state, stage):
             if stage.opened.purpose == "propose" and planned.agent_id in council.works:
                 _first_answer(council.works[planned.agent_id], finished, left_out)
-            if finished is None or left_out:
+            if finished is None or left_out or (kinds is not None and planned.output not in kinds):
                 continue
             parsed = _parsed(state, planned, finished)
             if parsed is not None:
@@ -169,7 +173,7 @@ def _council(state: State) -> _Council:
 
 def answers(state: State) -> Iterator[str]:
     """Every version of every agent's answer."""
-    for work in _council(state).works.values():
+    for work in _council(state, _VERSIONS).works.values():
         yield from (version.content for version in work.versions)
 
 

@@ -41,8 +41,9 @@ def engine_of(url: str) -> AsyncEngine:
         engine = create_async_engine(given, connect_args=arguments)
         event.listen(engine.sync_engine, "connect", _prepare_sqlite)
         return engine
-    # A plan for any values would look at every row where a filter's value is rare.
-    planning = {"plan_cache_mode": "force_custom_plan"}
+    # A plan for any values would look at every row where a filter's value is rare. Reading a page takes less time than
+    # compiling its plan or starting workers for it.
+    planning = {"plan_cache_mode": "force_custom_plan", "jit": "off", "max_parallel_workers_per_gather": "0"}
     options: dict[str, Any] = {"timeout": BUSY_S, "command_timeout": 60, "server_settings": planning}
     return create_async_engine(
         given, pool_size=CONNECTIONS_MAX, max_overflow=0, pool_pre_ping=True, connect_args=options

@@ -1,4 +1,4 @@
-"""`deliberate export` and `deliberate import`: the archive as lines of JSON.
+"""`deliberate export` and `deliberate import`: the archive as lines of JSON; an export may be a Parquet file too.
 
 They speak to the database itself, so that they work while no stack runs.
 """
@@ -21,9 +21,10 @@ from app.cli.render.prose import counted
 from app.deliberation.errors import ArchiveUnavailable, InvalidRequest
 
 if TYPE_CHECKING:
-    from app.archive.database.store import Store
+    from app.archive.database.store import RowFilter, Store
 
 STANDARD = Path("-")
+PARQUET = ".parquet"
 
 
 def _checked_time(text: str) -> datetime:
@@ -80,14 +81,47 @@ def _source(path: Path) -> AbstractContextManager[BinaryIO]:
         raise _unusable(path, exc) from exc
 
 
-def _report(done: str, counts: Counter[str]) -> None:
-    """What was done, on stderr: stdout may carry the lines."""
+def _report(done: str, counts: Counter[str], *, as_table: bool = False) -> None:
+    """What was done, on stderr: stdout may carry the lines. A table has no tombstones."""
     deliberations = counted(counts["deliberations"], "deliberation")
-    print(f"{done} {deliberations} and {counted(counts['tombstones'], 'tombstone')}", file=sys.stderr)
+    tombstones = "" if as_table else f" and {counted(counts['tombstones'], 'tombstone')}"
+    print(f"{done} {deliberations}{tombstones}", file=sys.stderr)
+
+
+def _check_format(file: Path) -> None:
+    """Raise CommandError when this environment cannot write such a file."""
+    from app.archive.parquet import check_pyarrow
+
+    try:
+        if file.suffix == PARQUET:
+            check_pyarrow()
+    except InvalidRequest as exc:
+        remedy = "pip install 'deliberation-gateway[parquet]', or export lines of JSON"
+        raise CommandError(Exit.USAGE, "package_missing", str(exc), remedy=remedy) from exc
+
+
+async def _export(store: "Store", chosen: "RowFilter", counts: Counter[str], file: Path) -> None:
+    """Write the file; raises OSError, and ArchiveUnavailable."""
+    from app.archive.parquet import export_parquet
+    from app.archive.transfer import export_archive
+
+    with _destination(file) as destination:
+        if file.suffix == PARQUET:
+            await export_parquet(store, chosen, counts, destination)
+        else:
+            async with aclosing(export_archive(store, chosen, counts)) as lines:
+                async for line in lines:
+                    destination.write(line)
+        destination.flush()
 
 
 def export_command(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="New file to write; `-` is the standard output.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="New file to write, as Parquet if it ends in .parquet; `-` is the standard output."
+        ),
+    ],
     database_url: DatabaseOption = None,
     data_dir: ArchiveDirectoryOption = None,
     tenant: Annotated[str | None, typer.Option(callback=_checked_tenant, help="Only of this tenant.")] = None,
@@ -101,26 +135,21 @@ def export_command(
 ) -> None:
     """Write the archive's ended deliberations and tombstones as lines of JSON, as they are at one moment.
 
-    A TIME is a date, or a time as in RFC 3339. What has not ended is in the log alone, and left out.
+    A FILE that ends in .parquet becomes a table of the deliberations, which no import takes. A TIME is a date, or a
+    time as in RFC 3339. What has not ended is in the log alone, and left out.
     """
 
     async def work() -> Exit:
         from app.archive.database.store import RowFilter
-        from app.archive.transfer import export_archive
 
+        _check_format(file)
         counts, chosen = Counter[str](), RowFilter(tenant, since, until)
-        async with (
-            _opened(archive_url(database_url, data_dir)) as store,
-            aclosing(export_archive(store, chosen, counts)) as lines,
-        ):
+        async with _opened(archive_url(database_url, data_dir)) as store:
             try:
-                with _destination(file) as destination:
-                    async for line in lines:
-                        destination.write(line)
-                    destination.flush()
+                await _export(store, chosen, counts, file)
             except OSError as exc:
                 raise _unusable(file, exc) from exc
-        _report("exported", counts)
+        _report("exported", counts, as_table=file.suffix == PARQUET)
         return Exit.SUCCESS
 
     run(work, as_json=False)

@@ -14,6 +14,7 @@ BLOCKS = [
     b"white space: is no name\r\n in front: 1\r\nTab\tin: 2\r\n",
     "N\u00e4me: x\r\nName: \u00e4\r\n".encode(),
     b"Name: \xff\xfe\r\n",
+    "Name: \u00a0kept\u00a0 \r\n".encode(),
     b"Twice: 1\r\nTwice: 2\r\n",
 ]
 

@@ -8,16 +8,20 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from pyarrow import parquet
 
 from app.archive.database.connection import Database
 from app.archive.database.migrate import migrate
 from app.archive.database.store import ArchivedRow, RowFilter, Store
+from app.archive.parquet import export_parquet
 from app.archive.transfer import export_archive, import_archive
 from app.deliberation.errors import Gone, InvalidRequest
 from tests.integration.archive.test_store import EPOCH, records_of, told, written
 from tests.story import NOW, Story
 
 HOSTILE = '{"answer":"\\u0000 \U0001f600 \u2028 \' -- %s \\n 1e-7 \\ud83d\\ude00"}'
+
+ANSWER = '{"reasoning":"r","answer":"Violet.","confidence":50}'
 
 
 @pytest.fixture
@@ -158,3 +162,26 @@ async def test_memory_is_bounded_whatever_the_archive_holds(store: Store, other:
     tracemalloc.stop()
 
     assert size > 240_000_000 and peak < size / 2
+
+
+async def test_a_parquet_file_has_a_row_for_each_ended_deliberation(store: Store, tmp_path: Path) -> None:
+    await fill(store)
+    answered = Story("answered")
+    await store.write(EPOCH, [written(records_of(answered, told(answered, ANSWER), 7))])
+    counts = Counter[str]()
+    with (tmp_path / "all.parquet").open("wb") as file:
+        await export_parquet(store, RowFilter(), counts, file)
+    rows = parquet.read_table(tmp_path / "all.parquet").to_pylist()
+    (row,) = [each for each in rows if each["id"] == "answered"]
+
+    assert counts == {"deliberations": 61, "tombstones": 1, "unfinished": 1} and len(rows) == 61
+    assert row["tenant"] == "acme" and row["status"] == "completed" and row["created_at"] == NOW
+    assert [each["content"] for each in row["proposals"] if each["content"]] == ["Violet."]
+
+
+async def test_a_parquet_file_of_an_empty_archive_has_its_columns(other: Store, tmp_path: Path) -> None:
+    with (tmp_path / "none.parquet").open("wb") as file:
+        await export_parquet(other, RowFilter(), Counter(), file)
+    table = parquet.read_table(tmp_path / "none.parquet")
+
+    assert table.num_rows == 0 and {"id", "proposals", "cost", "currency"} <= set(table.column_names)

@@ -1,6 +1,7 @@
 """`deliberate export` and `deliberate import` from file to file, and what they say when they cannot."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -114,3 +115,20 @@ def test_a_wrong_line_is_one_line_with_the_remedy(
     assert done.exit_code == code and complaint in done.stderr and "→" in done.stderr
     assert done.stderr.count("\n") == 1 and "hunter2" not in done.stderr
     assert source.is_dir()
+
+
+def test_a_name_that_ends_in_parquet_gets_a_table(source: Path, tmp_path: Path) -> None:
+    written = ran("export", tmp_path / "all.parquet", "--data-dir", source)
+
+    assert written.exit_code == 0 and written.stderr.strip() == "exported 0 deliberations"
+    assert (tmp_path / "all.parquet").read_bytes()[:4] == b"PAR1"
+
+
+def test_a_table_without_pyarrow_names_the_package(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    refused = ran("export", tmp_path / "all.parquet", "--data-dir", source)
+
+    assert refused.exit_code == 2 and "deliberation-gateway[parquet]" in refused.stderr
+    assert not (tmp_path / "all.parquet").exists()

@@ -1,0 +1,98 @@
+"""The archive as a Parquet file: one row for each ended deliberation, for analysis.
+
+`pyarrow` writes it, which the extra `parquet` installs. An import takes lines of JSON only (`app.archive.transfer`).
+"""
+
+from collections import Counter
+from decimal import Decimal
+from importlib import import_module
+from typing import Any, BinaryIO
+
+from app.archive.database.rows import winner_of
+from app.archive.database.store import RowFilter, Store
+from app.catalog.projection import resource, state_of
+from app.deliberation.errors import InvalidRequest
+from app.deliberation.fold import State
+
+ROWS_AT_ONCE = 256
+"""The rows of a group, which are in memory together."""
+_MILLIONTH = Decimal("0.000001")
+
+
+def _schema(arrow: Any) -> Any:  # noqa: ANN401 -- pyarrow has no types
+    text, integer, time = arrow.string(), arrow.int64(), arrow.timestamp("us", tz="UTC")
+    proposal = {"agent_id": text, "role": text, "model": text, "status": text, "content": text}
+    proposal |= {"score": arrow.float64(), "rank": integer, "critiques": integer, "completion_tokens": integer}
+    columns: dict[str, Any] = {
+        **dict.fromkeys(("tenant", "id", "status", "strategy", "task"), text),
+        **dict.fromkeys(("created_at", "started_at", "ended_at"), time),
+        "metadata": arrow.map_(text, text),
+        "proposals": arrow.list_(arrow.struct(list(proposal.items()))),
+        **dict.fromkeys(("winner", "winner_role", "winner_model", "verdict"), text),
+        **dict.fromkeys(("margin", "agreement"), arrow.float64()),
+        "degraded": arrow.bool_(),
+        "problem": text,
+        **dict.fromkeys(("calls", "prompt_tokens", "cached_tokens", "completion_tokens"), integer),
+        "cost": arrow.decimal128(20, 6),
+        "currency": text,
+    }
+    return arrow.schema(list(columns.items()))
+
+
+def _row(tenant: str, state: State) -> dict[str, Any]:
+    found = resource(state, epoch="", retention_s=0)
+    verdict, usage = found.verdict, found.usage
+    winner_role, winner_model = winner_of(state)
+    proposals = [
+        {
+            **each.model_dump(include={"agent_id", "role", "model", "status", "content", "score", "rank"}),
+            "critiques": len(each.critiques),
+            "completion_tokens": each.usage.completion_tokens,
+        }
+        for each in found.proposals
+    ]
+    return {
+        "tenant": tenant,
+        **{name: getattr(found, name) for name in ("id", "status", "strategy", "task")},
+        **{name: getattr(found, name) for name in ("created_at", "started_at", "ended_at")},
+        "metadata": list(found.metadata.items()),
+        "proposals": proposals,
+        "winner": verdict and verdict.winner,
+        "winner_role": winner_role,
+        "winner_model": winner_model,
+        "verdict": verdict and verdict.content,
+        "margin": verdict and verdict.margin,
+        "agreement": verdict and verdict.agreement,
+        "degraded": found.degraded is not None,
+        "problem": found.problem and found.problem.code,
+        **{name: getattr(usage, name) for name in ("calls", "prompt_tokens", "cached_tokens", "completion_tokens")},
+        "cost": usage.cost and Decimal(usage.cost.amount).quantize(_MILLIONTH),
+        "currency": usage.cost and usage.cost.currency,
+    }
+
+
+def check_pyarrow() -> None:
+    """Raise InvalidRequest where pyarrow is missing."""
+    try:
+        import_module("pyarrow.parquet")
+    except ImportError as exc:
+        raise InvalidRequest("Parquet files need the package pyarrow, which is missing.") from exc
+
+
+async def export_parquet(store: Store, chosen: RowFilter, counts: Counter[str], destination: BinaryIO) -> None:
+    """Write all that ended; raises ArchiveUnavailable and OSError. `check_pyarrow` comes before.
+
+    `counts` gets the number of `deliberations`, and of the `tombstones` and `unfinished`, which are left out.
+    """
+    arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+    schema, rows = _schema(arrow), list[dict[str, Any]]()
+    with parquet.ParquetWriter(destination, schema, compression="zstd") as writer:
+        async for row in store.rows(chosen):
+            state = None if row.archived is None else state_of(row.archived.records)
+            counts["tombstones" if row.deleted else "unfinished" if state is None else "deliberations"] += 1
+            if state is not None:
+                rows.append(_row(row.tenant, state))
+            if len(rows) == ROWS_AT_ONCE:
+                writer.write_batch(arrow.RecordBatch.from_pylist(rows, schema=schema))
+                rows.clear()
+        writer.write_batch(arrow.RecordBatch.from_pylist(rows, schema=schema))
