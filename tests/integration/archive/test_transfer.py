@@ -176,7 +176,7 @@ async def test_a_parquet_file_has_a_row_for_each_ended_deliberation(store: Store
 
     assert counts == {"deliberations": 61, "tombstones": 1, "unfinished": 1} and len(rows) == 61
     assert row["tenant"] == "acme" and row["status"] == "completed" and row["created_at"] == NOW
-    assert [each["content"] for each in row["proposals"] if each["content"]] == ["Violet."]
+    assert [each["content"] for each in row["proposals"]] == ["Violet.", "Violet."]
 
 
 async def test_a_parquet_file_of_an_empty_archive_has_its_columns(other: Store, tmp_path: Path) -> None:
