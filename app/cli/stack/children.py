@@ -16,6 +16,8 @@ from app.log.seal import LOG_KEY_VARIABLE
 
 READY_WITHIN_S = 120.0
 _SECRETS = ("KEY_PEPPER", "WEBHOOK_SECRETS", "NATS_URL", "DATABASE_URL", DEFAULT_KEY_VARIABLE)
+# No council waits for the archive, so that it gets CPU after all others.
+_ARCHIVE_NICENESS = 15
 # A gRPC client's first bytes (RFC 9113, 3.4): the preface and an empty SETTINGS frame. The server must respond.
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
@@ -68,7 +70,7 @@ def _nats(layout: Layout) -> Child:
         health_check=jetstream_works(f"nats://monitor:{layout.nats_passwords['monitor']}@{LOOPBACK}:{port}", store),
         # After a kill it reads its whole store before it listens, and all other children wait for it.
         ready_within_s=600.0,
-        low_priority=False,
+        niceness=0,
         ports={"nats": port},
         detail=f"{layout.nats_url}  JetStream, streams declared",
         hint="check the disk of the data directory and the port",
@@ -239,6 +241,7 @@ def _archive(layout: Layout, needs: tuple[str, ...]) -> Child:
     return replace(
         _process(layout, "archive", needs, DATABASE_URL=layout.database_url),
         prepare=(lambda: _migrate(layout.database_url)) if layout.own_database else None,
+        niceness=_ARCHIVE_NICENESS,
         stop_within_s=5.0,
         detail=mask_credentials(layout.database_url),
         hint="correct DATABASE_URL or the variable that its log names",

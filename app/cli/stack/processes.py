@@ -99,11 +99,11 @@ def _in_child(niceness: int) -> None:
 
 
 async def spawn(
-    command: Sequence[str], environment: Mapping[str, str], log: Path, *, low_priority: bool
+    command: Sequence[str], environment: Mapping[str, str], log: Path, *, niceness: int
 ) -> asyncio.subprocess.Process:
     """Start a command in its own session, its output appended to `log`; raises OSError when it cannot be run.
 
-    With `low_priority` it and its descendants get CPU after other processes.
+    With a niceness it and its descendants get CPU after other processes.
     """
     descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
@@ -114,13 +114,13 @@ async def spawn(
             stdout=descriptor,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=partial(_in_child, NICENESS if low_priority else 0),
+            preexec_fn=partial(_in_child, niceness),
         )
     finally:
         os.close(descriptor)
 
 
-async def lower_session(pid: int) -> None:
+async def lower_session(pid: int, niceness: int) -> None:
     """Lower the CPU priority of a child's session, since Linux may share CPU among sessions first (autogroup).
 
     A session's niceness may be raised only every so often, hence the retries. Without autogroups, or where the niceness
@@ -129,7 +129,7 @@ async def lower_session(pid: int) -> None:
     with suppress(OSError):
         while True:
             try:
-                Path(f"/proc/{pid}/autogroup").write_text(str(NICENESS))  # noqa: ASYNC240 -- /proc
+                Path(f"/proc/{pid}/autogroup").write_text(str(niceness))  # noqa: ASYNC240 -- /proc
                 return
             except BlockingIOError:
                 await asyncio.sleep(_AUTOGROUP_WAIT_S)

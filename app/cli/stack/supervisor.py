@@ -75,7 +75,7 @@ class Child(ChildDependencies):
 
     `is_ready` is polled while the process runs. `prepare` runs once in each run, after readiness and before dependent
     children start; a DeliberationError in the first run counts as a failed start. `health_check` runs regularly from
-    then on; a child without one is restarted only when its process exits. A `low_priority` child gets CPU after others.
+    then on; a child without one is restarted only when its process exits. A higher `niceness` gets CPU later.
     """
 
     command: tuple[str, ...]
@@ -85,7 +85,7 @@ class Child(ChildDependencies):
     health_check: HealthCheck | None = None
     ready_within_s: float = 60.0
     stop_within_s: float = 10.0
-    low_priority: bool = True
+    niceness: int = processes.NICENESS
     ports: Mapping[str, int] = field(default_factory=dict[str, int])
     detail: str = ""
     hint: str = ""
@@ -192,15 +192,15 @@ class Supervisor:
         marks = {processes.STACK_MARK: self._stack.mark, processes.CHILD_MARK: child.name}
         try:
             environment = {**child.environment, **marks}
-            process = await processes.spawn(child.command, environment, log, low_priority=child.low_priority)
+            process = await processes.spawn(child.command, environment, log, niceness=child.niceness)
         except OSError as error:
             raise StackFailed(child.name, f"{child.command[0]} cannot be run: {error}", hint=child.hint) from error
         run = self._runs[child.name] = ChildRun(process, log, log_from_byte, attempt)
         self._started[child.name].set()
         self._write_state()
         self._report(progress.ChildStarted(child.name, process.pid, attempt))
-        if child.low_priority:
-            await processes.lower_session(process.pid)
+        if child.niceness:
+            await processes.lower_session(process.pid, child.niceness)
         return run
 
     async def _watch(

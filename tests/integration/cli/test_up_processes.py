@@ -58,9 +58,7 @@ async def test_low_priority_children_and_their_descendants_have_a_higher_nicenes
     run: Run, stack_run: StackRun
 ) -> None:
     names, own = ("log", "ray", "engine"), os.getpriority(os.PRIO_PROCESS, 0)
-    async with run(
-        child("log", LASTS, low_priority=False), child("ray", ORPHANS + LASTS), child("engine", LASTS)
-    ) as running:
+    async with run(child("log", LASTS, niceness=0), child("ray", ORPHANS + LASTS), child("engine", LASTS)) as running:
         after = {each: {os.getpriority(os.PRIO_PROCESS, p.pid) for p in marked(stack_run.mark, each)} for each in names}
         assert after == {"log": {own}, "ray": {min(19, own + NICENESS)}, "engine": {min(19, own + NICENESS)}}
         sessions = {each: session_niceness(running.supervisor.pid_of(each)) for each in names}
