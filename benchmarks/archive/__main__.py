@@ -1,10 +1,10 @@
 """The archive's figures, on two databases.
 
 `python -m benchmarks.archive [--councils 3000] [--rows 10000] [--copies 99] [--lag 20] [--database-url URL]
-[--directory DIRECTORY]`. Councils are copied from a full log, then deliberations end at 75 a second. Rows are
-deliberations of one agent with an answer of 40 words, written by a projector; each of them is then copied within the
-database, so that the default has a million. By default the database is a new file of SQLite. A second run with the same
-directory reads the rows of the first.
+[--directory DIRECTORY]`. Councils are copied from a full log, then as many deliberations of one agent. Then some end at
+75 a second. Rows are deliberations of one agent with an answer of 40 words, written by a projector; each of them is
+then copied within the database, so that the default has a million. By default the database is a new file of SQLite. A
+second run with the same directory reads the rows of the first.
 """
 
 import argparse

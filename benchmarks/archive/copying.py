@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Iterable
 
 from sqlalchemy import func, insert, select
 
@@ -10,7 +11,7 @@ from app.archive.database.store import Store
 from app.archive.database.tables import deliberations
 from app.archive.projector import BATCH_MAX, Projector
 from app.log.journal import JetStreamJournal
-from benchmarks.archive.filling import KEPT_S, answers, councils, fill, until_copied
+from benchmarks.archive.filling import KEPT_S, Told, answers, councils, fill, until_copied
 from benchmarks.archive.reading import percentile
 
 ENDS_PER_SECOND = 75
@@ -19,21 +20,27 @@ LOOKS_EVERY_S = 0.01
 
 
 async def copy(journal: JetStreamJournal, database: Database, count: int) -> None:
-    """Have so many councils copied from the log, and print how fast."""
-    facts, store = await fill(journal, councils(count)), Store(database)
+    """Have so many councils copied from the log, then as many deliberations of one agent, and print how fast."""
+    await _copy(journal, database, count, "council", councils(count))
+    await _copy(journal, database, count, "single", answers(count, "single"))
+    inserted_s = await _inserted(database)
+    print(f"inserted  {2 * count / inserted_s:8.0f} rows of both a second, without reading the log")
+
+
+async def _copy(journal: JetStreamJournal, database: Database, count: int, kind: str, told: Iterable[Told]) -> None:
+    facts, store = await fill(journal, told), Store(database)
     began_s, computed_s = time.perf_counter(), time.process_time()
     copying = asyncio.create_task(Projector(journal, store, retention_s=KEPT_S).run())
     await until_copied(journal)
     took_s, computed_s = time.perf_counter() - began_s, time.process_time() - computed_s
     copying.cancel()
     await asyncio.gather(copying, return_exceptions=True)
+    newest = select(deliberations.c.facts).order_by(deliberations.c.accepted.desc()).limit(count).subquery()
     async with database.begin() as connection:
-        size = (await connection.execute(select(func.sum(func.length(deliberations.c.facts))))).scalar_one()
-    inserted_s = await _inserted(database)
-    print(f"copied    {count / took_s:8.0f} councils a second, of {facts / count:.0f} facts each")
-    print(f"computing {1_000 * computed_s / count:8.2f} ms a council, on one core {count / computed_s:.0f} a second")
-    print(f"inserted  {count / inserted_s:8.0f} rows a second, without reading the log")
-    print(f"size      {size / count:8.0f} bytes of compressed facts a council")
+        size = (await connection.execute(select(func.sum(func.length(newest.c.facts))))).scalar_one()
+    print(f"copied    {count / took_s:8.0f} a second: {kind}, {facts / count:.0f} facts each")
+    print(f"computing {1_000 * computed_s / count:8.2f} ms each, on one core {count / computed_s:.0f} a second")
+    print(f"size      {size / count:8.0f} bytes of compressed facts each")
 
 
 async def _inserted(database: Database) -> float:
