@@ -1,10 +1,12 @@
 """Pages of ended deliberations, in order of acceptance."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from sqlalchemy import ColumnElement, Select, and_, exists, or_, select
+from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.archive.database.rows import instant, label, microseconds
 from app.archive.database.tables import SEQUENCE_BITS, deliberations, labels, position
@@ -12,6 +14,7 @@ from app.catalog.entries import Entry, ListFilter
 from app.deliberation.facts import TerminalStatus
 from app.deliberation.fold import CANCELLING
 
+RARE_MAX = 1_000
 # The clocks of two gateways differ by less than this.
 _SKEW_US = 60_000_000
 _OTHER = deliberations.alias("other").c
@@ -26,10 +29,12 @@ class PageBounds:
     archived_to: int
 
 
-def selection(tenant: str, asked: ListFilter, *, limit: int, before: int, bounds: PageBounds) -> Select[Any]:
+def selection(
+    tenant: str, asked: ListFilter, marks: Sequence[int], *, limit: int, before: int, bounds: PageBounds
+) -> Select[Any]:
     """At most `limit` rows accepted before a position, newest first. Rows of logs without bounds are all shown.
 
-    Labels may be equal by chance, so that the caller filters the rows once more.
+    `marks` are those of the filter, the rarest first. Labels may be equal by chance: the caller filters rows once more.
     """
     row, found = deliberations.c, shown()
     within = and_(
@@ -39,7 +44,6 @@ def selection(tenant: str, asked: ListFilter, *, limit: int, before: int, bounds
     conditions = [row.tenant == tenant, or_(row.log != bounds.log, within), row.ended_us.is_not(None), *_times(asked)]
     if asked.statuses:
         conditions.append(row.status.in_(sorted(asked.statuses)))
-    marks = _marks(tenant, asked)
     if not marks:
         return found.where(*conditions, row.accepted < before).order_by(row.accepted.desc()).limit(limit)
     place, others = labels.c.accepted, [labels.alias() for _ in marks[1:]]
@@ -59,8 +63,18 @@ def shown() -> Any:  # noqa: ANN401 -- a select of many columns
     return select(*columns, row.strategy, row.summary)
 
 
+async def rarest_first(connection: AsyncConnection, tenant: str, asked: ListFilter) -> list[int]:
+    """The labels that a row must have, the rarest first, as far as RARE_MAX rows of each tell."""
+    marks = _marks(tenant, asked)
+    if len(marks) < 2:
+        return marks
+    some = [select(labels.c.accepted).where(labels.c.label == mark).limit(RARE_MAX).subquery() for mark in marks]
+    counting = select(*(select(func.count()).select_from(each).scalar_subquery() for each in some))
+    counts = dict(zip(marks, (await connection.execute(counting)).one(), strict=True))
+    return sorted(marks, key=counts.__getitem__)
+
+
 def _marks(tenant: str, asked: ListFilter) -> list[int]:
-    """The labels that a row must have, the rarest kind first."""
     marks = [label(tenant, f"metadata.{name}", value) for name, value in asked.metadata.items()]
     if asked.role is not None:
         marks.append(label(tenant, "role", asked.role))
