@@ -51,6 +51,10 @@ test-vllm: $(STAMP) ## Build an environment with vLLM for CPU, and run the engin
 	$(BIN)/pytest -m "not engines" tests/vllm tests/engines/test_servers.py
 
 test-engines: $(STAMP) ## Build llama.cpp's server and LiteLLM's proxy, and run the engine contract against both
+	@command -v c++ >/dev/null || test "$$(id -u)" = 0 || { \
+		echo "a C++ compiler is missing; as root: apt-get install --no-install-recommends g++" >&2; exit 1; }
+	@command -v c++ >/dev/null || { apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends g++; }
 	$(BIN)/python -m tests.engines.build
 	$(BIN)/pytest -m engines tests/engines
 
