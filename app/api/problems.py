@@ -275,9 +275,10 @@ def _errors(error: DeliberationError) -> tuple[FieldProblem, ...]:
         case HttpError(errors=errors) if errors:
             return errors
         case InvalidRequest(field=str(named)):
-            located = "body" if named.startswith("/") else "query"
-            fault = FieldProblem(location=located, pointer=named, code=error.code, detail=str(error), remedy=SEE_SCHEMA)
-            return (fault,)
+            # The headers of requests are written with capitals, and the parameters without.
+            located = "body" if named.startswith("/") else "query" if named.islower() else "header"
+            remedy = error.remedy or SEE_SCHEMA
+            return (FieldProblem(location=located, pointer=named, code=error.code, detail=str(error), remedy=remedy),)
         case _:
             return ()
 

@@ -14,7 +14,7 @@ from app.cli.render.panels import picture, seconds
 from app.cli.render.ranking import cost_text, deliberation_report, tally_table, votes_text
 from app.cli.render.transcript import transcript
 from app.deliberation.calls import Call
-from app.deliberation.facts import DEGRADED_REASONS, StageOpened, Tally
+from app.deliberation.facts import DEGRADED_REASONS, CallFinished, Fact, StageOpened, Tally
 from app.deliberation.specification import Budget
 from app.deliberation.strategies import STRATEGIES
 from tests.components.cli.council_run import Council, Script, answer_text, council_of, specification
@@ -173,6 +173,24 @@ def test_votes_of_a_debate_are_told_apart(council: Council) -> None:
     found = deliberation(council).model_copy(update={"verdict": verdict.model_copy(update={"tally": (counted,)})})
     [row] = [line for line in transcript(found, [], []).splitlines() if "four" in line]
     assert row == f"| 1 final + 3 first | four {'x' * 54}… | dev-001, dev-002 |"
+
+
+def test_a_transcript_parts_reasoning_from_programs_and_tests() -> None:
+    council = council_of(specification("execute", agents=1))
+    facts = [event for event in council.events if isinstance(event, Fact)]
+    text = transcript(deliberation(council), facts, [])
+    assert "Reasoning:\n\n> simple\n\nProgram:\n\n```python\ndef f(): ...  # dev-001\n```\n" in text, text
+    assert "Reasoning:\n\n> edges\n\nTests:\n\n```python\nholds: assert f\n```\n" in text, text
+    assert "confidence 70 %\n" in text and "> confidence" not in text
+
+
+def test_a_transcript_shows_an_answer_in_json_as_json(council: Council) -> None:
+    answer = {"colour": "blue", "sure": True}
+    output = json.dumps({"reasoning": "", "answer": answer, "confidence": 70})
+    first = next(event for event in council.events if isinstance(event, CallFinished))
+    facts = [event for event in council.events if isinstance(event, StageOpened)]
+    text = transcript(deliberation(council), [facts[0], first.model_copy(update={"text": output})], [])
+    assert f"Answer:\n\n```json\n{json.dumps(answer, indent=2)}\n```\n" in text and "Reasoning" not in text
 
 
 def test_an_unranked_council_shows_every_answer() -> None:
