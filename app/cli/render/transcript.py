@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 from pydantic_core import from_json
 
@@ -71,7 +71,7 @@ def _fields(text: str) -> dict[str, Any]:
         found = from_json(text)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
 def _answer(kind: str, fields: dict[str, Any]) -> Iterator[str]:

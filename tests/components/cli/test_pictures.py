@@ -14,7 +14,7 @@ from app.cli.render.panels import picture, seconds
 from app.cli.render.ranking import cost_text, deliberation_report, tally_table, votes_text
 from app.cli.render.transcript import transcript
 from app.deliberation.calls import Call
-from app.deliberation.facts import DEGRADED_REASONS, CallFinished, Fact, StageOpened, Tally
+from app.deliberation.facts import DEGRADED_REASONS, CallFinished, Fact, FactProblem, StageOpened, Tally
 from app.deliberation.specification import Budget
 from app.deliberation.strategies import STRATEGIES
 from tests.components.cli.council_run import Council, Script, answer_text, council_of, specification
@@ -160,6 +160,13 @@ def test_the_cost_fits_80_columns_on_lines_of_its_own(council: Council) -> None:
     assert status.startswith("completed 000") and status.endswith("12 engine calls")
     assert tokens == "1,440 tokens: 1,200 prompt (768 of them cached), 240 completion"
     assert models == "by simulated-normal"
+
+
+def test_a_budget_that_admits_nothing_names_the_options_that_raise_it(council: Council) -> None:
+    detail = "budget.max_calls is 1. Raise it, lower sampling.max_tokens, or ask fewer agents."
+    problem = FactProblem(code="budget_exhausted", detail=detail, retryable=False)
+    text = shown(deliberation_report(deliberation(council).model_copy(update={"problem": problem})), width=140)
+    assert "--budget-calls is 1. Raise it, lower --max-tokens, or ask fewer agents." in text
 
 
 def test_votes_of_a_debate_are_told_apart(council: Council) -> None:
