@@ -116,7 +116,7 @@ def print_error(error: CommandError, *, as_json: bool) -> None:
     text = Text.assemble(("error ", "bold red"), (error.code, "red"), f": {detail}")
     text.append("".join(f"\n  {line}" for line in lines))
     before = "\n  " if lines else " "
-    if error.remedy is not None:
+    if error.remedy is not None and not any(each.remedy == error.remedy for each in error.fields):
         text.append(f"{before}→ {one_line(error.remedy)}", "dim")
     if error.request_id is not None:
         text.append(f"{before if lines else ' · '}request {one_line(error.request_id)}", "dim")

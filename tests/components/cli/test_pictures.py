@@ -169,6 +169,13 @@ def test_a_budget_that_admits_nothing_names_the_options_that_raise_it(council: C
     assert "--budget-calls is 1. Raise it, lower --max-tokens, or ask fewer agents." in text
 
 
+def test_a_remedy_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    fault = FieldFault("Authorization", "The key lacks the scope admin", "Use a key with the scope admin.")
+    error = CommandError(Exit.REFUSED, "insufficient_scope", fault.detail, fields=[fault], remedy=fault.remedy)
+    print_error(error, as_json=False)
+    assert capsys.readouterr().err.count("Use a key with the scope admin.") == 1
+
+
 def test_votes_of_a_debate_are_told_apart(council: Council) -> None:
     counted = Tally(answer="four\n\n" + "x" * 90, votes=4, final=1, agents=("dev-001", "dev-002"))
     verdict = deliberation(council).verdict
