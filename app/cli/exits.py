@@ -15,11 +15,12 @@ stdout carries JSON only, one document per line, and an error is one JSON docume
 """
 
 import asyncio
+import inspect
 import json
 import re
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from enum import IntEnum
@@ -166,6 +167,7 @@ class CommandLine(typer.core.TyperGroup):
         """Run a command, and exit with its code unless `standalone_mode` is off."""
         if not standalone_mode:
             return super().main(standalone_mode=False, **options)
+        _unwrap_help(self.commands.values())
         try:
             code = super().main(standalone_mode=False, **options)
         except (typer.exceptions.TyperException, CommandError) as raised:
@@ -186,6 +188,14 @@ class CommandLine(typer.core.TyperGroup):
             path.append(word)
             commands = getattr(commands[word], "commands", {})
         return " ".join(path)
+
+
+def _unwrap_help(commands: Iterable[Any]) -> None:
+    """Make each paragraph of the commands' help one line, which the terminal wraps: typer keeps the source's lines."""
+    for command in commands:
+        paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
+        command.help = "\n\n".join(" ".join(each.split("\n")) for each in paragraphs)
+        _unwrap_help(getattr(command, "commands", {}).values())
 
 
 def _usage_error(error: typer.exceptions.TyperException, command: str) -> CommandError:

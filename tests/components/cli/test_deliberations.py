@@ -353,6 +353,15 @@ def test_a_refusal_of_an_option_is_an_error_of_usage_and_names_it(
     assert re.search(r"(?<!\S)/\w", result.stderr) is None, "no JSON pointer is left"
 
 
+def test_paragraphs_of_help_fill_the_terminal() -> None:
+    for command, line in (
+        (("watch",), "scores and the winning text. Elsewhere each event is a line. The stream"),
+        (("bench", "quality"), "of known accuracy, correlation and bias. The results are compared with closed"),
+    ):
+        printed = runner.invoke(cli, [*command, "--help"], env={"COLUMNS": "80"}).stdout
+        assert line in printed, printed
+
+
 def test_the_version_is_that_of_the_package() -> None:
     result = runner.invoke(cli, ["--version"])
     assert result.exit_code == 0 and result.stdout.startswith("deliberate 0.")
