@@ -18,6 +18,7 @@ from app.cli.render.panels import seconds, stage_text
 from app.cli.render.prose import counted, printable, prose
 from app.cli.render.ranking import SIMULATED, TALLY_CHARS_MAX, confidence, degraded_text, dissent, line_of, votes_text
 from app.deliberation.facts import CallFinished, Fact, PlannedCall, StageClosed, StageOpened, Verdict
+from app.deliberation.fold import TERMINAL
 from app.deliberation.specification import Evidence
 from app.webhooks.resources import Delivery
 
@@ -145,7 +146,8 @@ def _rankings(verdict: Verdict) -> Iterator[str]:
 
 def _verdict(found: Deliberation) -> Iterator[str]:
     verdict = found.verdict
-    yield f"## {'Verdict' if verdict is not None else 'End'}: {found.status}\n"
+    title = "Verdict" if verdict is not None else "End" if found.status in TERMINAL else "So far"
+    yield f"## {title}: {found.status}\n"
     if found.degraded is not None:
         yield from (f"Degraded: {_inline(degraded_text(reason))}\n" for reason in found.degraded.reasons)
     if found.problem is not None:

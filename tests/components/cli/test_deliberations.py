@@ -94,6 +94,7 @@ def test_show_names_the_engine_that_a_running_deliberation_waits_for(gateway: Re
 
     shown = invoke(gateway, "show", gateway.do(wait), *([option] if option else [])).stdout
     assert f"waiting dev-001, dev-002: {engine}; start it" in shown, shown
+    assert "End: " not in shown and ("So far: in_progress" in shown) == (option == "--full")
 
 
 def test_watch_says_that_the_log_ends_before_a_cursor(gateway: RealGateway, council: str) -> None:
