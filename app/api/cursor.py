@@ -13,6 +13,10 @@ CURSOR_PATTERN = r"^(0|[a-z0-9]{1,16}-[0-9]{1,19})$"
 class InvalidEventCursor(InvalidCursor):
     """An event cursor is neither `0` nor `<epoch>-<sequence>`."""
 
+    def __init__(self, name: str) -> None:
+        detail = f"{name} must be 0 or <epoch>-<sequence>."
+        super().__init__(detail, name, "Take the `id` of an event, 0 for the beginning, or leave it out.")
+
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
@@ -35,5 +39,5 @@ def parse_cursor(text: str, name: str) -> Cursor:
         return BEGINNING
     match = _CURSOR.fullmatch(text)
     if match is None:
-        raise InvalidEventCursor(f"{name} must be 0 or <epoch>-<sequence>, as in the id of an event.")
+        raise InvalidEventCursor(name)
     return Cursor(match[1], int(match[2]))

@@ -20,7 +20,7 @@ from starlette.routing import BaseRoute, Match
 
 from app.api.refusals import ConnectionClosed, HttpError
 from app.api.schemas import FieldProblem, Problem, dump
-from app.api.suggestions import did_you_mean, field_names
+from app.api.suggestions import did_you_mean, field_names, field_places, required_names
 from app.deliberation.errors import DeliberationError, InvalidRequest, JournalUnavailable, QueueFull, fault_of
 
 PROBLEM_JSON = "application/problem+json"
@@ -184,8 +184,19 @@ def _faults(
     for place, error in enumerate(invalid.errors(include_url=False)):
         unknown = error["type"] == "extra_forbidden" and place < ERRORS_MAX
         fields = field_names(model, error["loc"][:-1]) if unknown else ()
-        faults.append(_field_problem(error, location, path(error["loc"]), fields))
+        fault = _field_problem(error, location, path(error["loc"]), fields)
+        remedy = _remedy_by_schema(error, model) if place < ERRORS_MAX else ""
+        faults.append(fault.model_copy(update={"remedy": remedy}) if remedy else fault)
     return ValidationFailed(faults)
+
+
+def _remedy_by_schema(error: Mapping[str, Any], model: type[BaseModel]) -> str:
+    """Where an unknown field stands in the model, or what an object needs; empty where the schema says neither."""
+    if error["type"] == "extra_forbidden" and (places := field_places(model).get(str(error["loc"][-1]))):
+        return f"Did you mean {' or '.join(places)}?"
+    if error["type"] == "model_type" and (names := required_names(model, error["loc"])):
+        return f"Give an object with {' and '.join(names)}."
+    return ""
 
 
 def body_fault(pointer: str, code: str, detail: str, remedy: str) -> FieldProblem:
@@ -275,9 +286,10 @@ def _errors(error: DeliberationError) -> tuple[FieldProblem, ...]:
         case HttpError(errors=errors) if errors:
             return errors
         case InvalidRequest(field=str(named)):
-            located = "body" if named.startswith("/") else "query"
-            fault = FieldProblem(location=located, pointer=named, code=error.code, detail=str(error), remedy=SEE_SCHEMA)
-            return (fault,)
+            # The headers of requests are written with capitals, and the parameters without.
+            located = "body" if named.startswith("/") else "query" if named.islower() else "header"
+            remedy = error.remedy or SEE_SCHEMA
+            return (FieldProblem(location=located, pointer=named, code=error.code, detail=str(error), remedy=remedy),)
         case _:
             return ()
 

@@ -9,28 +9,57 @@ from pydantic import BaseModel
 
 # A longer name is not compared, so that a suggestion costs little and no request decides how much.
 GIVEN_CHARS_MAX = 64
+PLACES_DEPTH_MAX = 3
 
 
 def did_you_mean(given: object, known: Iterable[str]) -> str:
     """`Did you mean X? ` for the known name closest to `given`, in any case; empty if none is close.
 
-    It contains a known name and nothing of `given`.
+    The last part of a dotted name is as close as the whole. It contains a known name and nothing of `given`.
     """
     if not isinstance(given, str) or len(given) > GIVEN_CHARS_MAX:
         return ""
     folded = {name.casefold(): name for name in known}
-    close = get_close_matches(given.casefold(), folded, n=1)
+    parts = [name for name in folded if name.rpartition(".")[2] == given.casefold()]
+    close = parts if len(parts) == 1 else get_close_matches(given.casefold(), folded, n=1)
     return f"Did you mean {folded[close[0]]}? " if close else ""
 
 
 def field_names(model: type[BaseModel], location: Sequence[int | str]) -> set[str]:
     """The fields of the object at a location in the model's JSON; empty where there is none."""
+    return {name for node in _nodes_at(model, location) for name in node.get("properties", ())}
+
+
+def required_names(model: type[BaseModel], location: Sequence[int | str]) -> list[str]:
+    """The fields that the object at a location in the model's JSON must have, in their order."""
+    return [name for node in _nodes_at(model, location) for name in node.get("required", ())]
+
+
+@lru_cache(maxsize=64)
+def field_places(model: type[BaseModel]) -> Mapping[str, tuple[str, ...]]:
+    """The paths of the model's fields by name, as `constraints.timeout_seconds`; those inside lists are left out."""
     schema = _schema(model)
     definitions = schema.get("$defs", {})
-    nodes = [schema]
+    found: dict[str, tuple[str, ...]] = {}
+
+    def walk(node: Mapping[str, Any], path: str, depth: int) -> None:
+        for each in _alternatives(node, definitions):
+            for name, inner in each.get("properties", {}).items():
+                found[name] = (*found.get(name, ()), f"{path}{name}")
+                if depth < PLACES_DEPTH_MAX:
+                    walk(inner, f"{path}{name}.", depth + 1)
+
+    walk(schema, "", 1)
+    return found
+
+
+def _nodes_at(model: type[BaseModel], location: Sequence[int | str]) -> list[Mapping[str, Any]]:
+    schema = _schema(model)
+    definitions = schema.get("$defs", {})
+    nodes: list[Mapping[str, Any]] = [schema]
     for part in location:
         nodes = [_inner(each, part) for node in nodes for each in _alternatives(node, definitions)]
-    return {name for node in nodes for each in _alternatives(node, definitions) for name in each.get("properties", ())}
+    return [each for node in nodes for each in _alternatives(node, definitions)]
 
 
 def _inner(node: Mapping[str, Any], part: int | str) -> dict[str, Any]:

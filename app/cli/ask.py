@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -43,13 +44,16 @@ _OPTIONS = {
     **{f"/{name}": f"--{name}" for name in ("role", "strategy", "rounds", "quorum", "seed")},
 }
 
+# Any case, and names that no role has: the gateway knows its roles and suggests the closest.
+_ROLE = re.compile(r"[\w-]+")
+
 
 def parse_council(text: str) -> list[JsonObject]:
     """Parses `DEV:2,QA` into the `agents` of a request; raises typer.BadParameter."""
     agents: list[JsonObject] = []
     for entry in text.split(","):
         role, _, count = entry.strip().partition(":")
-        if not role or (count and not count.isdecimal()):
+        if not _ROLE.fullmatch(role) or (count and not count.isdecimal()):
             raise typer.BadParameter(f"--council takes ROLE:COUNT,ROLE:COUNT, not {text!r}")
         if count and not int(count):
             raise typer.BadParameter(f"--council: the count of {role} is 0; give 1 or more, or leave {role} out")

@@ -27,7 +27,6 @@ _REMEDIES = {
     "not_found": "`deliberate list` shows the deliberations of this gateway",
     "gone": "`deliberate list` shows the deliberations that are kept",
     "invalid_id": "an id consists of a-z, 0-9, _ and -, at most 64 of them",
-    "invalid_cursor": "omit it to read from the beginning",
     "unknown_role": "`deliberate roles` lists the roles",
     "unknown_strategy": "`deliberate strategies` lists the strategies",
     "plan_conflict": "give the plan another plan_id",

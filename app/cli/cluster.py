@@ -83,7 +83,8 @@ def _log(found: Cluster) -> Iterator[tuple[str, str, str]]:
         yield "archive", projector.id, projector_text(projector)
     yield "versions", "gateway", versions_text(found)
     for replicas in found.versions.replicas:
-        yield "", "replicas", f"{replicas.product}, Python {replicas.python}, Ray {replicas.ray}"
+        ray = f"Ray {replicas.ray}" if replicas.ray else "without Ray"
+        yield "", "replicas", f"{replicas.product}, Python {replicas.python}, {ray}"
 
 
 def cluster_text(found: Cluster) -> RenderableType:

@@ -15,10 +15,12 @@ stdout carries JSON only, one document per line, and an error is one JSON docume
 """
 
 import asyncio
+import inspect
 import json
+import re
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from enum import IntEnum
@@ -115,7 +117,7 @@ def print_error(error: CommandError, *, as_json: bool) -> None:
     text = Text.assemble(("error ", "bold red"), (error.code, "red"), f": {detail}")
     text.append("".join(f"\n  {line}" for line in lines))
     before = "\n  " if lines else " "
-    if error.remedy is not None:
+    if error.remedy is not None and not any(each.remedy == error.remedy for each in error.fields):
         text.append(f"{before}→ {one_line(error.remedy)}", "dim")
     if error.request_id is not None:
         text.append(f"{before if lines else ' · '}request {one_line(error.request_id)}", "dim")
@@ -135,11 +137,19 @@ def naming_options(options: Mapping[str, str]) -> Generator[None]:
         named = {fault.field: _option_of(fault.field, options) for fault in error.fields}
         if error.exit_code is Exit.REFUSED and named and all(option != field for field, option in named.items()):
             error.exit_code = Exit.USAGE
-        error.fields = [fault._replace(field=named[fault.field]) for fault in error.fields]
+        error.fields = [
+            fault._replace(field=named[fault.field], remedy=_naming_parameters(fault.remedy, options))
+            for fault in error.fields
+        ]
         # A parameter's name may be a word of the sentence; a pointer is none.
         for pointer in sorted((each for each in named if each.startswith("/")), key=len, reverse=True):
             error.detail = error.detail.replace(pointer, named[pointer])
         raise
+
+
+def _naming_parameters(remedy: str, options: Mapping[str, str]) -> str:
+    """The remedy with options in place of the parameters that it quotes."""
+    return re.sub(r"`(\w+)`", lambda quoted: f"`{options.get(quoted[1], quoted[1])}`", remedy)
 
 
 def _option_of(pointer: str, options: Mapping[str, str]) -> str:
@@ -157,25 +167,44 @@ class CommandLine(typer.core.TyperGroup):
         """Run a command, and exit with its code unless `standalone_mode` is off."""
         if not standalone_mode:
             return super().main(standalone_mode=False, **options)
+        _unwrap_help(self.commands.values())
         try:
             code = super().main(standalone_mode=False, **options)
         except (typer.exceptions.TyperException, CommandError) as raised:
-            error = raised if isinstance(raised, CommandError) else _usage_error(raised)
+            given = options.get("args") or sys.argv[1:]
+            error = raised if isinstance(raised, CommandError) else _usage_error(raised, self._command(given))
             # Without a sentence, the help has been printed in its place.
             if error.detail:
-                print_error(error, as_json="--json" in (options.get("args") or sys.argv[1:]))
+                print_error(error, as_json="--json" in given)
             code = error.exit_code
         sys.exit(code)
 
+    def _command(self, words: Sequence[str]) -> str:
+        """The command that a line begins with, such as `deliberate context use`."""
+        path, commands = ["deliberate"], self.commands
+        for word in words:
+            if word not in commands:
+                break
+            path.append(word)
+            commands = getattr(commands[word], "commands", {})
+        return " ".join(path)
 
-def _usage_error(error: typer.exceptions.TyperException) -> CommandError:
-    """An error of usage, with the closest option, and the command that lists the options as its remedy."""
+
+def _unwrap_help(commands: Iterable[Any]) -> None:
+    """Make each paragraph of the commands' help one line, which the terminal wraps: typer keeps the source's lines."""
+    for command in commands:
+        paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
+        command.help = "\n\n".join(" ".join(each.split("\n")) for each in paragraphs)
+        _unwrap_help(getattr(command, "commands", {}).values())
+
+
+def _usage_error(error: typer.exceptions.TyperException, command: str) -> CommandError:
+    """An error of usage, with the closest option, and `command`, which lists the options, as its remedy."""
     close: Sequence[str] = getattr(error, "possibilities", None) or ()
     detail = f"{error.message}. Did you mean {close[0]}?" if close else error.format_message()
     # The words of typer's validator, which no user knows.
     detail = detail.replace("Value error, ", "").replace("Input should be ", "it must be ")
-    context: typer.Context | None = getattr(error, "ctx", None)
-    command = "deliberate" if context is None else context.command_path
+    detail = re.sub(r"a valid (\w+), unable to parse string as (an? \w+)", r"\2", detail)
     remedy = f"`{command} --help` shows what it takes"
     return CommandError(Exit.USAGE, "usage", detail, remedy=remedy)
 

@@ -35,8 +35,9 @@ from app.cli.render.overview import overview_table
 from app.cli.render.panels import seconds, style_of
 from app.cli.render.ranking import age_text, brief, deliberation_report, duration_s, plain, status_text
 from app.cli.render.transcript import EVENT_TYPES, transcript
+from app.cli.render.waits import WAIT_EVENT_TYPES, waits_text
 from app.cli.target import gateway_client
-from app.deliberation.facts import Fact, decode
+from app.deliberation.facts import TERMINAL_STATUS, Event, Fact, decode
 from app.webhooks.resources import Delivery
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -200,34 +201,42 @@ def show(
     async def work() -> Exit:
         async with gateway_client(url, data_dir, api_key) as gateway:
             resource = await gateway.deliberation(await full_id(gateway, deliberation_id))
+            waits = Text() if as_json else await _waits(gateway, resource)
             if not full and not as_markdown:
-                return output(resource, lambda: _report(parsed(Deliberation, resource)), as_json=as_json)
+                return output(resource, lambda: _report(parsed(Deliberation, resource), waits), as_json=as_json)
             events, deliveries = await _recorded(gateway, str(resource["id"]))
         if as_json:
             print_json({"deliberation": resource, "events": events, "deliveries": deliveries})
             return Exit.SUCCESS
-        facts = [fact for fact in map(_fact, events) if fact is not None]
+        facts = [fact for fact in map(_event, events) if isinstance(fact, Fact)]
         text = transcript(parsed(Deliberation, resource), facts, [parsed(Delivery, each) for each in deliveries])
         if as_markdown:
             print(text)
         else:
-            Console(highlight=False).print(Markdown(text, hyperlinks=False))
+            Console(highlight=False).print(Markdown(text, hyperlinks=False), *filter(None, [waits]))
         return Exit.SUCCESS
 
     run(work, as_json=as_json)
 
 
-def _report(found: Deliberation) -> Group:
-    return Group(overview_table(found), "", deliberation_report(found))
+async def _waits(gateway: GatewayClient, resource: JsonObject) -> Text:
+    """What the calls of a running deliberation wait for; empty for one that has ended."""
+    if resource["status"] in TERMINAL_STATUS.values():
+        return Text()
+    events = await gateway.events(str(resource["id"]), WAIT_EVENT_TYPES)
+    return waits_text([event for event in map(_event, events) if event is not None], datetime.now(UTC))
 
 
-def _fact(event: JsonObject) -> Fact | None:
-    """The fact of an event; None for one that this version cannot read."""
+def _report(found: Deliberation, waits: Text) -> Group:
+    return Group(overview_table(found), "", deliberation_report(found), *filter(None, [waits]))
+
+
+def _event(document: JsonObject) -> Event | None:
+    """The event of a document; None for one that this version cannot read."""
     try:
-        found = decode(json.dumps(event).encode())
+        return decode(json.dumps(document).encode())
     except ValidationError:
         return None
-    return found if isinstance(found, Fact) else None
 
 
 def cancel(

@@ -58,19 +58,21 @@ def read_context() -> Context | None:
 class LocalStack:
     """A running stack of this machine, as the `stack.json` of its data directory describes it.
 
-    `log_id` identifies its log; None until its streams are declared.
+    `log_id` identifies its log; None until its streams are declared. `key_pepper` identifies the pepper of its keys: it
+    is empty where the gateway asks for no keys, and None where the file does not say.
     """
 
     data_dir: Path
     url: str
     log_id: str | None
+    key_pepper: str | None = None
 
     @classmethod
     def running_in(cls, data_dir: Path) -> Self | None:
         """The stack that runs in a data directory; None when none runs there."""
         try:
             state = json.loads((data_dir / "stack.json").read_bytes())
-            stack = cls(data_dir, str(state["url"]), state.get("log", {}).get("id"))
+            stack = cls(data_dir, str(state["url"]), state.get("log", {}).get("id"), state.get("key_pepper"))
             pid = int(state["supervisor_pid"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None

@@ -94,8 +94,10 @@ async def _follow_lines(
         )
         async with aclosing(follow) as frames:
             async for frame in frames:
+                noticed = view.notice
                 event = view.apply(frame)
-                line = event_line(event, view.accepted_at) if event is not None else view.notice
+                news = view.notice if view.notice != noticed else None
+                line = event_line(event, view.accepted_at) if event is not None else news
                 unwanted = waits_only and not isinstance(event, CallWaiting)
                 if line and not unwanted and not waiting_lines.skips(event):
                     speak(line)

@@ -85,11 +85,14 @@ def needs_of_first_stage(budget: Budget, calls: Sequence[Call]) -> str:
         currency = budget.prices[0].currency
         ceilings["max_cost"] = Money(amount=budget.max_cost, currency=currency)
         cost = f", which may cost {Money(amount=needed.amount, currency=currency)}"
+    # Shorter answers make no fewer calls.
+    only_calls = budget.max_tokens is None and budget.max_cost is None
+    shorter = "" if only_calls else "lower sampling.max_tokens, "
     limits = ", ".join(f"budget.{name} is {limit}" for name, limit in ceilings.items() if limit is not None)
     return (
         f"the first stage needs {len(calls)} calls and {needed.tokens} tokens, "
         f"{answers} of them for answers at their longest{cost}; {limits}. "
-        "Raise it, lower sampling.max_tokens, or ask fewer agents."
+        f"Raise it, {shorter}or ask fewer agents."
     )
 
 

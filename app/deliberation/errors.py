@@ -88,13 +88,17 @@ class DeliberationError(Exception):
 
 
 class InvalidRequest(DeliberationError):
-    """A request breaks the contract; `field` names the offending field as a JSON pointer or parameter name."""
+    """A request breaks the contract.
+
+    `field` names the offending field as a JSON pointer or the name of a parameter or header; `remedy` mends it.
+    """
 
     code = "invalid_request"
 
-    def __init__(self, detail: str, field: str | None = None) -> None:
+    def __init__(self, detail: str, field: str | None = None, remedy: str | None = None) -> None:
         super().__init__(detail)
         self.field = field
+        self.remedy = remedy
 
 
 class InvalidToken(InvalidRequest):

@@ -33,7 +33,7 @@ class InvalidListCursor(InvalidCursor):
     """A list's cursor is malformed, or belongs to a log that the archive does not know."""
 
     def __init__(self, detail: str) -> None:
-        super().__init__(detail, "cursor")
+        super().__init__(detail, "cursor", "Take `next_cursor` of a page, or leave it out for the first page.")
 
 
 @dataclass(frozen=True, slots=True)

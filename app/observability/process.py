@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 import structlog
 from pydantic import ValidationError
 
-from app.deliberation.errors import InvalidRequest, JournalUnavailable
+from app.deliberation.errors import InvalidRequest, JournalUnavailable, fault_of
 from app.observability import logs
 
 
@@ -81,8 +81,9 @@ def print_faults(exc: ValidationError | InvalidRequest) -> None:
     if isinstance(exc, InvalidRequest):
         print(exc, file=sys.stderr)
         return
-    for fault in exc.errors(include_url=False, include_input=False, include_context=False):
-        print(f"{'.'.join(map(str, fault['loc']))}: {fault['msg'].removeprefix('Value error, ')}", file=sys.stderr)
+    for fault in exc.errors(include_url=False, include_input=False):
+        detail, remedy = fault_of(fault)
+        print(f"{'.'.join(map(str, fault['loc']))}: {detail}{f'. {remedy}' if remedy else ''}", file=sys.stderr)
 
 
 def run_process(read_settings: Callable[[], _Settings], serve: Callable[[_Settings], Awaitable[None]]) -> None:

@@ -150,9 +150,10 @@ def test_a_first_stage_that_is_refused_says_what_it_needs_and_what_there_is() ->
         (Budget(max_cost=Decimal("0.0001"), prices=DEV), "budget.max_cost is 0.0001 USD"),
     ):
         cost = "" if budget.max_cost is None else ", which may cost 0.0004 USD"
+        shorter = "" if limits == "budget.max_calls is 1" else "lower sampling.max_tokens, "
         assert needs_of_first_stage(budget, TWO) == (
             f"the first stage needs 2 calls and {needed} tokens, {sum(each.max_tokens for each in TWO)} of them for "
-            f"answers at their longest{cost}; {limits}. Raise it, lower sampling.max_tokens, or ask fewer agents."
+            f"answers at their longest{cost}; {limits}. Raise it, {shorter}or ask fewer agents."
         )
 
 

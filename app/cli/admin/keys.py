@@ -39,6 +39,8 @@ from app.cli.exits import EXIT_HELP, CommandError, Exit, output, print_json, run
 from app.cli.options import JsonOption, StackOption, checked_tenant
 from app.cli.render.prose import printable
 from app.cli.render.ranking import plain
+from app.cli.render.silence import print_to_stderr
+from app.cli.target import LocalStack
 from app.log.journal import JetStreamJournal
 
 keys_cli = typer.Typer(no_args_is_help=True, help="Make, list and revoke API keys.", epilog=EXIT_HELP)
@@ -93,6 +95,14 @@ KeyArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the key; `
 def _log(nats_url: str | None, data_dir: Path | None) -> LogTarget:
     # A key in another stack's log opens nothing here, and something there.
     return find_log(nats_url, data_dir, user="keys", of_stack=True)
+
+
+def _check_pepper(stack: LocalStack | None, pepper: Pepper) -> None:
+    """Raise CommandError when the stack that runs here verifies keys with another pepper."""
+    if stack is not None and stack.key_pepper and stack.key_pepper != pepper.id:
+        detail = f"KEY_PEPPER is not that of the stack in {stack.data_dir}, which would refuse the key"
+        remedy = "set it to the value with which `deliberate up` was started"
+        raise CommandError(Exit.USAGE, "another_pepper", detail, remedy=remedy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +176,15 @@ def create_key(
         Console(stderr=True, highlight=False).print(plain(line), style="dim", soft_wrap=True)
         return Exit.SUCCESS
 
-    run(lambda: connected(_log(nats_url, data_dir), wait_s, work), as_json=as_json)
+    async def checked() -> Exit:
+        log = _log(nats_url, data_dir)
+        _check_pepper(log.stack, pepper)
+        code = await connected(log, wait_s, work)
+        if log.stack is not None and log.stack.key_pepper == "":
+            print_to_stderr(f"The stack in {log.stack.data_dir} asks for no keys until it starts with this KEY_PEPPER.")
+        return code
+
+    run(checked, as_json=as_json)
 
 
 def keys_table(documents: list[dict[str, Any]]) -> RenderableType:

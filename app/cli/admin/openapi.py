@@ -30,11 +30,14 @@ def rendered() -> dict[str, str]:
 
 
 def drift(directory: Path, expected: dict[str, str]) -> dict[str, list[str]]:
-    """File name → first lines of the difference, for each file that differs."""
+    """File name → first lines of the difference, for each file that differs; none for one that is missing."""
     found: dict[str, list[str]] = {}
     for name, content in expected.items():
         path = directory / name
-        present = path.read_text(encoding="utf-8") if path.exists() else ""
+        if not path.exists():
+            found[name] = []
+            continue
+        present = path.read_text(encoding="utf-8")
         if present != content:
             lines = unified_diff(present.splitlines(), content.splitlines(), f"{path}", "generated", lineterm="", n=1)
             found[name] = list(lines)[:_DIFF_LINES_MAX]
@@ -51,7 +54,10 @@ def _check(directory: Path, expected: dict[str, str], *, as_json: bool) -> Exit:
         for line in (line for lines in different.values() for line in lines):
             style = {"+": "green", "-": "red"}.get(line[:1], "")
             Console(highlight=False).print(Text(line, style), soft_wrap=True)
-    faults = [FieldFault(str(directory / name), "differs from what the code generates") for name in different]
+    faults = [
+        FieldFault(str(directory / name), "differs from what the code generates" if lines else "is missing")
+        for name, lines in different.items()
+    ]
     error = CommandError(
         Exit.FAILED, "openapi_drift", "the contract's files differ", fields=faults, remedy="run `deliberate openapi`"
     )

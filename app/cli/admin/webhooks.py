@@ -12,6 +12,7 @@ import typer
 
 from app.cli.exits import EXIT_HELP, CommandError, Exit, print_json, run
 from app.cli.options import DATA_DIR, JsonOption, StackOption, checked_tenant
+from app.cli.render.silence import print_to_stderr
 from app.cli.stack.layout import WEBHOOK_SECRET_FILE
 from app.cli.target import find_local
 from app.webhooks.signatures import MASTER_CHARS_MIN, tenant_secret
@@ -46,6 +47,8 @@ def secret(
 ) -> None:
     """Print the secret for a tenant's receivers; during a rotation all of them, newest first.
 
+    Without --tenant it is that of the tenant `default`, as stderr says; without keys there is no other.
+
     WEBHOOK_SECRETS, where it is set, is the sender's; else the stack's data directory has it.
     """
 
@@ -54,6 +57,8 @@ def secret(
         if as_json:
             print_json({"tenant": tenant, "secrets": tenant_secrets})
         else:
+            several = "the secrets, newest first," if len(tenant_secrets) > 1 else "the secret"
+            print_to_stderr(f"{several} of the tenant {tenant}; --tenant names another")
             print(*tenant_secrets, sep="\n")
         return Exit.SUCCESS
 

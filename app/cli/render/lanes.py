@@ -69,6 +69,18 @@ class Lane:
     call_id: str = ""
 
 
+# After a gap the gateway sends the state, which stands for the events that are not there.
+_STREAM_NOTICES = {
+    ("stream.gap", "beyond_end"): "the log ends before this cursor; the state now takes its place",
+    ("stream.gap", "epoch"): "the cursor is of another log; the state now takes its place",
+    ("stream.gap", "retention"): "older events are no longer kept; the state now takes their place",
+    ("stream.gap", "slow_consumer"): "this reader fell behind; the state now takes the place of what it missed",
+    ("stream.reconnect", "draining"): "this gateway stops; the stream continues at another",
+    ("stream.reconnect", "max_age"): "the stream has reached its age; another continues it",
+    ("stream.reconnect", "slow_consumer"): "this reader is too slow; another stream continues",
+}
+
+
 class CouncilView:
     """The state of a running deliberation for display. `apply` takes each frame of the stream in order."""
 
@@ -135,7 +147,8 @@ class CouncilView:
         event = event_of(frame)
         self._texts.apply(event)
         if frame.event in ("stream.gap", "stream.reconnect"):
-            self.notice = f"{frame.event.removeprefix('stream.')}: {frame.fields().get('reason', 'unknown')}"
+            reason = str(frame.fields().get("reason", "unknown"))
+            self.notice = _STREAM_NOTICES.get((frame.event, reason), f"{frame.event.removeprefix('stream.')}: {reason}")
         elif isinstance(event, DeliberationSnapshot):
             self._restore(event)
             self._update_progress()

@@ -85,7 +85,7 @@ def _pieces(value: object, line_end: str, key: str = "", depth: int = 0) -> Iter
         case list():
             for inner in value:  # pyright: ignore[reportUnknownVariableType]
                 yield from _pieces(inner, line_end, key, depth + 2)  # pyright: ignore[reportUnknownArgumentType]
-        case None:
+        case None | "":
             return
         case _:
             before, after = _AROUND.get(key, (f"{key}: " if key else "", "\n"))

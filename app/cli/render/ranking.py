@@ -1,5 +1,6 @@
 """The report of a deliberation: ranking with scores, confidence, cost, and the winning text."""
 
+import re
 from collections.abc import Iterator
 from datetime import datetime
 
@@ -218,6 +219,16 @@ def _cut(deliberation: Deliberation) -> Iterator[Text]:
         yield Text.assemble(("cut ", "yellow"), f"{stage_text(stage.purpose, stage.round)}, by the {_LIMITS[stage.by]}")
 
 
+# The fields of a request that a problem names, as options of `deliberate ask`.
+_OPTIONS = {
+    "budget.max_tokens": "--budget-tokens",
+    "budget.max_calls": "--budget-calls",
+    "budget.max_cost": "--budget-cost",
+    "sampling.max_tokens": "--max-tokens",
+}
+_FIELDS = re.compile("|".join(map(re.escape, _OPTIONS)))
+
+
 def degraded_text(reason: str) -> str:
     """A reason of `degraded`, with the meaning of one that is a word."""
     meaning = DEGRADED_REASONS.get(reason)
@@ -237,7 +248,8 @@ def deliberation_report(deliberation: Deliberation) -> Group:
     parts += _cut(deliberation)
     if deliberation.problem is not None:
         problem = deliberation.problem
-        parts.append(Text.assemble((f"{printable(problem.code)}: ", "red"), printable(problem.detail)))
+        detail = _FIELDS.sub(lambda field: _OPTIONS[field[0]], printable(problem.detail))
+        parts.append(Text.assemble((f"{printable(problem.code)}: ", "red"), detail))
     parts += _winning_text(deliberation)
     if deliberation.status not in TERMINAL and (at := deliberation.progress) is not None:
         parts.append(Text(f"stage {at.stage}: {at.purpose}, {at.calls_finished} of {at.calls_total} calls answered"))

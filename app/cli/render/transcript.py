@@ -3,9 +3,13 @@
 Foreign text stands in block quotes or fences, so that no answer can pass for a part of the document.
 """
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from typing import Any, cast
+
+from pydantic_core import from_json
 
 from app.api.schemas import Deliberation, Proposal
 from app.cli.render.lanes import is_simulated
@@ -14,12 +18,17 @@ from app.cli.render.panels import seconds, stage_text
 from app.cli.render.prose import counted, printable, prose
 from app.cli.render.ranking import SIMULATED, TALLY_CHARS_MAX, confidence, degraded_text, dissent, line_of, votes_text
 from app.deliberation.facts import CallFinished, Fact, PlannedCall, StageClosed, StageOpened, Verdict
+from app.deliberation.fold import TERMINAL
 from app.deliberation.specification import Evidence
 from app.webhooks.resources import Delivery
 
 EVENT_TYPES = "stage.opened,call.finished,stage.closed"
-_PROGRAMS = ("program", "tests")
-_ANSWERS = ("answer", "revision", "turn")
+# What the field of each kind of output with an answer is, and what stands before its text.
+_ANSWER_OF = {
+    **dict.fromkeys(("answer", "revision", "turn"), ("answer", "Answer")),
+    "program": ("code", "Program"),
+    "tests": ("tests", "Tests"),
+}
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>#|~&])")
 
 
@@ -35,10 +44,10 @@ def _quoted(text: str, *, line_breaks: bool = False) -> str:
     return "\n".join(f"> {line}{end}" if line else ">" for line in lines)
 
 
-def _fenced(text: str) -> str:
+def _fenced(text: str, language: str = "python") -> str:
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
-    return f"{fence}python\n{printable(text).rstrip()}\n{fence}"
+    return f"{fence}{language}\n{printable(text).rstrip()}\n{fence}"
 
 
 def _text_of(candidate: str) -> str:
@@ -57,10 +66,38 @@ def _evidence(shown: Sequence[Evidence]) -> Iterator[str]:
         yield f"{_quoted(text)}\n"
 
 
+def _fields(text: str) -> dict[str, Any]:
+    """The fields of a structured output; none of a text that is no JSON object."""
+    try:
+        found = from_json(text)
+    except ValueError:
+        return {}
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+
+def _answer(kind: str, fields: dict[str, Any]) -> Iterator[str]:
+    """What leads to an answer, then the answer, each below its name. The confidence stands in the heading."""
+    name, title = _ANSWER_OF[kind]
+    answer = fields[name]
+    if before := {key: value for key, value in fields.items() if key not in (name, "confidence")}:
+        # A reply to an issue is a paragraph of its own.
+        text = prose(json.dumps(before), line_end="\n\n")
+        if text.strip():
+            yield f"{'Replies to issues' if 'responses' in before else 'Reasoning'}:\n\n{_quoted(text)}\n"
+    yield f"{title}:\n"
+    if name == "answer":
+        yield f"{_quoted(answer) if isinstance(answer, str) else _fenced(json.dumps(answer, indent=2), 'json')}\n"
+    else:
+        yield f"{_fenced(answer if isinstance(answer, str) else prose(json.dumps({name: answer})))}\n"
+
+
 def _call(call: PlannedCall | None, finished: CallFinished, *, late: bool) -> Iterator[str]:
+    kind = "answer" if call is None else call.output
+    fields = _fields(finished.text or "")
     about = [_inline(finished.role)]
     about += [_inline(finished.model)] if finished.model else []
     about += [f"{finished.usage.tokens:,} tokens", seconds(finished.duration_ms / 1_000)]
+    about += [f"confidence {fields['confidence']} %"] if isinstance(fields.get("confidence"), int) else []
     about += ["late: not counted"] if late else []
     yield f"### {finished.agent_id} · {finished.call_id}\n"
     yield f"{', '.join(about)}\n"
@@ -68,13 +105,10 @@ def _call(call: PlannedCall | None, finished: CallFinished, *, late: bool) -> It
         yield f"Shown: {', '.join(f'{label} is {_text_of(shown)}' for label, shown in call.labels.items())}\n"
     if finished.problem is not None:
         yield f"Failed: {finished.problem.code}: {_inline(finished.problem.detail)}\n"
-    elif call is not None and call.output in _PROGRAMS:
-        yield f"{_fenced(prose(finished.text or ''))}\n"
+    elif kind in _ANSWER_OF and _ANSWER_OF[kind][0] in fields:
+        yield from _answer(kind, fields)
     else:
-        # An answer is Markdown, so what stands beside it, such as replies to issues, needs paragraphs of its own.
-        answers = call is None or call.output in _ANSWERS
-        text = prose(finished.text or "", line_end="\n\n" if answers else "\n")
-        yield f"{_quoted(text, line_breaks=not answers)}\n"
+        yield f"{_quoted(prose(finished.text or ''), line_breaks=True)}\n"
 
 
 def _stages(facts: Sequence[Fact]) -> Iterator[str]:
@@ -112,7 +146,8 @@ def _rankings(verdict: Verdict) -> Iterator[str]:
 
 def _verdict(found: Deliberation) -> Iterator[str]:
     verdict = found.verdict
-    yield f"## {'Verdict' if verdict is not None else 'End'}: {found.status}\n"
+    title = "Verdict" if verdict is not None else "End" if found.status in TERMINAL else "So far"
+    yield f"## {title}: {found.status}\n"
     if found.degraded is not None:
         yield from (f"Degraded: {_inline(degraded_text(reason))}\n" for reason in found.degraded.reasons)
     if found.problem is not None:

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 import yaml
 
-from app.access.keys import PEPPER_CHARS_MIN
+from app.access.keys import PEPPER_CHARS_MIN, Pepper
 from app.cli.exits import CommandError, Exit, cause
 from app.cli.options import DATA_DIR, PACKAGED_ROLES, nats_url_file
 from app.cli.render.progress import PortShifted, ProgressReport
@@ -158,6 +158,8 @@ class Layout:
             "ray_dir": str(self.ray_dir),
             "ray_token_file": str(self.ray_token_file),
             "log_key_file": str(self.log_key_file),
+            # Its public identifier; empty where the gateway asks for no keys.
+            "key_pepper": Pepper(self.options.key_pepper).id if self.options.key_pepper else "",
             "webhook_secret_file": str(self.data_dir / WEBHOOK_SECRET_FILE),
         }
         state_file = self.data_dir / "stack.json"

@@ -197,6 +197,8 @@ def up(
         simulator_arguments = tuple(shlex.split(simulate))
     except ValueError as error:
         raise typer.BadParameter(f"--simulate: {error}") from error
+    if simulator_arguments and engine_url:
+        raise typer.BadParameter("--engine-url starts no simulator, so that --simulate has no use: omit one of them")
     pepper = os.environ.get("KEY_PEPPER") or None
     # The gateway would refuse it too, at its start.
     if pepper is None and not is_loopback(host):

@@ -26,6 +26,10 @@ MISSPELT: list[tuple[dict[str, Any], str, str]] = [
     ({"role": "devop"}, "/role", "DEVOPS"),
     ({"agents": [{"role": "DEV"}, {"role": "ARCHITEKT"}]}, "/agents/1/role", "ARCHITECT"),
     ({"strategy": "counsil"}, "/strategy", "council"),
+    ({"timeout_seconds": 3}, "/timeout_seconds", "constraints.timeout_seconds"),
+    ({"max_tokens": 3}, "/max_tokens", "budget.max_tokens or sampling.max_tokens"),
+    ({"constraints": {"seed": 3}}, "/constraints/seed", "seed"),
+    ({"webhook": {"url": "https://a.example", "events": ["completed"]}}, "/webhook/events/0", "deliberation.completed"),
     ({"strategy": "Best-of-N"}, "/strategy", "best_of_n"),
     ({"strategy": "council", "parameters": {"critic": 2}}, "/parameters/critic", "critics"),
     ({"strategy": "best_of_n", "parameters": {"aggregation": "bordaa"}}, "/parameters/aggregation", "borda"),
@@ -65,6 +69,23 @@ async def test_a_misspelt_name_in_a_query_is_named_with_the_closest_one(
     remedies = {fault["pointer"]: fault["remedy"] for fault in refused.json()["errors"]}
     assert refused.status_code == 422
     assert remedies[pointer].startswith(f"Did you mean {meant}?")
+
+
+@pytest.mark.parametrize(
+    ("given", "pointer", "names"),
+    [({"agents": ["DEV"]}, "/agents/0", "role"), ({"webhook": "https://a.example"}, "/webhook", "url")],
+)
+async def test_an_object_that_is_none_is_asked_for_with_the_fields_that_it_needs(
+    gateway: Served, given: dict[str, Any], pointer: str, names: str
+) -> None:
+    [fault] = (await gateway.post({"task": "t", **given})).json()["errors"]
+    assert (fault["pointer"], fault["remedy"]) == (pointer, f"Give an object with {names}.")
+
+
+async def test_openais_clients_learn_where_a_field_of_the_deliberation_stands(gateway: Served) -> None:
+    body = {"model": "vote", "messages": [{"role": "user", "content": "x"}], "num_agents": 3}
+    refused = await gateway.client.post("/v1/chat/completions", json=body)
+    assert refused.json()["error"]["message"].endswith("Did you mean deliberation.num_agents?")
 
 
 @pytest.mark.parametrize("given", ["", "x", "prayer", "c" * 65, "council" * 10_000, None, 7, {"council": 1}])

@@ -331,7 +331,9 @@ class TestOpenapi:
 
     def test_writes_the_generated_files(self, tmp_path: Path) -> None:
         directory = tmp_path / "made"
-        assert invoke("openapi", "--dir", str(directory), "--check").exit_code == 1
+        checked = invoke("openapi", "--dir", str(directory), "--check")
+        assert (checked.exit_code, checked.stdout) == (1, "")
+        assert "openapi.json: is missing" in checked.stderr and "`deliberate openapi`" in checked.stderr
         assert not directory.exists(), "a check writes nothing"
         assert documents(invoke("openapi", "--dir", str(directory), "--json").stdout) == [
             {"written": ["events.schema.json", "openapi.json"]}

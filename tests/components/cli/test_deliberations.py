@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from typer.testing import CliRunner, Result
 from app.cli import cli
 from app.cli.deliveries import chosen
 from app.cli.exits import CommandError
+from app.deliberation.facts import CallWaiting, UnreachableEngine
 from app.deliberation.strategies import STRATEGIES
 from app.webhooks.resources import Delivery
 from tests.components.cli.real_gateway import RealGateway
@@ -64,6 +66,45 @@ def test_show_has_every_answer_critique_ballot_and_delivery(gateway: RealGateway
     assert "of 10" in shown and "Verdict: completed" in shown
     assert "deliberation.accepted: pending" in shown and "deliberation.completed: pending" in shown
     assert "\x1b" not in shown
+
+
+@pytest.mark.parametrize("option", [None, "--full"])
+def test_show_names_the_engine_that_a_running_deliberation_waits_for(gateway: RealGateway, option: str | None) -> None:
+    engine = UnreachableEngine(url="http://gpu:8000", since=datetime.now(UTC), cause="connection refused")
+
+    def waiting(id: str, agent_id: str, ago_s: float) -> CallWaiting:
+        at = datetime.now(UTC) - timedelta(seconds=ago_s)
+        return CallWaiting(
+            deliberation_id=id,
+            ts=at,
+            call_id=f"s1-{agent_id}",
+            agent_id=agent_id,
+            role="DEV",
+            engines=(engine,),
+            gives_up_at=at,
+            detail=f"{engine}; start it",
+        )
+
+    async def wait(served: Served) -> str:
+        id = await served.accepted(num_agents=3)
+        await served.play(id, until_stage=1)
+        for event in (waiting(id, "dev-003", 60), waiting(id, "dev-002", 1), waiting(id, "dev-001", 0)):
+            await served.journal.publish_view("default", event)
+        return id
+
+    shown = invoke(gateway, "show", gateway.do(wait), *([option] if option else [])).stdout
+    assert f"waiting dev-001, dev-002: {engine}; start it" in shown, shown
+    assert "End: " not in shown and ("So far: in_progress" in shown) == (option == "--full")
+
+
+def test_watch_says_that_the_log_ends_before_a_cursor(gateway: RealGateway, council: str) -> None:
+    epoch = json.loads(invoke(gateway, "show", council, "--full", "--json").stdout)["events"][0]["id"].split("-")[0]
+    shown = invoke(gateway, "watch", council, "--after", f"{epoch}-99999")
+    assert shown.exit_code == 0 and shown.stdout.count("the log ends before this cursor") == 1
+    other = invoke(gateway, "watch", council, "--after", "0-5").stdout
+    assert other.count("the cursor is of another log") == 1 and "gap:" not in other
+    refused = invoke(gateway, "watch", council, "--after", "5")
+    assert refused.exit_code == 2 and "--after: " in refused.stderr and "Take the `id` of an event" in refused.stderr
 
 
 def test_no_answer_passes_for_a_part_of_the_transcript(gateway: RealGateway, council: str) -> None:
@@ -143,7 +184,8 @@ def test_a_transcript_numbers_texts_and_keeps_replies_apart(gateway: RealGateway
     ]
     assert "dev-002's text 2" in printed and "dev-002#" not in printed
     assert "\n>\n>\n" not in printed, "one empty line parts two paragraphs"
-    assert "> issue 1 accept: right\n>\n> revision s3-dev-001\n" in printed, printed
+    replies = "Replies to issues:\n\n> issue 1 accept: right\n\nAnswer:\n\n> revision s3-dev-001\n"
+    assert replies in printed, printed
 
 
 def test_what_a_strategy_ignores_or_has_no_value_is_not_shown(gateway: RealGateway) -> None:
@@ -310,6 +352,15 @@ def test_a_refusal_of_an_option_is_an_error_of_usage_and_names_it(
     assert (result.exit_code, result.stdout) == (2, "")
     assert f"{option}: " in result.stderr, result.stderr
     assert re.search(r"(?<!\S)/\w", result.stderr) is None, "no JSON pointer is left"
+
+
+def test_paragraphs_of_help_fill_the_terminal() -> None:
+    for command, line in (
+        (("watch",), "scores and the winning text. Elsewhere each event is a line. The stream"),
+        (("bench", "quality"), "of known accuracy, correlation and bias. The results are compared with closed"),
+    ):
+        printed = runner.invoke(cli, [*command, "--help"], env={"COLUMNS": "80"}).stdout
+        assert line in printed, printed
 
 
 def test_the_version_is_that_of_the_package() -> None:

@@ -164,7 +164,7 @@ def test_a_snapshot_after_a_gap_restores_lanes_and_texts() -> None:
     gap = Frame("stream.gap", json.dumps({"type": "stream.gap", "reason": "epoch"}))
     view = CouncilView()
     view.apply(gap)
-    assert view.notice == "gap: epoch"
+    assert view.notice == "the cursor is of another log; the state now takes its place"
     view.apply(Frame("deliberation.snapshot", json.dumps(snapshot)))
     assert (view.stage, view.purpose, view.calls_seen, view.status) == (2, "critique", 1, "in_progress")
     assert prose(view.text(view.lanes["dev-001"])) == "half"

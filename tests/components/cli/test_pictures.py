@@ -14,7 +14,7 @@ from app.cli.render.panels import picture, seconds
 from app.cli.render.ranking import cost_text, deliberation_report, tally_table, votes_text
 from app.cli.render.transcript import transcript
 from app.deliberation.calls import Call
-from app.deliberation.facts import DEGRADED_REASONS, StageOpened, Tally
+from app.deliberation.facts import DEGRADED_REASONS, CallFinished, Fact, FactProblem, StageOpened, Tally
 from app.deliberation.specification import Budget
 from app.deliberation.strategies import STRATEGIES
 from tests.components.cli.council_run import Council, Script, answer_text, council_of, specification
@@ -162,6 +162,20 @@ def test_the_cost_fits_80_columns_on_lines_of_its_own(council: Council) -> None:
     assert models == "by simulated-normal"
 
 
+def test_a_budget_that_admits_nothing_names_the_options_that_raise_it(council: Council) -> None:
+    detail = "budget.max_calls is 1. Raise it, lower sampling.max_tokens, or ask fewer agents."
+    problem = FactProblem(code="budget_exhausted", detail=detail, retryable=False)
+    text = shown(deliberation_report(deliberation(council).model_copy(update={"problem": problem})), width=140)
+    assert "--budget-calls is 1. Raise it, lower --max-tokens, or ask fewer agents." in text
+
+
+def test_a_remedy_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    fault = FieldFault("Authorization", "The key lacks the scope admin", "Use a key with the scope admin.")
+    error = CommandError(Exit.REFUSED, "insufficient_scope", fault.detail, fields=[fault], remedy=fault.remedy)
+    print_error(error, as_json=False)
+    assert capsys.readouterr().err.count("Use a key with the scope admin.") == 1
+
+
 def test_votes_of_a_debate_are_told_apart(council: Council) -> None:
     counted = Tally(answer="four\n\n" + "x" * 90, votes=4, final=1, agents=("dev-001", "dev-002"))
     verdict = deliberation(council).verdict
@@ -173,6 +187,24 @@ def test_votes_of_a_debate_are_told_apart(council: Council) -> None:
     found = deliberation(council).model_copy(update={"verdict": verdict.model_copy(update={"tally": (counted,)})})
     [row] = [line for line in transcript(found, [], []).splitlines() if "four" in line]
     assert row == f"| 1 final + 3 first | four {'x' * 54}… | dev-001, dev-002 |"
+
+
+def test_a_transcript_parts_reasoning_from_programs_and_tests() -> None:
+    council = council_of(specification("execute", agents=1))
+    facts = [event for event in council.events if isinstance(event, Fact)]
+    text = transcript(deliberation(council), facts, [])
+    assert "Reasoning:\n\n> simple\n\nProgram:\n\n```python\ndef f(): ...  # dev-001\n```\n" in text, text
+    assert "Reasoning:\n\n> edges\n\nTests:\n\n```python\nholds: assert f\n```\n" in text, text
+    assert "confidence 70 %\n" in text and "> confidence" not in text
+
+
+def test_a_transcript_shows_an_answer_in_json_as_json(council: Council) -> None:
+    answer = {"colour": "blue", "sure": True}
+    output = json.dumps({"reasoning": "", "answer": answer, "confidence": 70})
+    first = next(event for event in council.events if isinstance(event, CallFinished))
+    facts = [event for event in council.events if isinstance(event, StageOpened)]
+    text = transcript(deliberation(council), [facts[0], first.model_copy(update={"text": output})], [])
+    assert f"Answer:\n\n```json\n{json.dumps(answer, indent=2)}\n```\n" in text and "Reasoning" not in text
 
 
 def test_an_unranked_council_shows_every_answer() -> None:

@@ -48,7 +48,7 @@ REPORT = {
         (ANALYSIS, "agreed: blue\nin conflict: how blue\nin conflict: why"),
         (PROGRAM, "Simple.\n\ndef f():\n    return 1\nconfidence 9 %"),
         (TESTS, "Edges.\n\nempty: assert f() == 1"),
-        (REPORT, "empty: passed: yes\n\n4 ms\nhuge: passed: no\nout of memory\n900 ms"),
+        (REPORT, "empty: passed: yes\n4 ms\nhuge: passed: no\nout of memory\n900 ms"),
         ({"sure": None, "free": False, "set": True}, "free: no\nset: yes"),
         ({"consensus": "yes"}, "consensus: yes"),
         ({"tags": ["a", "b"]}, "tags: a\ntags: b"),

@@ -588,6 +588,7 @@ def test_webhooks_may_reach_loopback_only_without_keys(tmp_path: Path, pepper: s
         (["--nats-url", ""], "is not a URL"),
         (["--nats-url", "file:///no/such/url"], "/no/such/url"),
         (["--simulate", "'--seed"], "No closing quotation"),
+        (["--simulate", "--seed 3", "--engine-url", "http://gpu"], "omit one of them"),
         (["--port", "65536"], "--port"),
         (["--host", "0.0.0.0"], "set KEY_PEPPER"),
         (["--roles", "/no/such/file.yaml"], "No such file"),

@@ -10,6 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from app.access.keys import Pepper
 from app.cli import cli
 from app.cli.admin.streams import find_log
 from app.cli.exits import CommandError, Exit
@@ -86,6 +87,15 @@ def test_a_stack_that_has_ended_is_not_found(state: str) -> None:
     DATA_DIR.mkdir()
     (DATA_DIR / "stack.json").write_text(state)
     assert LocalStack.running_in(DATA_DIR) is None
+
+
+def test_no_key_is_made_that_the_stack_would_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEY_PEPPER", "p" * 40)
+    runs(DATA_DIR, key_pepper=Pepper("q" * 40).id)
+    result = invoke("keys", "create", "me", "--tenant", "mine")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "error another_pepper: KEY_PEPPER is not that of the stack in .deliberate" in result.stderr
+    assert "the value with which `deliberate up` was started" in result.stderr
 
 
 def test_a_context_is_private_and_keeps_a_key_only_when_one_is_given(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,6 +64,24 @@ async def test_errors_are_answered_before_the_stream_opens(
     assert gateway.feed.streams == 0
 
 
+@pytest.mark.parametrize(
+    ("query", "headers", "location", "named"),
+    [
+        ({"after": "5"}, {}, "query", "after"),
+        ({"after": "0"}, {"Last-Event-ID": "5"}, "header", "Last-Event-ID"),
+    ],
+)
+async def test_an_invalid_cursor_is_named_with_its_remedy(
+    gateway: Gateway, story: Story, query: dict[str, str], headers: dict[str, str], location: str, named: str
+) -> None:
+    await gateway.write(story.accepted())
+    path = f"/deliberations/{story.id}/events"
+    [fault] = (await gateway.client.get(path, params=query, headers=headers)).json()["errors"]
+    assert (fault["location"], fault["pointer"]) == (location, named)
+    assert fault["detail"] == f"{named} must be 0 or <epoch>-<sequence>."
+    assert fault["remedy"] == "Take the `id` of an event, 0 for the beginning, or leave it out."
+
+
 async def test_facts_without_an_acceptance_are_answered_with_410(gateway: Gateway, story: Story) -> None:
     await gateway.write(story.opened())
     assert (await gateway.page(story.id)).status_code == 410

@@ -322,6 +322,15 @@ def test_the_command_prints_the_tenants_secrets(tmp_path: Path, kept: bool) -> N
     assert masters[0] not in result.output
 
 
+@pytest.mark.parametrize("arguments", [[], ["--tenant", "acme"]])
+def test_the_command_names_the_tenant_beside_the_secret(tmp_path: Path, arguments: list[str]) -> None:
+    runner = CliRunner(env={"WEBHOOK_SECRETS": "n" * 40})
+    result = runner.invoke(cli, ["webhooks", "secret", *arguments], env={"COLUMNS": "200"})
+    tenant = arguments[-1] if arguments else "default"
+    assert result.stdout == f"{tenant_secret('n' * 40, tenant)}\n"
+    assert result.stderr == f"the secret of the tenant {tenant}; --tenant names another\n"
+
+
 @pytest.mark.parametrize(
     ("given", "arguments"), [("", []), ("short", []), ("x" * 40 + ",short", []), ("x" * 40, ["--tenant", "*"])]
 )

@@ -93,6 +93,7 @@ async def test_a_key_goes_into_the_stacks_log_and_no_other(
     await journal.close()
     made = deliberate(*create, **pepper)
     assert made.returncode == 0 and made.stdout.startswith("dlb_"), made.stderr
+    assert "asks for no keys until it starts with this KEY_PEPPER" in made.stderr, "this stack is in development mode"
     listed = json.loads(deliberate("keys", "list", "--tenant", "one-stack", "--json", **pepper).stdout)["items"]
     assert [key["status"] for key in listed] == ["good"]
     named = deliberate("keys", "list", "--nats-url", stack.nats_url("keys"), **pepper)
