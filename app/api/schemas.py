@@ -4,7 +4,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
-from app.deliberation.calls import FactProblem, Usage
+from app.deliberation.calls import FactProblem, Money, Usage, UsageCost
 from app.deliberation.engine import StrategyDefinition
 from app.deliberation.facts import Degraded, TotalUsage, Unreachable, Verdict
 from app.deliberation.outputs import CheckOutcome, Issue, IssueResponse
@@ -355,6 +355,12 @@ class Figures(Resource):
     timeout: int
     seconds: Durations
     tokens: Tokens
+    cost: UsageCost | None = Field(
+        description="What the calls cost; null while none has a price. `unpriced_calls` are in no sum"
+    )
+    other_costs: tuple[Money, ...] = Field(
+        description="Sums in other currencies, most deliberations first. `cost` has the currency of the most"
+    )
     agreement: float | None = Field(description="Mean agreement of the verdicts that have one; null without any")
     degraded_share: float | None = Field(description="Share of what ended that ended degraded; null without any")
 
@@ -368,7 +374,7 @@ class Wins(Resource):
 
 
 class GroupFigures(Figures):
-    """The figures of one group. Those of a role or a model have its own tokens."""
+    """The figures of one group. Those of a role or a model have its own tokens and cost."""
 
     name: str = Field(
         description="The day in UTC, or the name of the strategy, role, model or tenant, cut after 200 characters"

@@ -49,7 +49,7 @@ def _period(query: StatsQuery, now: datetime) -> tuple[datetime, datetime | None
 
 @router.get(
     "/stats",
-    summary="Counts, durations, tokens and wins",
+    summary="Counts, durations, tokens, costs and wins",
     responses={200: answer("Of the archived deliberations of a period", model=Stats), **problems(422, 503)},
 )
 async def get_stats(gateway: InGateway, caller: OfCaller, query: Annotated[StatsQuery, Query()]) -> Response:
