@@ -1,5 +1,6 @@
 """Schemas of answers: resources and problems. Events are in `event_schemas`, requests in `requests`."""
 
+from decimal import Decimal
 from typing import Any, Literal, Self, TypeVar
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
@@ -11,8 +12,10 @@ from app.deliberation.outputs import CheckOutcome, Issue, IssueResponse
 from app.deliberation.roles import KeyRejected
 from app.deliberation.specification import (
     AgentSpec,
+    Amount,
     Budget,
     Constraints,
+    Currency,
     Evidence,
     Purpose,
     Sampling,
@@ -382,6 +385,21 @@ class GroupFigures(Figures):
     wins: Wins | None = Field(description="Null unless the groups are roles or models")
 
 
+class Spend(Resource):
+    """What the caller's tenant has spent in the present day in UTC, of its limit; deletions do not lower it."""
+
+    spent: Amount = Field(description="The cost of what has ended today")
+    reserved: Amount = Field(description="The sum of `budget.max_cost` of what is accepted and unfinished")
+    limit: Amount
+    currency: Currency
+    resets_at: AwareDatetime = Field(description="The end of the day")
+
+    @property
+    def left(self) -> Decimal:
+        """What may still be spent; below zero when more was."""
+        return self.limit - self.spent - self.reserved
+
+
 class Stats(Figures):
     """Statistics of the deliberations that were accepted from `from` on and before `to`."""
 
@@ -390,6 +408,7 @@ class Stats(Figures):
     from_: AwareDatetime = Field(alias="from")
     to: AwareDatetime
     by: StatsGroup | None
+    spend: Spend | None = Field(default=None, description="Of today, whatever the period; null without a limit")
     groups: tuple[GroupFigures, ...] = Field(
         description="In the order of their names. A deliberation counts in each of its roles and models; a model's "
         "deliberations count after their end"

@@ -63,4 +63,5 @@ async def get_stats(gateway: InGateway, caller: OfCaller, query: Annotated[Stats
     since, until = _period(query, now)
     tenant = None if query.by == "tenant" else caller.tenant
     stats = await gateway["lists"].stats(StatsFilter(tenant, since, until, now, query.by))
+    stats = stats.model_copy(update={"spend": gateway["deliberations"].spend(caller.tenant)})
     return Response(dump(stats), headers={"Cache-Control": "no-store"}, media_type="application/json")

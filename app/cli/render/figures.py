@@ -7,9 +7,10 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from app.api.schemas import Figures, GroupFigures, Stats
+from app.api.schemas import Figures, GroupFigures, Spend, Stats
 from app.cli.render.panels import seconds
 from app.cli.render.ranking import plain
+from app.deliberation.calls import Money
 
 _NONE = "–"
 _UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -33,6 +34,17 @@ def _share(value: float | None) -> str:
 
 def _agreement(found: Figures) -> str:
     return _NONE if found.agreement is None else f"{found.agreement:+.2f}"
+
+
+def spend_text(spend: Spend) -> str:
+    """What a tenant has spent today, of its limit."""
+    spent, reserved, limit = (
+        str(Money(amount=amount, currency=spend.currency)) for amount in (spend.spent, spend.reserved, spend.limit)
+    )
+    running = f", and what runs may cost {reserved}" if spend.reserved else ""
+    return (
+        f"{spent} of {limit} today{running}; a new day begins at {spend.resets_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    )
 
 
 def _figures(found: Figures) -> Iterator[tuple[str, str]]:
@@ -88,6 +100,8 @@ def stats_text(found: Stats) -> Group:
     grid.add_row("period", f"{begin} to {end} UTC")
     for row in _figures(found):
         grid.add_row(*row)
+    if found.spend is not None:
+        grid.add_row("spend", spend_text(found.spend))
     if not found.groups:
         return Group(grid)
     table = Table(box=None, pad_edge=False, collapse_padding=True)
