@@ -4,7 +4,7 @@ import asyncio
 import gc
 import signal
 import socket
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from types import FrameType
@@ -75,15 +75,18 @@ async def _follow(journal: GatewayLog, catalog: Catalog, keyring: Keyring | None
             group.create_task(spends.follow(journal))
 
 
-async def _wait_until_accepting(catalog: Catalog, keyring: Keyring | None, timeout_s: float) -> None:
+async def _wait_until_accepting(
+    projections: Iterable[Catalog | Keyring | DailySpends | None], timeout_s: float
+) -> None:
     """Wait until enough of the log has been read to accept work, for `timeout_s` at most.
 
     A browser reconnects to a stream while no port is open, but gives the stream up when it is refused.
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
-            while not catalog.caught_up or (keyring is not None and not keyring.caught_up):  # noqa: ASYNC110 -- rare
-                await asyncio.sleep(0.01)
+            for each in projections:
+                while each is not None and not each.caught_up:  # noqa: ASYNC110 -- rare
+                    await asyncio.sleep(0.01)
 
 
 def access_of(settings: Settings, clock: Clock) -> Access:
@@ -204,12 +207,13 @@ def lifespan_of(
         archive = None if database is None else Store(database)
         gateway = gateway_over(opened, settings, clock, roles, app.state.connections, archive, limits)
         feed, catalog, keyring = gateway["feed"], gateway["catalog"], gateway["access"].keyring
+        spends = gateway["deliberations"].spends
         async with feed, asyncio.TaskGroup() as group:
-            following = group.create_task(_follow(opened, catalog, keyring, gateway["deliberations"].spends))
+            following = group.create_task(_follow(opened, catalog, keyring, spends))
             # The client must begin to connect before the first request; until then its requests do not even fail.
             await asyncio.sleep(0)
             app.state.drain = lambda: (feed.drain(), catalog.dismiss_waiters())
-            await _wait_until_accepting(catalog, keyring, startup_wait_s)
+            await _wait_until_accepting((catalog, keyring, spends), startup_wait_s)
             yield gateway
             following.cancel()
         await opened.close()

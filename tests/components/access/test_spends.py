@@ -135,6 +135,7 @@ async def test_the_spend_is_shown_to_the_tenant_and_to_operators(roles_file: Pat
     await spend(journal, "d1", "1.25")
     async with bounded(roles_file, journal, lists=True) as gateway:
         await accepted(gateway, key, budget={"max_cost": 2})
+        assert "spends" in (await gateway.client.get("/readyz")).json()["checks"]
         shown = (await gateway.client.get("/stats", headers=bearer(key))).json()["spend"]
         others = (await gateway.client.get("/stats", headers=bearer(rival))).json()["spend"]
         metrics = (await gateway.client.get("/metrics", headers=bearer(key))).text
