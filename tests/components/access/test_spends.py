@@ -147,6 +147,22 @@ async def test_the_spend_is_shown_to_the_tenant_and_to_operators(roles_file: Pat
     assert 'tenant_spend_limit{currency="USD",tenant="acme"} 5.0' in metrics
 
 
+async def test_a_refusal_asks_no_context_service(roles_file: Path) -> None:
+    journal, asked = new_journal(), list[bytes]()
+
+    def answer(question: bytes) -> bytes:
+        asked.append(question)
+        return b'{"context_text": "known"}'
+
+    journal.services["context.get"] = answer
+    key = await make_key(journal, "acme")
+    await spend(journal, "d1", "5")
+    async with bounded(roles_file, journal, context=True) as gateway:
+        refused = await post(gateway, key, metadata={"story_id": "s"})
+
+    assert refused.status_code == 429 and asked == []
+
+
 async def test_without_limits_nothing_is_refused_or_shown(roles_file: Path) -> None:
     async with served(roles_file=roles_file, lists=True) as gateway:
         await spend(gateway.journal, "d1", "1000", tenant="default")
