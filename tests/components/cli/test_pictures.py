@@ -7,9 +7,9 @@ from functools import cache
 import pytest
 from rich.console import Console, RenderableType
 
-from app.api.schemas import Deliberation, Durations, Figures, GroupFigures, Stats, Tokens, Wins
+from app.api.schemas import Deliberation, Durations, Figures, GroupFigures, Spend, Stats, Tokens, Wins
 from app.cli.exits import CommandError, Exit, FieldFault, exit_of, print_error
-from app.cli.render.figures import stats_text
+from app.cli.render.figures import spend_text, stats_text
 from app.cli.render.lanes import CouncilView
 from app.cli.render.lines import event_line
 from app.cli.render.panels import picture, seconds
@@ -322,6 +322,21 @@ def test_groups_show_what_they_cost() -> None:
     assert "12345.6789 USD, without 3 unpriced calls; 0.4 EUR" in lines and max(map(len, lines.splitlines())) <= 80
     *_, header, first, second, third = lines.splitlines()
     assert "cost USD" in header and "12,345.68+ " in first and " 0.00069 EUR " in second and " – " in third
+
+
+@pytest.mark.parametrize(
+    ("reserved", "text"),
+    [
+        ("0", "1.25 USD of 5 USD today; a new day begins at 2026-01-02 00:00 UTC"),
+        ("2", "1.25 USD of 5 USD today, and what runs may cost 2 USD; a new day begins at 2026-01-02 00:00 UTC"),
+    ],
+)
+def test_the_spend_of_the_day_is_one_sentence(reserved: str, text: str) -> None:
+    midnight = NOW.replace(hour=0, minute=0) + timedelta(days=1)
+    amounts = {"spent": Decimal("1.25"), "reserved": Decimal(reserved), "limit": Decimal(5)}
+    spend = Spend(**amounts, currency="USD", resets_at=midnight)
+
+    assert spend_text(spend) == text
 
 
 @pytest.mark.parametrize("groups", [(), (figures_of(None),)])
