@@ -22,10 +22,10 @@ from app.admission.throughput import Key
 from app.api.refusals import SpendExhausted
 from app.api.schemas import Spend
 from app.deliberation.calls import Money
-from app.deliberation.errors import InvalidRequest, JournalUnavailable
+from app.deliberation.errors import JournalUnavailable
 from app.deliberation.fold import State, usage
 from app.deliberation.ports import Clock, Journal, Record
-from app.deliberation.roles import Role
+from app.deliberation.roles import Role, currency_of
 from app.deliberation.specification import Amount, Currency, checked_token
 from app.log.projection import Projection
 
@@ -79,20 +79,12 @@ class SpendLimits:
     ) -> "SpendLimits | None":
         """The limits of the settings, in the currency of the roles' prices; None without any limit.
 
-        Raises InvalidRequest for a role with an engine without prices, whose calls would pass a limit unseen.
+        Raises what `currency_of` raises: calls of an engine without prices would pass a limit unseen.
         """
         if per_day is None and not by_tenant:
             return None
-        prices = {name: role.dearest(name) for name, role in roles.items()}
-        currency = ""
-        for name, price in prices.items():
-            if price is None:
-                setting = "SPENDS_PER_DAY" if per_day is None else "SPEND_PER_DAY"
-                raise InvalidRequest(
-                    f"{setting}: role {name} asks {roles[name].unpriced_engine}, without prices. Declare `prices` of "
-                    f"all engines of all roles in ROLES_FILE, 0 for a free one, or leave {setting} out."
-                )
-            currency = price.currency
+        setting = "SPENDS_PER_DAY" if per_day is None else "SPEND_PER_DAY"
+        currency = currency_of(roles, setting)
         return cls(currency, per_day, by_tenant)
 
     def of_tenant(self, tenant: str) -> Decimal | None:

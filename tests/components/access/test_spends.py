@@ -1,6 +1,7 @@
 """The spend of a tenant and day: each way in refuses what exceeds it, and no restart or deletion lowers it."""
 
 import asyncio
+import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -178,6 +179,17 @@ async def test_one_tenant_alone_may_have_a_limit(roles_file: Path) -> None:
         assert (await gateway.post({"task": "t"})).json()["detail"] == (
             "This tenant has spent 0 USD of 0 USD today in UTC."
         )
+
+
+async def test_a_limit_without_prices_ends_the_process_of_plans_with_one_line() -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "app.planning",
+        env={"SPENDS_PER_DAY": "acme=5", "PATH": ""}, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    _, printed = await process.communicate()
+
+    assert process.returncode == 2 and printed.count(b"\n") == 1
+    assert printed.startswith(b"SPENDS_PER_DAY: role") and b"or leave SPENDS_PER_DAY out." in printed
 
 
 def test_a_limit_without_prices_ends_the_start_with_one_line(
