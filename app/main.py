@@ -4,7 +4,7 @@ import asyncio
 import gc
 import signal
 import socket
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from types import FrameType
@@ -23,6 +23,7 @@ from app.access.origins import CORS, is_loopback
 from app.access.rate_limit import Rates
 from app.access.sessions import Sessions
 from app.admission.backlog import Backlog
+from app.admission.spends import DailySpends, SpendLimits
 from app.api import problems
 from app.archive.database.connection import Database
 from app.archive.database.store import Store
@@ -62,7 +63,7 @@ CLUSTER_FRESH_S = 1.0
 log = structlog.get_logger(__name__)
 
 
-async def _follow(journal: GatewayLog, catalog: Catalog, keyring: Keyring | None) -> None:
+async def _follow(journal: GatewayLog, catalog: Catalog, keyring: Keyring | None, spends: DailySpends | None) -> None:
     """Connect, waiting for the log, then keep the catalog and the keys up to date; routes answer 503 meanwhile."""
     await journal.open()
     async with asyncio.TaskGroup() as group:
@@ -70,17 +71,22 @@ async def _follow(journal: GatewayLog, catalog: Catalog, keyring: Keyring | None
         group.create_task(sweep(journal))
         if keyring is not None:
             group.create_task(keyring.follow(journal))
+        if spends is not None:
+            group.create_task(spends.follow(journal))
 
 
-async def _wait_until_accepting(catalog: Catalog, keyring: Keyring | None, timeout_s: float) -> None:
+async def _wait_until_accepting(
+    projections: Iterable[Catalog | Keyring | DailySpends | None], timeout_s: float
+) -> None:
     """Wait until enough of the log has been read to accept work, for `timeout_s` at most.
 
     A browser reconnects to a stream while no port is open, but gives the stream up when it is refused.
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
-            while not catalog.caught_up or (keyring is not None and not keyring.caught_up):  # noqa: ASYNC110 -- rare
-                await asyncio.sleep(0.01)
+            for each in projections:
+                while each is not None and not each.caught_up:  # noqa: ASYNC110 -- rare
+                    await asyncio.sleep(0.01)
 
 
 def access_of(settings: Settings, clock: Clock) -> Access:
@@ -115,8 +121,9 @@ def gateway_over(
     roles: Mapping[str, Role],
     connections: ConnectionTable,
     archive: Store | None = None,
+    spend_limits: SpendLimits | None = None,
 ) -> Gateway:
-    """The gateway's parts over a log, and an archive where there is one."""
+    """The gateway's parts over a log, with an archive and limits of spends where there are any."""
     role_depth_max = {name: role.queue_max for name, role in roles.items() if role.queue_max is not None}
     access = access_of(settings, clock)
     tenant_depth_max = None if access.development else settings.tenant_in_flight_max
@@ -140,6 +147,7 @@ def gateway_over(
         draining=feed.draining.is_set,
         archive=archive,
         context=ContextHydrator(journal, settings.context_timeout_s) if settings.context else None,
+        spends=None if spend_limits is None else DailySpends(clock, spend_limits),
     )
     streams = Streams(
         journal,
@@ -173,6 +181,7 @@ def gateway_over(
             connections,
             partial(_refused, journal, access),
             None if service.context is None else service.context.counts,
+            service.spends,
         ),
         cluster=SingleFlightCache[bytes](CLUSTER_FRESH_S),
     )
@@ -184,9 +193,10 @@ def lifespan_of(
     """The lifespan of an application; without `journal` it opens the log of the settings.
 
     It waits up to `startup_wait_s` for the log before it serves. Raises InvalidRequest when the roles or the log key
-    cannot be read.
+    cannot be read, and for a limit of spends where an engine lacks prices.
     """
     roles, seal = read_roles(settings.roles_file), LogSeal.of_file(settings.log_key_file)
+    limits = SpendLimits.of(settings.spend_per_day, settings.spends_per_day, roles)
     database = None if settings.database_url is None else Database(settings.database_url.get_secret_value())
 
     @asynccontextmanager
@@ -195,14 +205,15 @@ def lifespan_of(
         declared = StreamSettings(settings.retention_s, settings.stream_replicas, settings.ack_wait_s, workers)
         opened = journal or JetStreamLog(settings.nats_url, declared, seal)
         archive = None if database is None else Store(database)
-        gateway = gateway_over(opened, settings, clock, roles, app.state.connections, archive)
+        gateway = gateway_over(opened, settings, clock, roles, app.state.connections, archive, limits)
         feed, catalog, keyring = gateway["feed"], gateway["catalog"], gateway["access"].keyring
+        spends = gateway["deliberations"].spends
         async with feed, asyncio.TaskGroup() as group:
-            following = group.create_task(_follow(opened, catalog, keyring))
+            following = group.create_task(_follow(opened, catalog, keyring, spends))
             # The client must begin to connect before the first request; until then its requests do not even fail.
             await asyncio.sleep(0)
             app.state.drain = lambda: (feed.drain(), catalog.dismiss_waiters())
-            await _wait_until_accepting(catalog, keyring, startup_wait_s)
+            await _wait_until_accepting((catalog, keyring, spends), startup_wait_s)
             yield gateway
             following.cancel()
         await opened.close()

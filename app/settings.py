@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -67,12 +68,34 @@ def _retentions(given: object) -> object:
     return found
 
 
+SPEND_MAX = Decimal(10**9)
+
+
+def _spends(given: object) -> object:
+    """The amount of each tenant in `tenant=amount,…`; raises ValueError with the remedy."""
+    if not isinstance(given, str):
+        return given
+    found = dict[str, Decimal]()
+    for entry in filter(None, map(str.strip, given.split(","))):
+        tenant, _, amount = map(str.strip, entry.partition("="))
+        if re.fullmatch(TOKEN_PATTERN, tenant) is None:
+            raise ValueError(f"{entry!r} names no tenant. Write SPENDS_PER_DAY as acme=5,globex=20.")
+        if re.fullmatch(r"[0-9]{1,10}(\.[0-9]{1,6})?", amount) is None or Decimal(amount) > SPEND_MAX:
+            limits = f"from 0 to {SPEND_MAX} with at most six decimal places"
+            raise ValueError(f"{entry!r} lacks its amount. Write {tenant}=N in SPENDS_PER_DAY, with N {limits}.")
+        if tenant in found:
+            raise ValueError(f"{tenant!r} stands twice in SPENDS_PER_DAY. Give it one limit.")
+        found[tenant] = Decimal(amount)
+    return found
+
+
 Hosts = Annotated[tuple[str, ...], NoDecode, BeforeValidator(listed)]
 Ports = Annotated[tuple[Annotated[int, Field(ge=1, le=65_535)], ...], NoDecode, BeforeValidator(listed)]
 Origins = Annotated[tuple[Annotated[str, AfterValidator(checked_origin)], ...], NoDecode, BeforeValidator(listed)]
 
 OwnHosts = Annotated[tuple[Annotated[str, AfterValidator(checked_host)], ...], NoDecode, BeforeValidator(listed)]
 Retentions = Annotated[Mapping[str, int], NoDecode, BeforeValidator(_retentions)]
+SpendsPerDay = Annotated[Mapping[str, Decimal], NoDecode, BeforeValidator(_spends)]
 
 
 class ProcessSettings(BaseSettings):
@@ -142,6 +165,21 @@ class ContextRules(ProcessSettings):
     )
 
 
+class SpendRules(ProcessSettings):
+    """What tenants may spend in a day: the same for all gateways and the consumer of plans."""
+
+    spend_per_day: Decimal | None = setting(
+        None,
+        "What each tenant may spend in a day in UTC, in the currency of the roles file; from then on POST answers 429. "
+        "Engines of all roles need prices.",
+        "currency",
+        ge=0,
+        le=SPEND_MAX,
+        decimal_places=6,
+    )
+    spends_per_day: SpendsPerDay = setting({}, "Tenants with another limit, as `acme=5,globex=20`.", "currency")
+
+
 class ArchiveRetention(ProcessSettings):
     """How long the archive keeps deliberations: the archive's process removes them, and the gateway says when."""
 
@@ -158,7 +196,7 @@ class ArchiveRetention(ProcessSettings):
     )
 
 
-class Settings(WebhookRules, ArchiveRetention, PlanRules, ContextRules):
+class Settings(WebhookRules, ArchiveRetention, PlanRules, ContextRules, SpendRules):
     """The gateway's settings: each a bound with its unit, limits and the name of its environment variable."""
 
     nats_url: str = setting(

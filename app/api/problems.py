@@ -132,6 +132,7 @@ STATUSES: Mapping[str, tuple[int, str]] = {
     "target_too_long": (414, "The request target is too long"),
     "unsupported_media_type": (415, "The body must be JSON"),
     "queue_full": (429, "Too much work is waiting"),
+    "spend_exhausted": (429, "The tenant has spent what it may in a day"),
     "rate_limited": (429, "The tenant sends too many requests"),
     "too_many_streams": (429, "Too many streams are open"),
     "head_too_large": (431, "The head is too large"),

@@ -1,11 +1,13 @@
 """Errors of the HTTP layer that refuse a request before a route runs. The statuses are in `app.api.problems`."""
 
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from types import MappingProxyType
 from typing import ClassVar
 
-from app.api.schemas import FieldProblem
-from app.deliberation.errors import DeliberationError
+from app.api.schemas import FieldProblem, Spend
+from app.deliberation.calls import Money
+from app.deliberation.errors import DeliberationError, QueueFull
 
 REALM = "deliberation-gateway"
 
@@ -115,4 +117,30 @@ class RateLimited(Refusal):
         detail = f"This tenant exceeds {per_minute} requests a minute."
         super().__init__(
             detail, "Send fewer requests, as the RateLimit header allows.", {"Retry-After": str(retry_after_s)}
+        )
+
+
+class SpendExhausted(QueueFull, HttpError):
+    """A tenant's spend of the day has reached its limit, or would exceed it by the ceilings of what runs."""
+
+    code = "spend_exhausted"
+
+    def __init__(self, spend: Spend, retry_after_s: int, max_cost: Decimal | None) -> None:
+        """`max_cost` is the ceiling of the refused request."""
+        spent, reserved, limit, left = (
+            str(Money(amount=max(Decimal(0), amount), currency=spend.currency))
+            for amount in (spend.spent, spend.reserved, spend.limit, spend.left)
+        )
+        running = f", and what runs may cost {reserved}" if spend.reserved else ""
+        super().__init__(f"This tenant has spent {spent} of {limit} today in UTC{running}.", retry_after_s)
+        self.headers = {"Retry-After": str(retry_after_s)}
+        place = {"location": "service", "pointer": "spend"}
+        remedy = f"Send it again after {spend.resets_at:%Y-%m-%dT%H:%MZ}, or have the operator raise SPEND_PER_DAY."
+        if spend.spent < spend.limit:
+            remedy = f"Send it again when some of that has ended, or after {spend.resets_at:%Y-%m-%dT%H:%MZ}."
+            if max_cost is not None and spend.left > 0:
+                place = {"location": "body", "pointer": "/budget/max_cost"}
+                remedy = f"Give a max_cost of at most {left}, or send it after {spend.resets_at:%Y-%m-%dT%H:%MZ}."
+        self.errors = (
+            FieldProblem.model_validate({**place, "code": self.code, "detail": str(self), "remedy": remedy}),
         )

@@ -1,18 +1,21 @@
 """Schemas of answers: resources and problems. Events are in `event_schemas`, requests in `requests`."""
 
+from decimal import Decimal
 from typing import Any, Literal, Self, TypeVar
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
-from app.deliberation.calls import FactProblem, Usage
+from app.deliberation.calls import FactProblem, Money, Usage, UsageCost
 from app.deliberation.engine import StrategyDefinition
 from app.deliberation.facts import Degraded, TotalUsage, Unreachable, Verdict
 from app.deliberation.outputs import CheckOutcome, Issue, IssueResponse
 from app.deliberation.roles import KeyRejected
 from app.deliberation.specification import (
     AgentSpec,
+    Amount,
     Budget,
     Constraints,
+    Currency,
     Evidence,
     Purpose,
     Sampling,
@@ -355,6 +358,12 @@ class Figures(Resource):
     timeout: int
     seconds: Durations
     tokens: Tokens
+    cost: UsageCost | None = Field(
+        description="What the calls cost; null while none has a price. `unpriced_calls` are in no sum"
+    )
+    other_costs: tuple[Money, ...] = Field(
+        description="Sums in other currencies, most deliberations first. `cost` has the currency of the most"
+    )
     agreement: float | None = Field(description="Mean agreement of the verdicts that have one; null without any")
     degraded_share: float | None = Field(description="Share of what ended that ended degraded; null without any")
 
@@ -368,12 +377,27 @@ class Wins(Resource):
 
 
 class GroupFigures(Figures):
-    """The figures of one group. Those of a role or a model have its own tokens."""
+    """The figures of one group. Those of a role or a model have its own tokens and cost."""
 
     name: str = Field(
         description="The day in UTC, or the name of the strategy, role, model or tenant, cut after 200 characters"
     )
     wins: Wins | None = Field(description="Null unless the groups are roles or models")
+
+
+class Spend(Resource):
+    """What the caller's tenant has spent in the present day in UTC, of its limit; deletions do not lower it."""
+
+    spent: Amount = Field(description="The cost of what has ended today")
+    reserved: Amount = Field(description="The sum of `budget.max_cost` of what is accepted and unfinished")
+    limit: Amount
+    currency: Currency
+    resets_at: AwareDatetime = Field(description="The end of the day")
+
+    @property
+    def left(self) -> Decimal:
+        """What may still be spent; below zero when more was."""
+        return self.limit - self.spent - self.reserved
 
 
 class Stats(Figures):
@@ -384,6 +408,7 @@ class Stats(Figures):
     from_: AwareDatetime = Field(alias="from")
     to: AwareDatetime
     by: StatsGroup | None
+    spend: Spend | None = Field(default=None, description="Of today, whatever the period; null without a limit")
     groups: tuple[GroupFigures, ...] = Field(
         description="In the order of their names. A deliberation counts in each of its roles and models; a model's "
         "deliberations count after their end"

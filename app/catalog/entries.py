@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 from app.api.schemas import Status
@@ -36,6 +37,7 @@ class Entry:
     priority: Priority = "interactive"
     task: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
+    max_cost: Decimal | None = None
 
     def take(self, fact: Event, sequence: int) -> None:
         """Apply a fact, in any order of facts. Those that no list depends on change nothing."""
@@ -46,7 +48,7 @@ class Entry:
                 self.roles = Counter(agent.role for agent in specification.agents)
                 self.strategy, self.task = specification.strategy, specification.task[:TASK_CHARS_MAX]
                 self.priority = specification.priority
-                self.metadata = specification.metadata
+                self.metadata, self.max_cost = specification.metadata, specification.budget.max_cost
             case StageOpened():
                 self.started_at, self.started_sequence = fact.ts, sequence
             case CancelRequested():

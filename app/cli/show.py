@@ -167,7 +167,7 @@ def stats(
         str | None, typer.Option(metavar="GROUP", help="Also by day, strategy, role, model, or tenant (scope admin).")
     ] = None,
 ) -> None:
-    """Show counts, durations, tokens, agreement, and how often each role or model won."""
+    """Show counts, durations, tokens, cost, agreement, and how often each role or model won."""
     given = {"from": since, "to": until, "by": by}
     params = {name: value for name, value in given.items() if value is not None}
     print_resource("/stats", Stats, stats_text, url, data_dir, api_key, as_json=as_json, params=params)

@@ -12,6 +12,7 @@ from app.cli.client import GatewayClient, GatewayRefused, GatewayUnreachable, Js
 from app.cli.cluster import engine_text, projector_text, queue_text, versions_text
 from app.cli.exits import Exit, print_json, run
 from app.cli.options import ApiKeyOption, JsonOption, StackOption, UrlOption
+from app.cli.render.figures import spend_text
 from app.cli.render.prose import counted
 from app.cli.render.ranking import plain
 from app.cli.show import roles_table
@@ -62,6 +63,8 @@ def _rows(found: JsonObject) -> Iterator[tuple[str, RenderableType]]:
         counts = {name: getattr(stats, name) for name in ("active", "completed", "failed", "cancelled", "timeout")}
         known = ", ".join(f"{count} {name}" for name, count in counts.items() if count or name == "active")
         yield "work", plain(f"{counted(stats.total, 'deliberation')} since {stats.from_.date()}: {known}")
+        if stats.spend is not None:
+            yield "spend", plain(spend_text(stats.spend))
     if "roles" in found:
         yield "roles", roles_table(parsed(RoleList, found["roles"]).items)
     if "cluster" in found:

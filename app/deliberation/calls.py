@@ -105,6 +105,11 @@ class Money(Value, frozen=True):
     amount: Amount
     currency: Currency
 
+    @property
+    def millionths(self) -> int:
+        """The amount in millionths of the currency."""
+        return int(self.amount.scaleb(6).to_integral_value())
+
     def __str__(self) -> str:
         """All of its decimal places, and its currency."""
         return f"{self.amount.normalize():f} {self.currency}"

@@ -74,7 +74,7 @@ class Journal(Protocol):
         ...
 
     async def write(self, subject: str, data: bytes) -> Appended:
-        """As `append`, for bytes on a subject below `deliberations.`, `keys.` or `webhooks.`."""
+        """As `append`, for bytes on a subject below `deliberations.`, `keys.`, `spends.` or `webhooks.`."""
         ...
 
     async def purge(self, tenant: str, deliberation_id: str) -> None:

@@ -350,3 +350,17 @@ def engines_of(roles: Mapping[str, Role]) -> Iterable[EngineSpec]:
     """The engines that roles name, each once."""
     named = {spec.url: spec for role in roles.values() for spec in (*role.engines, *role.fallback)}
     return named.values()
+
+
+def currency_of(roles: Mapping[str, Role], setting: str) -> str:
+    """The currency of all prices; raises InvalidRequest, naming the setting, for a role whose engines lack some."""
+    currency = ""
+    for name, role in roles.items():
+        prices = role.dearest(name)
+        if prices is None:
+            raise InvalidRequest(
+                f"{setting}: role {name} asks {role.unpriced_engine}, without prices. Declare `prices` of all engines "
+                f"of all roles in ROLES_FILE, 0 for a free one, or leave {setting} out."
+            )
+        currency = prices.currency
+    return currency

@@ -2,13 +2,17 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Literal
 
+from app.admission.backlog import Key
+from app.admission.spends import DailySpends
 from app.api.problems import NotReady, StillLive, ValidationFailed, body_fault
 from app.api.requests import EVIDENCE_TOKENS_MAX, DeliberationRequest, EvidenceRequest, Submission, evidence_tokens
-from app.api.schemas import FieldProblem
+from app.api.schemas import FieldProblem, Spend
 from app.archive.database.store import Archived, Store
 from app.catalog.index import Catalog
 from app.catalog.projection import state_of
@@ -50,7 +54,8 @@ class Deliberations:
 
     `kept_s` returns for how long a tenant's deliberations can be read after their acceptance, wherever they are.
     `timeout_s` is the deadline where a request names none. `draining` returns whether this process is stopping.
-    `context` asks about the stories of requests. `outcomes` counts the submissions to this process.
+    `context` asks about the stories of requests. `spends` bounds what a tenant spends in a day. `outcomes` counts the
+    submissions to this process.
     """
 
     journal: Journal
@@ -63,6 +68,7 @@ class Deliberations:
     draining: Callable[[], bool]
     archive: Store | None = None
     context: ContextHydrator | None = None
+    spends: DailySpends | None = None
     outcomes: Counter[SubmissionOutcome] = field(default_factory=Counter[SubmissionOutcome])
 
     async def find(self, tenant: str, deliberation_id: str) -> Found:
@@ -168,8 +174,8 @@ class Deliberations:
     ) -> tuple[State, bool]:
         """The state at acceptance, and whether an earlier request was accepted. Durable when this returns.
 
-        An `identity` determines the id, else an Idempotency-Key. Raises NotReady, QueueFull, IdempotencyConflict, and
-        Gone for the key of a deliberation that was removed.
+        An `identity` determines the id, else an Idempotency-Key. Raises NotReady, QueueFull, SpendExhausted, which is a
+        QueueFull, IdempotencyConflict, and Gone for the key of a deliberation that was removed.
         """
         key = submission.idempotency_key
         self.catalog.require_caught_up()
@@ -229,6 +235,19 @@ class Deliberations:
         if found is not None and not await self.journal.facts(tenant, id):
             raise Gone("What this Idempotency-Key started has left the log; use a new key.")
 
+    def spend(self, tenant: str) -> Spend | None:
+        """What a tenant has spent today; None without a limit. Raises JournalUnavailable before the log was read."""
+        return None if self.spends is None else self.spends.view(tenant, self._ceilings(tenant))
+
+    def _ceilings(self, tenant: str) -> Iterable[Decimal]:
+        return (each.max_cost for each in self.catalog.running(tenant) if each.max_cost is not None)
+
+    def _spend_place(self, key: Key, max_cost: Decimal | None) -> AbstractContextManager[None]:
+        """Reserves the ceiling until the acceptance is written; what runs is in the catalog from then on."""
+        if self.spends is None:
+            return nullcontext()
+        return self.spends.place(key, max_cost, self._ceilings(key[0]))
+
     async def _append_acceptance(
         self, tenant: str, same: Identity, request: DeliberationRequest, submission: Submission, *, repeatable: bool
     ) -> Appended:
@@ -242,6 +261,8 @@ class Deliberations:
         key = (tenant, same.id)
         repeated = key if repeatable else None
         backlog.check(roles, timeout_s, key=repeated, tenant=tenant, priority=request.priority)
+        if self.spends is not None:
+            self.spends.check(tenant, request.budget.max_cost, self._ceilings(tenant))
         added, context = await self._verdicts(tenant, request), None
         if self.context is not None:
             tokens_max = max(EVIDENCE_BYTES_MIN // BYTES_PER_TOKEN, _tokens_left([*request.evidence, *added]))
@@ -251,7 +272,7 @@ class Deliberations:
             request, self.roles, self.strategies, timeout_s=timeout_s, added=added, context=context
         )
         fact = accepted(specified, same, submission, now=self.clock.now())
-        with backlog.place(key, roles, timeout_s, request.priority):
+        with backlog.place(key, roles, timeout_s, request.priority), self._spend_place(key, request.budget.max_cost):
             return await self.journal.append(tenant, fact)
 
 

@@ -18,6 +18,7 @@ CONTEXT_CONSUMER = "context"
 ANNOUNCEMENTS_STREAM = "ORCHESTRATOR_EVENTS"
 RESPONSES_STREAM = "AGENT_RESPONSES"
 TASKS_STREAM = "AGENT_TASKS"
+SPENDS_STREAM = "SPENDS"
 TASKS = "agent.task.assigned"
 # Streams that copy events to subjects with the id alone (`app.log.streams`), and the prefix of these subjects.
 COPIES = {"AGENT_RESULTS": "agent.results", "VLLM_STREAMING": "vllm.streaming"}
@@ -25,6 +26,7 @@ _STREAMS = {
     "agent": RESPONSES_STREAM,
     "announced": ANNOUNCEMENTS_STREAM,
     "keys": KEYS_STREAM,
+    "spends": SPENDS_STREAM,
     "stories": STORIES_STREAM,
     "webhooks": WEBHOOKS_STREAM,
 }

@@ -23,6 +23,7 @@ from app.log.stream_settings import (
     PLANNING_CONSUMER,
     PLANNING_STREAM,
     RESPONSES_STREAM,
+    SPENDS_STREAM,
     STORIES_STREAM,
     STREAM,
     TASKS,
@@ -84,6 +85,17 @@ def declared_streams(settings: StreamSettings) -> list[dict[str, Any]]:
             deny_delete=True,
             deny_purge=True,
             republish={"src": "keys.>", "dest": "live.keys.>"},
+        ),
+        # What each deliberation of a day has cost. Protected from deletion: no tenant lowers its spend.
+        _stream(
+            SPENDS_STREAM,
+            2 * DAY_S,
+            r,
+            subjects=["spends.*.*.*"],
+            allow_direct=True,
+            deny_delete=True,
+            deny_purge=True,
+            republish={"src": "spends.>", "dest": "live.spends.>"},
         ),
         # A day longer than facts, so that no record expires before its fact.
         _stream(WEBHOOKS_STREAM, settings.retention_s + DAY_S, r, subjects=["webhooks.>"], allow_direct=True),

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from app.admission.spends import DailySpends
 from app.api.cluster_schemas import CircuitState
 from app.catalog.index import Catalog
 from app.deliberation.specification import ContextStatus
@@ -19,7 +20,7 @@ _REQUEST_BUCKETS_S = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.
 _SUBMISSIONS: Mapping[SubmissionOutcome, str] = {
     "accepted": "Accepted by this process",
     "replayed": "Answered again by Idempotency-Key",
-    "refused": "Refused with 429: too much is waiting",
+    "refused": "Refused with 429: too much is waiting, or a tenant may spend no more",
 }
 
 
@@ -95,6 +96,18 @@ def _of_contexts(counts: Mapping[ContextStatus, int]) -> Iterator[Metric]:
     for status in get_args(ContextStatus):
         answers.add_metric([status], counts.get(status, 0))
     yield answers
+
+
+def _of_spends(spends: DailySpends) -> Iterator[Metric]:
+    """Today's spend of each tenant that has spent something, and its limit."""
+    labels = ["tenant", "currency"]
+    spent = GaugeMetricFamily("tenant_spend", "What a tenant has spent in the present day in UTC", labels=labels)
+    limits = GaugeMetricFamily("tenant_spend_limit", "What it may spend in a day", labels=labels)
+    for tenant, amount in sorted(spends.by_tenant().items()):
+        spent.add_metric([tenant, spends.limits.currency], float(amount))
+        if (limit := spends.limits.of_tenant(tenant)) is not None:
+            limits.add_metric([tenant, spends.limits.currency], float(limit))
+    yield from (spent, limits)
 
 
 def _of_replicas(replicas: Sequence[AgentStatus]) -> Iterator[Metric]:
@@ -201,8 +214,9 @@ class Metrics:
         connections: Connections,
         refused: Callable[[], Mapping[str, int]],
         contexts: Mapping[ContextStatus, int] | None = None,
+        spends: DailySpends | None = None,
     ) -> None:
-        """`contexts` counts answers of the context service; it is None where none is asked."""
+        """`contexts` counts answers of the context service; it is None where none is asked, `spends` without limits."""
         registry = self.registry = CollectorRegistry()
         self.requests = Counter(
             "gateway_requests", "Requests answered", ["method", "route", "status"], registry=registry
@@ -220,6 +234,8 @@ class Metrics:
         registry.register(_Collected(partial(_of_refusals, refused)))
         if contexts is not None:
             registry.register(_Collected(partial(_of_contexts, contexts)))
+        if spends is not None:
+            registry.register(_Collected(partial(_of_spends, spends)))
 
     def exposition(
         self,

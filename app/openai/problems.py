@@ -24,7 +24,7 @@ CHAT_STATUSES: Mapping[str, tuple[int, str]] = {
     "no_verdict": (502, "The deliberation failed"),
     "deadline_exceeded": (504, "The deliberation's deadline passed"),
 }
-# A retry would pay for the deliberation again, or meet the same conflict.
+# A retry would pay for the deliberation again, or meet the same conflict; after `spend_exhausted` it comes too soon.
 _NOT_TO_BE_RETRIED = (409, 502, 504)
 # OpenAI's code for pydantic's or the gateway's; other codes stay.
 _CODES: Mapping[str, str] = {
@@ -35,6 +35,7 @@ _CODES: Mapping[str, str] = {
     **{bound: "invalid_value" for bound in ("string_too_short", "string_too_long", "too_short", "too_long")},
     "unauthenticated": "invalid_api_key",
     "rate_limited": "rate_limit_exceeded",
+    "spend_exhausted": "insufficient_quota",
     **{kind: "invalid_value" for kind in ("literal_error", "string_pattern_mismatch", "int_from_float", "blank")},
 }
 
@@ -100,7 +101,7 @@ def _openai_error(answer: ErrorAnswer) -> tuple[int, OpenAIError]:
 def _render(request: Request, answer: ErrorAnswer) -> Response:
     status, error = _openai_error(answer)
     sent = {"Cache-Control": "no-store", **answer.headers}
-    if status in _NOT_TO_BE_RETRIED:
+    if status in _NOT_TO_BE_RETRIED or answer.code == "spend_exhausted":
         sent["X-Should-Retry"] = "false"  # OpenAI's clients check it before they retry
     return Response(dump(error), status, sent, "application/json")
 

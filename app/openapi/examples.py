@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from decimal import Decimal
 from functools import cache
 from typing import Any
 
@@ -37,6 +38,7 @@ from app.api.webhook_payloads import delivery_id
 from app.catalog.entries import ListFilter
 from app.catalog.index import Catalog
 from app.catalog.projection import resource, summary
+from app.deliberation.calls import UsageCost
 from app.deliberation.facts import CancelRequested
 from app.deliberation.fold import State, apply
 from app.deliberation.ports import Record
@@ -150,6 +152,8 @@ def _figures() -> Figures:
         timeout=0,
         seconds=Durations(mean=14.2, p50=13.9, p95=16.1, p99=16.1),
         tokens=Tokens(prompt_tokens=39_120, completion_tokens=9_870, cached_tokens=24_512),
+        cost=UsageCost(amount=Decimal("0.018362"), currency="USD"),
+        other_costs=(),
         agreement=0.71,
         degraded_share=0.0,
     )

@@ -26,6 +26,8 @@ APPROVED = "planning.plan.approved"
 REJECTED = "planning.plan.rejected"
 RECEIVED_CHARS_MAX = 4_096
 ARCHIVE_RETRY_S = 5.0
+# A tenant that has spent what it may in a day waits until midnight, but an operator may raise the limit before.
+DELAY_MAX_S = 300
 
 log = structlog.get_logger(__name__)
 
@@ -58,13 +60,17 @@ class PlanConsumer:
         return {} if hydrator is None else hydrator.counts
 
     async def take(self, event: Record) -> None:
-        """Work off one event. Raises ItemDeferred while the queue is full, and JournalUnavailable."""
+        """Work off one event.
+
+        Raises ItemDeferred while the queue is full or the tenant may spend no more, and JournalUnavailable.
+        """
         try:
             await (self._approve(event) if event.subject == APPROVED else self._transit(event))
         except QueueFull as full:
             self.counts["delayed"] += 1
-            log.info("plan_delayed", sequence=event.sequence, delay_s=full.retry_after_s, reason=str(full))
-            raise ItemDeferred(full.retry_after_s) from full
+            delay_s = min(full.retry_after_s, DELAY_MAX_S)
+            log.info("plan_delayed", sequence=event.sequence, delay_s=delay_s, reason=str(full))
+            raise ItemDeferred(delay_s) from full
         except ArchiveUnavailable as exc:
             log.warning("plan_delayed", sequence=event.sequence, delay_s=ARCHIVE_RETRY_S, reason=str(exc))
             raise ItemDeferred(ARCHIVE_RETRY_S) from exc

@@ -9,6 +9,7 @@ from typing import Any
 import structlog
 
 from app.admission.backlog import Backlog
+from app.admission.spends import DailySpends, SpendLimits
 from app.archive.database.connection import Database
 from app.archive.database.store import Store
 from app.catalog.index import Catalog
@@ -49,33 +50,40 @@ async def figures(journal: JetStreamJournal, consumer: PlanConsumer) -> dict[str
 async def consumer_of(settings: PlanningSettings) -> AsyncGenerator[tuple[JetStreamJournal, PlanConsumer]]:
     """A connected consumer that knows the backlog. Waits for the log without a limit.
 
-    Raises JournalUnavailable if the log refuses the connection, InvalidRequest for unreadable roles.
+    Raises JournalUnavailable if the log refuses the connection, InvalidRequest for unreadable roles, and for a limit of
+    spends where an engine lacks prices.
     """
     clock, url = SystemClock(), settings.database_url
     journal = JetStreamJournal(settings.nats_url, name="planning", seal=LogSeal.of_file(settings.log_key_file))
     database = None if url is None else Database(url.get_secret_value())
     backlog = Backlog(clock, settings.queue_depth_max, {}, settings.tenant_in_flight_max)
     catalog = Catalog(clock, backlog, retention_s=settings.retention_s)
+    roles = read_roles(settings.roles_file)
+    limits = SpendLimits.of(settings.spend_per_day, settings.spends_per_day, roles)
+    spends = None if limits is None else DailySpends(clock, limits)
     deliberations = Deliberations(
         journal,
         clock,
         catalog,
-        read_roles(settings.roles_file),
+        roles,
         STRATEGIES,
         kept_s=lambda _: settings.retention_s,
         timeout_s=settings.deliberation_timeout_s,
         draining=lambda: False,
         archive=None if database is None else Store(database),
         context=ContextHydrator(journal, settings.context_timeout_s) if settings.context else None,
+        spends=spends,
     )
     try:
         await journal.open()
         async with asyncio.TaskGroup() as group:
-            following = group.create_task(catalog.follow(journal))
-            while not catalog.caught_up:  # noqa: ASYNC110 -- once, for the time of reading unfinished work
+            following = [group.create_task(each.follow(journal)) for each in (catalog, spends) if each is not None]
+            # Once, for the time of reading unfinished work and the spends of the day.
+            while not catalog.caught_up or not (spends is None or spends.caught_up):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
             yield journal, PlanConsumer(journal, Plans(deliberations, settings.plan_roles), settings.planning_tenants)
-            following.cancel()
+            for each in following:
+                each.cancel()
     finally:
         await journal.close()
         if database is not None:

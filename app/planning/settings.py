@@ -8,12 +8,20 @@ from pydantic_settings import NoDecode
 
 from app.deliberation.specification import TIMEOUT_S_MAX, Token
 from app.log.stream_settings import DAY_S, RETENTION_S_MAX, RETENTION_S_MIN
-from app.settings import DATABASE_URL_DESCRIPTION, LOG_KEY_DESCRIPTION, ContextRules, PlanRules, listed, setting
+from app.settings import (
+    DATABASE_URL_DESCRIPTION,
+    LOG_KEY_DESCRIPTION,
+    ContextRules,
+    PlanRules,
+    SpendRules,
+    listed,
+    setting,
+)
 
 Tenants = Annotated[tuple[Token, ...], NoDecode, BeforeValidator(listed), Field(min_length=1)]
 
 
-class PlanningSettings(PlanRules, ContextRules):
+class PlanningSettings(PlanRules, ContextRules, SpendRules):
     """Each setting has a description, a unit, limits and an environment variable. Bounds are those of the gateways."""
 
     nats_url: str = setting(

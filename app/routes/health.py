@@ -150,6 +150,9 @@ async def _faults(gateway: Gateway) -> list[FieldProblem]:
     keyring = gateway["access"].keyring
     if keyring is not None and not keyring.caught_up:
         faults.append(_missing("keys", "The keys have not been read", "Wait."))
+    spends = gateway["deliberations"].spends
+    if spends is not None and not spends.caught_up:
+        faults.append(_missing("spends", "The spends of the day have not been read", "Wait."))
     replies = await gateway["journal"].inquire("control.coordinator", timeout_s=INQUIRY_TIMEOUT_S)
     if not replies:
         remedy = "Deploy the coordinator; accepted deliberations wait in the log."
@@ -187,12 +190,13 @@ async def get_readiness(gateway: InGateway) -> Response:
         raise NotReady(f"Not ready: {', '.join(dict.fromkeys(fault.pointer for fault in faults))}", faults)
     access = gateway["access"]
     keys = () if access.development else ("keys",)
+    spends = () if gateway["deliberations"].spends is None else ("spends",)
     webhooks = ("webhooks",) if gateway["settings"].webhooks and not sending.result() else ()
     archive = () if gateway["deliberations"].archive is None or archiving.result() else ("archive",)
     plans = ("planning",) if gateway["settings"].planning and not planning.result() else ()
     ready = Ready(
         mode="development" if access.development else "keys",
-        checks=("journal", "streams", "catalog", *keys, "coordinator", *webhooks, *archive, *plans),
+        checks=("journal", "streams", "catalog", *keys, *spends, "coordinator", *webhooks, *archive, *plans),
         degraded=(*sending.result(), *archiving.result(), *planning.result(), *reaching.result()),
     )
     return Response(dump(ready), headers=_NO_STORE, media_type="application/json")

@@ -49,7 +49,7 @@ def _period(query: StatsQuery, now: datetime) -> tuple[datetime, datetime | None
 
 @router.get(
     "/stats",
-    summary="Counts, durations, tokens and wins",
+    summary="Counts, durations, tokens, costs and wins",
     responses={200: answer("Of the archived deliberations of a period", model=Stats), **problems(422, 503)},
 )
 async def get_stats(gateway: InGateway, caller: OfCaller, query: Annotated[StatsQuery, Query()]) -> Response:
@@ -63,4 +63,5 @@ async def get_stats(gateway: InGateway, caller: OfCaller, query: Annotated[Stats
     since, until = _period(query, now)
     tenant = None if query.by == "tenant" else caller.tenant
     stats = await gateway["lists"].stats(StatsFilter(tenant, since, until, now, query.by))
+    stats = stats.model_copy(update={"spend": gateway["deliberations"].spend(caller.tenant)})
     return Response(dump(stats), headers={"Cache-Control": "no-store"}, media_type="application/json")

@@ -45,6 +45,7 @@ def deliberation(draw: random.Random, number: int, at: datetime) -> list[Measure
     measured = {"status": "completed", "duration": measures.duration_class(took_us), "took_us": took_us}
     amounts = {"number": 1, "decided": 1, "agreeing": 1, "agreement_ppm": 500_000, "degraded": 0}
     tokens = {"prompt_tokens": 12_000, "cached_tokens": 8_000, "completion_tokens": 3_000}
+    cost = {"currency": "USD", "cost_millionths": 9_000, "unpriced_calls": 0}
     common = {
         "tenant": f"t{number % TENANTS}",
         "id": f"{number:0{ID_CHARS}d}",
@@ -53,6 +54,7 @@ def deliberation(draw: random.Random, number: int, at: datetime) -> list[Measure
         **measured,
         **amounts,
         **tokens,
+        **cost,
     }
     chosen = [NAMES[draw.randrange(4)], *NAMES[4:]]
     return [{**common, "kind": kind, "name": name} for kind, name in chosen]

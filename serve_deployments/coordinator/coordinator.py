@@ -12,6 +12,7 @@ from typing import Any, assert_never
 
 import structlog
 
+from app.admission.spends import record_spend
 from app.deliberation.announcements import announcement, recorded_responses
 from app.deliberation.calls import Call
 from app.deliberation.driver import next_moment, waits_for_calls
@@ -207,6 +208,8 @@ class CoordinatorReplica:
             # The log itself is damaged: an end without costs can still be written.
             fact = Failed(deliberation_id=work.deliberation_id, ts=now, problem=problem_of(error))
         work.enter(Life.ENDING)
+        if known is not None:
+            await record_spend(self._journal, work.tenant, known, fact.ts)
         appended = await self._journal.append(work.tenant, fact)
         log.error(
             "deliberation_failed", deliberation_id=work.deliberation_id, code=error.code, created=appended.created
@@ -249,6 +252,8 @@ class CoordinatorReplica:
                     await self._facts.load(work)
                 case Finish(fact):
                     work.enter(Life.ENDING)
+                    # Before the end: who has read the end finds the cost counted.
+                    await record_spend(self._journal, work.tenant, work.state, fact.ts)
                     await self._facts.append(work, fact)
                 case _:
                     assert_never(decision)

@@ -4,6 +4,7 @@ from tests.mutants.guard import Guard
 
 AGENT = "tests/integration/agent/test_agent_replica.py::"
 BACKLOG = "tests/components/admission/test_backlog.py::"
+SPENDS = "tests/components/admission/test_spends.py::"
 CIRCUIT = "tests/components/engine/test_limits.py::"
 
 OVERLOAD = (
@@ -34,6 +35,42 @@ OVERLOAD = (
         "        if tenant is not None:\n",
         "        if False:\n",
         f"{BACKLOG}test_a_tenant_that_has_much_in_flight_leaves_room_for_the_others",
+    ),
+    Guard(
+        "no tenant spends more in a day than it may",
+        "app/lifecycle/deliberations.py",
+        "            self.spends.check(tenant, request.budget.max_cost, self._ceilings(tenant))\n",
+        "            pass\n",
+        "tests/components/access/test_spends.py::test_a_refusal_asks_no_context_service",
+    ),
+    Guard(
+        "each spend counts once",
+        "app/admission/spends.py",
+        "        if record.sequence <= sums.complete_to or record.sequence in sums.above:\n",
+        "        if False:\n",
+        f"{SPENDS}test_records_heard_and_read_in_any_order_count_once",
+    ),
+    Guard(
+        "a ceiling that is being written is reserved",
+        "app/admission/spends.py",
+        "            self._written[key] = max_cost\n",
+        "            pass\n",
+        f"{SPENDS}test_what_runs_counts_with_its_ceiling_and_is_reserved_while_it_is_written",
+    ),
+    Guard(
+        "nothing is accepted before the spends of the day were read",
+        "app/admission/spends.py",
+        "        if not self.caught_up:\n",
+        "        if False:\n",
+        f"{SPENDS}test_nothing_is_accepted_before_the_day_was_read_where_there_is_a_limit",
+    ),
+    Guard(
+        "a spend is recorded before the end",
+        "serve_deployments/coordinator/coordinator.py",
+        "                    await record_spend(self._journal, work.tenant, work.state, fact.ts)\n",
+        "",
+        "tests/integration/coordinator/test_spends.py::"
+        "test_a_coordinator_that_ends_again_what_was_counted_counts_it_once",
     ),
     Guard(
         "what could not begin in time is refused",

@@ -41,7 +41,7 @@ def duration_class(took_us: int) -> int:
 def measures_of(tenant: str, state: State) -> Iterator[Measure]:
     """The rows of an ended deliberation: its strategy, and the roles and models that took part.
 
-    Amounts are those of the deliberation, but for `won`, and for the tokens, which are those of the role or model.
+    Amounts are those of the deliberation, but for `won`, and for tokens and cost, which are those of the role or model.
     """
     end, created_us = state.end, microseconds(state.accepted.ts)
     assert end is not None, "only what has ended is measured"
@@ -64,7 +64,7 @@ def measures_of(tenant: str, state: State) -> Iterator[Measure]:
     role, model = winner_of(state)
     winners = {("role", _name(role or "")), ("model", _name(model or ""))}
     for (kind, name), spent in _spent(state).items():
-        yield {**common, "kind": kind, "name": name, "won": int((kind, name) in winners), **_tokens(spent)}
+        yield {**common, "kind": kind, "name": name, "won": int((kind, name) in winners), **_usage(spent)}
 
 
 def _name(text: str) -> str:
@@ -84,8 +84,15 @@ def _spent(state: State) -> dict[tuple[str, str], list[Usage]]:
     return spent
 
 
-def _tokens(spent: Sequence[Usage]) -> dict[str, int]:
-    return {name: min(max(0, sum(getattr(each, name) for each in spent)), _AMOUNT_MAX) for name in _TOKENS}
+def _usage(spent: Sequence[Usage]) -> Measure:
+    total = sum(spent, Usage())
+    cost, calls = total.cost, max(0, total.calls)
+    return {
+        **{name: min(max(0, getattr(total, name)), _AMOUNT_MAX) for name in _TOKENS},
+        "currency": "" if cost is None else cost.currency,
+        "cost_millionths": 0 if cost is None else min(cost.millionths, _AMOUNT_MAX),
+        "unpriced_calls": min(calls if cost is None else cost.unpriced_calls, _AMOUNT_MAX),
+    }
 
 
 async def replace(
@@ -119,7 +126,8 @@ def _add(changes: Sums, rows: Iterable[Mapping[Any, Any]], sign: int) -> None:
     for row in rows:
         for width_us in WIDTHS_US:
             begin_us = row["created_us"] - row["created_us"] % width_us
-            key = (row["kind"], width_us, row["tenant"], begin_us, row["name"], row["status"], row["duration"])
+            named = {**row, "width_us": width_us, "begin_us": begin_us}
+            key = tuple(named[name] for name in ROLLUP_KEY)
             amounts = changes.setdefault(key, [0] * len(AMOUNTS))
             for place, name in enumerate(AMOUNTS):
                 amounts[place] += sign * row[name]

@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from decimal import Decimal
 from math import ceil
 from typing import Any
 
@@ -14,6 +15,7 @@ from app.api.schemas import Durations, Figures, GroupFigures, Stats, StatsGroup,
 from app.archive.database.measures import DAY_US, MILLION, WIDTHS_US
 from app.archive.database.rows import instant, microseconds
 from app.archive.database.tables import AMOUNTS, measures, rollups
+from app.deliberation.calls import Money, UsageCost
 from app.deliberation.facts import TERMINAL_STATUS
 
 # A whole number of days, after the last time that a request can name.
@@ -50,6 +52,8 @@ class _Sum:
     amounts: Counter[str] = field(default_factory=Counter[str])
     numbers: Counter[str] = field(default_factory=Counter[str])
     durations: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
+    # The number of deliberations by currency, and what they cost in millionths.
+    costs: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
 
     def add(self, row: Any) -> None:  # noqa: ANN401 -- a row of `_selection`
         amounts = {name: int(getattr(row, name)) for name in AMOUNTS}
@@ -58,6 +62,9 @@ class _Sum:
         if row.status == "completed":
             number, took_us = self.durations.get(row.duration, (0, 0))
             self.durations[row.duration] = number + amounts["number"], took_us + amounts["took_us"]
+        if row.currency:
+            number, millionths = self.costs.get(row.currency, (0, 0))
+            self.costs[row.currency] = number + amounts["number"], millionths + amounts["cost_millionths"]
 
     def _percentile(self, share: float) -> float | None:
         """The mean of the class in which the nearest rank is."""
@@ -68,9 +75,18 @@ class _Sum:
                 return took_us / number / MILLION
         return None
 
+    def _costs(self) -> tuple[UsageCost | None, tuple[Money, ...]]:
+        """The sum in the currency of the most deliberations, and those in others."""
+        found = sorted(self.costs.items(), key=lambda each: (-each[1][0], each[0]))
+        sums = [Money(amount=Decimal(cost).scaleb(-6), currency=currency) for currency, (_, cost) in found]
+        if not sums:
+            return None, ()
+        return UsageCost(**dict(sums[0]), unpriced_calls=self.amounts["unpriced_calls"]), tuple(sums[1:])
+
     def figures(self, active: int) -> Figures:
         """The figures for clients."""
         amounts, ended, completed = self.amounts, self.amounts["number"], self.numbers["completed"]
+        cost, other_costs = self._costs()
         return Figures(
             total=ended + active,
             active=active,
@@ -82,6 +98,8 @@ class _Sum:
                 p99=self._percentile(0.99),
             ),
             tokens=Tokens(**{name: amounts[name] for name in Tokens.model_fields}),
+            cost=cost,
+            other_costs=other_costs,
             agreement=amounts["agreement_ppm"] / amounts["agreeing"] / MILLION if amounts["agreeing"] else None,
             degraded_share=amounts["degraded"] / ended if ended else None,
         )
@@ -112,11 +130,11 @@ async def statistics(connection: AsyncConnection, asked: StatsFilter, active: Co
 
 
 def _selection(asked: StatsFilter, kind: str, by: StatsGroup | None) -> Select[Any]:
-    """The sums of a kind by group, status and class of duration."""
+    """The sums of a kind by group, status, class of duration and currency."""
     until_us = _LATEST_US if asked.until is None else microseconds(asked.until)
     parts = union_all(*_parts(asked, kind, microseconds(asked.since), until_us)).subquery().c
     groups: dict[StatsGroup | None, Any] = {"day": parts.day, "tenant": parts.tenant.label("name")}
-    key = [parts.status, parts.duration, *(() if by is None else (groups.get(by, parts.name),))]
+    key = [parts.status, parts.duration, parts.currency, *(() if by is None else (groups.get(by, parts.name),))]
     return select(*key, *(func.sum(parts[name]).label(name) for name in AMOUNTS)).group_by(*key)
 
 
@@ -145,6 +163,6 @@ def _parts(
 
 
 def _chosen(table: Table, at_us: ColumnElement[int], asked: StatsFilter, kind: str) -> Select[Any]:
-    columns = [table.c[name] for name in ("tenant", "name", "status", "duration", *AMOUNTS)]
+    columns = [table.c[name] for name in ("tenant", "name", "status", "duration", "currency", *AMOUNTS)]
     chosen = select((at_us // DAY_US).label("day"), *columns).where(table.c.kind == kind)
     return chosen if asked.tenant is None else chosen.where(table.c.tenant == asked.tenant)

@@ -23,7 +23,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import TSVECTOR
 
-REVISION = "0005"
+REVISION = "0006"
 """The migration that this code needs."""
 SEQUENCE_BITS = 44
 NAME_CHARS_MAX = 200
@@ -101,10 +101,10 @@ texts = Table(
 
 AMOUNTS = (
     *("number", "took_us", "decided", "won", "agreeing", "agreement_ppm", "degraded"),
-    *("prompt_tokens", "cached_tokens", "completion_tokens"),
+    *("prompt_tokens", "cached_tokens", "completion_tokens", "cost_millionths", "unpriced_calls"),
 )
 """What statistics sum, see `measures.measures_of`."""
-ROLLUP_KEY = ("kind", "width_us", "tenant", "begin_us", "name", "status", "duration")
+ROLLUP_KEY = ("kind", "width_us", "tenant", "begin_us", "name", "status", "duration", "currency")
 """The key of `rollups`, in the order of its index."""
 
 
@@ -116,6 +116,8 @@ def _group() -> Iterator[Column[Any]]:
     yield Column("status", String(16), nullable=False)
     # See `measures.duration_class`.
     yield Column("duration", Integer, nullable=False)
+    # Of the cost; empty where no call has a price. Amounts of two currencies have no sum.
+    yield Column("currency", String(3), nullable=False)
 
 
 def _amounts() -> Iterator[Column[Any]]:

@@ -253,7 +253,7 @@ def _planning(layout: Layout, needs: tuple[str, ...]) -> Child:
         _process(layout, "planning", needs, DATABASE_URL=layout.database_url),
         stop_within_s=5.0,
         detail="takes plans of `planning.plan.approved`",
-        hint="check the PLANNING_… and PLAN_ROLES_… variables in the environment",
+        hint="check the PLANNING_…, PLAN_ROLES_… and SPEND… variables in the environment",
     )
 
 

@@ -26,6 +26,7 @@ from app.deliberation.roles import (
     EngineSpec,
     Role,
     api_key,
+    currency_of,
     engines_of,
     parse_roles,
     roles_over_nats,
@@ -241,6 +242,8 @@ def _roles(path: Path) -> tuple[Mapping[str, Role], tuple[str, ...]]:
     """
     try:
         roles = parse_roles(yaml.safe_load(path.read_text(encoding="utf-8")), str(path))
+        for setting in filter(os.environ.get, ("SPEND_PER_DAY", "SPENDS_PER_DAY")):
+            currency_of(roles, setting)
         engines = list(engines_of(roles))
         if os.environ.get(DEFAULT_KEY_VARIABLE):
             engines.append(EngineSpec(url="http://default", api_key_env=DEFAULT_KEY_VARIABLE))

@@ -1,23 +1,26 @@
 import io
 import json
 from datetime import timedelta
+from decimal import Decimal
 from functools import cache
 
 import pytest
 from rich.console import Console, RenderableType
 
-from app.api.schemas import Deliberation
+from app.api.schemas import Deliberation, Durations, Figures, GroupFigures, Spend, Stats, Tokens, Wins
 from app.cli.exits import CommandError, Exit, FieldFault, exit_of, print_error
+from app.cli.render.figures import spend_text, stats_text
 from app.cli.render.lanes import CouncilView
 from app.cli.render.lines import event_line
 from app.cli.render.panels import picture, seconds
 from app.cli.render.ranking import cost_text, deliberation_report, tally_table, votes_text
 from app.cli.render.transcript import transcript
-from app.deliberation.calls import Call
+from app.deliberation.calls import Call, Money, UsageCost
 from app.deliberation.facts import DEGRADED_REASONS, CallFinished, Fact, FactProblem, StageOpened, Tally
 from app.deliberation.specification import Budget
 from app.deliberation.strategies import STRATEGIES
 from tests.components.cli.council_run import Council, Script, answer_text, council_of, specification
+from tests.story import NOW
 
 
 def shown(content: RenderableType, width: int = 100, height: int = 30) -> str:
@@ -305,3 +308,69 @@ def test_a_line_shows_the_seconds_since_acceptance(council: Council) -> None:
     opened = council.events[1].model_copy(update={"ts": council.events[0].ts + timedelta(seconds=3)})
     line = event_line(opened, council.events[0].ts)
     assert line is not None and line.startswith("   3.0 s  stage 1")
+
+
+def figures_of(cost: UsageCost | None, *others: Money) -> Figures:
+    return Figures(
+        total=1_234,
+        active=1,
+        completed=1_233,
+        failed=0,
+        cancelled=0,
+        timeout=0,
+        seconds=Durations(mean=14.2, p50=13.9, p95=16.1, p99=16.1),
+        tokens=Tokens(prompt_tokens=39_120_000, completion_tokens=9_870, cached_tokens=24_512),
+        cost=cost,
+        other_costs=others,
+        agreement=0.71,
+        degraded_share=0.0,
+    )
+
+
+def screen(total: Figures, *groups: Figures) -> str:
+    named = tuple(
+        GroupFigures(name=f"R{place}", wins=Wins(won=3, decided=3, rate=1.0), **dict(each))
+        for place, each in enumerate(groups)
+    )
+    period = {"from_": NOW - timedelta(days=30), "to": NOW}
+    return shown(stats_text(Stats(**period, by="role", groups=named, **dict(total))), width=80)
+
+
+def usd(amount: str, unpriced: int = 0) -> UsageCost:
+    return UsageCost(amount=Decimal(amount), currency="USD", unpriced_calls=unpriced)
+
+
+def test_groups_show_what_they_cost() -> None:
+    euros = Money(amount=Decimal("0.4"), currency="EUR")
+    other = UsageCost(amount=Decimal("0.000690"), currency="EUR")
+
+    lines = screen(
+        figures_of(usd("12345.6789", 3), euros),
+        figures_of(usd("12345.6789"), euros),
+        figures_of(other),
+        figures_of(None),
+    )
+
+    assert "12345.6789 USD, without 3 unpriced calls; 0.4 EUR" in lines and max(map(len, lines.splitlines())) <= 80
+    *_, header, first, second, third = lines.splitlines()
+    assert "cost USD" in header and "12,345.68+ " in first and " 0.00069 EUR " in second and " – " in third
+
+
+@pytest.mark.parametrize(
+    ("reserved", "text"),
+    [
+        ("0", "1.25 USD of 5 USD today; a new day begins at 2026-01-02 00:00 UTC"),
+        ("2", "1.25 USD of 5 USD today, and what runs may cost 2 USD; a new day begins at 2026-01-02 00:00 UTC"),
+    ],
+)
+def test_the_spend_of_the_day_is_one_sentence(reserved: str, text: str) -> None:
+    midnight = NOW.replace(hour=0, minute=0) + timedelta(days=1)
+    amounts = {"spent": Decimal("1.25"), "reserved": Decimal(reserved), "limit": Decimal(5)}
+    spend = Spend(**amounts, currency="USD", resets_at=midnight)
+
+    assert spend_text(spend) == text
+
+
+@pytest.mark.parametrize("groups", [(), (figures_of(None),)])
+def test_without_prices_no_cost_is_shown(groups: tuple[Figures, ...]) -> None:
+    assert "cost" not in screen(figures_of(None), *groups)

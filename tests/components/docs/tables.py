@@ -6,9 +6,9 @@ from typing import Any, cast
 
 from pydantic_settings import BaseSettings
 
-from app.settings import ArchiveRetention, ContextRules, PlanRules, WebhookRules
+from app.settings import ArchiveRetention, ContextRules, PlanRules, SpendRules, WebhookRules
 
-_SHARED_RULES = (WebhookRules, ArchiveRetention, PlanRules, ContextRules)
+_SHARED_RULES = (WebhookRules, ArchiveRetention, PlanRules, ContextRules, SpendRules)
 SHARED = {name for rules in _SHARED_RULES for name in rules.model_fields}
 ROOT = Path(__file__).parents[3]
 NEIGHBOURS = ROOT / "docs" / "neighbours.md"

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from decimal import Decimal
 from random import Random
 
 import pytest
@@ -19,7 +20,7 @@ from app.archive.database.statistics import StatsFilter
 from app.archive.database.store import Store
 from app.archive.database.tables import AMOUNTS, ROLLUP_KEY, measures, rollups
 from app.catalog.projection import state_of
-from app.deliberation.calls import Usage
+from app.deliberation.calls import Usage, UsageCost
 from app.deliberation.facts import Degraded, StrategyRef, Verdict, encode, prefix, suffix
 from app.deliberation.ports import Record
 from app.deliberation.specification import AgentSpec
@@ -40,8 +41,9 @@ def ended(
     model: str = "m-1",
     first: int = 1,
     degraded: bool = False,
+    costs: tuple[str | None, str | None] = (None, None),
 ) -> Written:
-    """A deliberation of a developer and a tester, who spend 10 and 5 tokens each time."""
+    """A deliberation of a developer and a tester, who spend 10 and 5 tokens each time; `costs` as `0.5 USD`."""
     story, moment = Story(id), at + timedelta(seconds=took_s)
     accepted = story.accepted().model_copy(update={"ts": at})
     agents = (AgentSpec(agent_id="dev-001", role="DEV"), AgentSpec(agent_id="dev-002", role="QA"))
@@ -50,8 +52,10 @@ def ended(
     )
     usage = Usage(prompt_tokens=10, cached_tokens=4, completion_tokens=5, calls=1)
     answers = [
-        story.finished(agent.agent_id).model_copy(update={"role": agent.role, "usage": usage, "model": named})
-        for agent, named in zip(agents, (model, "m-2"), strict=True)
+        story.finished(agent.agent_id).model_copy(
+            update={"role": agent.role, "usage": usage.model_copy(update={"cost": cost_of(cost)}), "model": named}
+        )
+        for agent, named, cost in zip(agents, (model, "m-2"), costs, strict=True)
     ]
     verdict = Verdict(
         winner=winner, content=None, ranking=(), margin=None, tie=winner is None, dissent=(), agreement=0.5,
@@ -66,6 +70,11 @@ def ended(
     state = state_of(records)
     assert state is not None
     return Written(tenant, id, at=at, state=state, records=records)
+
+
+def cost_of(text: str | None) -> UsageCost | None:
+    amount, _, currency = (text or "").partition(" ")
+    return UsageCost(amount=Decimal(amount), currency=currency) if text else None
 
 
 async def stats(
@@ -106,6 +115,51 @@ async def test_roles_and_models_have_their_own_tokens_and_wins(store: Store) -> 
         ("independent", 4, 80, None)
     ]
     assert [each.name for each in (*found["tenant"], *found["day"])] == ["acme", "2026-01-01"]
+
+
+async def test_costs_are_summed_exactly_and_roles_and_models_have_their_own(store: Store) -> None:
+    prices = [("0.000001 USD", "0.1 USD"), ("0.2 USD", None), (None, None), ("0 USD", "1000000 USD")]
+    await store.write(EPOCH, [ended(f"d{place}", costs=each, first=10 * place) for place, each in enumerate(prices)])
+
+    found = await stats(store, "role")
+    models = await stats(store, "model")
+
+    assert str(found.cost) == "1000000.300001 USD, without 3 unpriced calls" and found.other_costs == ()
+    assert [(each.name, str(each.cost)) for each in found.groups] == [
+        ("DEV", "0.200001 USD, without 1 unpriced call"),
+        ("QA", "1000000.1 USD, without 2 unpriced calls"),
+    ]
+    assert [str(each.cost) for each in models.groups] == [str(each.cost) for each in found.groups]
+    assert found.model_dump(mode="json")["cost"] == {
+        "amount": 1000000.300001,
+        "currency": "USD",
+        "unpriced_calls": 3,
+    }
+
+
+async def test_without_a_price_there_is_no_cost_and_a_free_engine_costs_nothing(store: Store) -> None:
+    await store.write(EPOCH, [ended("d1"), ended("d2", at=NOW + DAY, costs=("0 EUR", "0 EUR"), first=20)])
+
+    unpriced, free = (await stats(store, "day")).groups
+
+    assert unpriced.cost is None and str(free.cost) == "0 EUR"
+
+
+async def test_two_currencies_have_two_sums(store: Store, database_url: str) -> None:
+    costs = [("0.5 USD", "0.5 USD"), ("0.1 EUR", None), ("0.1 EUR", "0.2 EUR"), (None, None)]
+    await store.write(EPOCH, [ended(f"d{place}", costs=each, first=10 * place) for place, each in enumerate(costs)])
+
+    found = await stats(store, "role")
+    await store.delete("acme", "d1", AS_OF)
+
+    assert str(found.cost) == "0.4 EUR, without 3 unpriced calls"
+    assert [str(each) for each in found.other_costs] == ["1 USD"]
+    assert [(str(each.cost), [*map(str, each.other_costs)]) for each in found.groups] == [
+        ("0.2 EUR, without 1 unpriced call", ["0.5 USD"]),
+        ("0.2 EUR, without 2 unpriced calls", ["0.5 USD"]),
+    ]
+    assert str((await stats(store)).cost) == "0.3 EUR, without 2 unpriced calls"
+    assert await differing(database_url) == []
 
 
 async def test_a_period_is_exact_at_both_ends(store: Store) -> None:
@@ -202,7 +256,9 @@ async def test_what_an_engine_makes_up_stops_no_copy(store: Store) -> None:
     huge = ended("huge", first=900)
     assert huge.state is not None
     calls = {
-        id: each.model_copy(update={"usage": Usage(prompt_tokens=10**30, completion_tokens=-5)})
+        id: each.model_copy(
+            update={"usage": Usage(prompt_tokens=10**30, completion_tokens=-5, cost=cost_of(f"{10**24} USD"))}
+        )
         for id, each in huge.state.finished.items()
     }
     await store.write(EPOCH, [*written, replace(huge, state=replace(huge.state, finished=calls))])
@@ -216,13 +272,16 @@ async def test_what_an_engine_makes_up_stops_no_copy(store: Store) -> None:
         ("m-2", 5),
         ("mmm", 2),
     ]
+    assert found.cost is not None and found.cost.amount == Decimal(1 << 40) / 10**6
     assert found.tokens.prompt_tokens > 10**12 and found.tokens.completion_tokens == 4 * 10
 
 
 async def test_the_migration_counts_what_is_there_already(empty_url: str) -> None:
     await migrate(empty_url)
     database = await Database.connect(empty_url)
-    await Store(database).write(EPOCH, [ended("d1"), ended("d2", tenant="rival", took_s=5, first=20)])
+    await Store(database).write(
+        EPOCH, [ended("d1", costs=("1 USD", None)), ended("d2", tenant="rival", took_s=5, first=20)]
+    )
     expected = await sums(database)
     await database.close()
     await downgraded(empty_url)

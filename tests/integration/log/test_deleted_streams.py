@@ -4,10 +4,11 @@ import asyncio
 import base64
 import json
 import re
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
+from app.admission.spends import spend_subject
 from app.api.schemas import dump
 from app.deliberation.facts import CallDelta
 from app.lifecycle.context import ContextUpdated
@@ -93,6 +94,7 @@ async def test_delete_empties_what_the_architecture_says(own_nats_server: NatsSe
     await journal.publish_view("default", delta)
     asked = RedeliveryRequested(fact=f"deliberations.default.{id}.end", number=1, at=datetime.now(UTC))
     await journal.write(DeliveryKey("default", id, "dlv_1").subject(asked), dump(asked))
+    await journal.write(spend_subject(date(2026, 1, 1), "default", id), b'{"amount": 0.5, "currency": "USD"}')
     updated = ContextUpdated(tenant="default", story_id=STORY, task_id=id, version_hash="9f2c")
     await journal.publish("context.updated", dump(updated), "u1")
     await queue_task(journal, id)
@@ -116,7 +118,7 @@ async def test_delete_empties_what_the_architecture_says(own_nats_server: NatsSe
     ((subject, tombstone),) = left["DELIBERATIONS"]
     assert described["DELIBERATIONS"] == "the tombstone: id and time" and subject.endswith(f".{id}.deleted")
     assert json.loads(tombstone).keys() == {"type", "deliberation_id", "ts"}
-    for stream in ("WEBHOOKS", "PLANNING_EVENTS", "STORIES", "CONTEXT_EVENTS", "KEYS"):
+    for stream in ("WEBHOOKS", "PLANNING_EVENTS", "STORIES", "CONTEXT_EVENTS", "KEYS", "SPENDS"):
         assert left[stream] == before[stream], f"{stream} is not touched"
     holding = {stream for stream, messages in left.items() if any(TASK in payload for _, payload in messages)}
     assert holding == {"PLANNING_EVENTS"}

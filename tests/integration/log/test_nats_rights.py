@@ -8,6 +8,7 @@ import subprocess
 import uuid
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
+from datetime import date
 from pathlib import Path
 
 import httpx
@@ -19,6 +20,7 @@ from pydantic import SecretStr
 
 from app.access.keyring import Keyring
 from app.access.keys import SCOPES, Pepper, created, key_subject
+from app.admission.spends import spend_subject
 from app.api.schemas import dump
 from app.api.webhook_payloads import TERMINAL_EVENTS
 from app.archive.database.connection import Database
@@ -150,6 +152,11 @@ FORBIDDEN_TO_PUBLISH = [
     ("worker", "$JS.API.CONSUMER.MSG.NEXT.DELIBERATIONS.coordinator"),
     ("worker", "$JS.API.STREAM.MSG.DELETE.DELIBERATIONS"),
     ("worker", "$JS.API.STREAM.PURGE.AGENT_TASKS"),
+    ("worker", "spends.2026-01-01.default.x"),
+    ("gateway", "spends.2026-01-01.default.x"),
+    ("gateway", "$JS.API.STREAM.PURGE.SPENDS"),
+    ("gateway", "$JS.API.STREAM.MSG.DELETE.SPENDS"),
+    ("planning", "spends.2026-01-01.default.x"),
     ("streams", "deliberations.default.x.accepted"),
     ("streams", "$JS.API.STREAM.DELETE.DELIBERATIONS"),
     ("streams", "$JS.API.STREAM.UPDATE.DELIBERATIONS"),
@@ -293,6 +300,12 @@ async def test_every_user_may_do_its_own_work(port: int) -> None:
         await queue.working(delivered[0])
         await gateway.append("default", CancelRequested(deliberation_id=story.id, ts=NOW, reason="enough"))
         await agents.append("default", story.closed())
+        written = await agents.write(spend_subject(date(2026, 1, 1), "default", story.id), b"{}")
+        assert written.created and (await agents.write(written.record.subject, b"[]")).record == written.record
+        async with journal_of(port, "planning") as planning:
+            for reader in (gateway, planning):
+                assert [each async for each in reader.read("spends.2026-01-01.>", 0)] == [written.record]
+                await (await reader.subscribe(["spends.>"], lambda r: heard.append(r.subject))).close()
         await agents.append("default", story.completed())
         state = state_of(await agents.facts("default", story.id))
         assert state is not None

@@ -6,10 +6,13 @@ import os
 import random
 import signal
 from collections import Counter
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
+from app.admission.spends import spend_subject
 from app.deliberation.facts import Completed, TotalUsage
 from app.log.journal import JetStreamJournal
 from app.planning.plans import role_deliberation_id
@@ -127,6 +130,28 @@ async def test_a_full_queue_delays_a_plan_and_drops_none(
         await until_taken(journal)
 
     assert len(await acceptances(journal)) == 4 and consumer.counts["started"] == 2
+
+
+async def test_a_tenant_that_may_spend_no_more_delays_a_plan_and_drops_none(
+    journal: JetStreamJournal, own_nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.planning.consumer.DELAY_MAX_S", 1)
+    file = tmp_path / "roles.yaml"
+    prices = "{currency: USD, prompt: 1, completion: 1}"
+    roles = "".join(f"  {name}: {{persona: p, engines: [e]}}\n" for name in ("DEV", "QA"))
+    file.write_text(f"engines:\n  e: {{url: http://e, prices: {prices}}}\nroles:\n{roles}")
+    for day in (0, 1):
+        subject = spend_subject((datetime.now(UTC) + timedelta(days=day)).date(), "default", "d1")
+        await journal.write(subject, b'{"amount": 1, "currency": "USD"}')
+
+    async with taking(own_nats_server.url, roles_file=file, spend_per_day=Decimal(1)) as consumer:
+        await announce(journal, plan_event(1))
+        await until(lambda: consumer.counts["delayed"] > 1)
+        assert await acceptances(journal) == []
+    async with taking(own_nats_server.url, roles_file=file, spend_per_day=Decimal(2)) as consumer:
+        await until_taken(journal)
+
+    assert len(await acceptances(journal)) == 2 and consumer.counts["started"] == 1
 
 
 async def test_what_cannot_be_taken_is_rejected_by_name_and_the_next_plan_starts(

@@ -1,0 +1,188 @@
+"""The spend of a day: each record counts once, whatever is heard or read again, and a new day begins at 0."""
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from app.admission.spends import DailySpends, SpendLimits, record_spend, spend_subject
+from app.api.refusals import SpendExhausted
+from app.deliberation.calls import Usage, UsageCost
+from app.deliberation.errors import InvalidRequest, JournalUnavailable
+from app.deliberation.fold import State, fold
+from app.deliberation.roles import parse_roles
+from app.testing import FakeClock, InMemoryJournal
+from tests.story import NOW, Story
+
+LIMITS = SpendLimits("USD", Decimal(5), {"globex": Decimal(20)})
+PRICES = {"currency": "USD", "prompt": 1, "completion": 1}
+
+
+async def spend(journal: InMemoryJournal, id: str, amount: str, tenant: str = "acme", *, currency: str = "USD") -> None:
+    data = f'{{"amount": {amount}, "currency": "{currency}"}}'.encode()
+    await journal.write(spend_subject(NOW.date(), tenant, id), data)
+
+
+async def read(spends: DailySpends, journal: InMemoryJournal) -> None:
+    """Read the stored records once, as `follow` does at its start and each minute."""
+    await spends._read(journal)  # pyright: ignore[reportPrivateUsage]
+
+
+async def spends_of(journal: InMemoryJournal, clock: FakeClock | None = None) -> DailySpends:
+    found = DailySpends(clock or FakeClock(), LIMITS)
+    await read(found, journal)
+    return found
+
+
+def ended(*costs: UsageCost | None) -> State:
+    story = Story("d1")
+    agents = [f"dev-00{place}" for place in range(1, len(costs) + 1)]
+    answers = [
+        story.finished(agent).model_copy(update={"usage": Usage(calls=1, cost=cost)})
+        for agent, cost in zip(agents, costs, strict=True)
+    ]
+    state = fold(enumerate([story.accepted(), story.opened(), *answers], start=1))
+    assert state is not None
+    return state
+
+
+def usd(amount: str) -> UsageCost:
+    return UsageCost(amount=Decimal(amount), currency="USD")
+
+
+async def test_records_heard_and_read_in_any_order_count_once() -> None:
+    journal = InMemoryJournal()
+    for number in range(5):
+        await spend(journal, f"d{number}", "0.1")
+    spends = DailySpends(FakeClock(), LIMITS)
+
+    for record in (journal.records[4], *journal.records[1:3], journal.records[4]):
+        spends.apply(record)
+    assert spends.spent("acme") == Decimal("0.3")
+    await read(spends, journal)
+    await spend(journal, "d5", "0.000001")
+    for record in (journal.records[5], *journal.records):
+        spends.apply(record)
+    await read(spends, journal)
+
+    assert spends.spent("acme") == Decimal("0.500001") and spends.spent("globex") == 0
+    assert (await spends_of(journal)).spent("acme") == Decimal("0.500001"), "another gateway, or this one restarted"
+
+
+async def test_a_new_day_begins_at_nothing() -> None:
+    journal, clock = InMemoryJournal(), FakeClock()
+    await spend(journal, "d1", "5")
+    spends = await spends_of(journal, clock)
+    clock.advance(86_399)
+
+    with pytest.raises(SpendExhausted) as refused:
+        spends.check("acme", None, [])
+    clock.advance(1)
+    spends.check("acme", None, [])
+
+    assert refused.value.headers == {"Retry-After": "1"} and spends.spent("acme") == 0
+    await read(spends, journal)
+    assert spends.spent("acme") == 0
+
+
+async def test_another_log_and_another_currency_count_nothing_here() -> None:
+    journal = InMemoryJournal()
+    await spend(journal, "d1", "5")
+    await spend(journal, "d2", "7", currency="EUR")
+    spends = await spends_of(journal)
+    assert spends.spent("acme") == 5 and spends.by_tenant() == {"acme": 5}
+
+    replaced = InMemoryJournal(epoch="another")
+    await spend(replaced, "d9", "1")
+    await read(spends, replaced)
+
+    assert spends.spent("acme") == 1
+
+
+async def test_a_record_that_does_not_decode_is_skipped() -> None:
+    journal = InMemoryJournal()
+    await journal.write("spends.2026-01-01.acme.d1", b"no json")
+    await journal.write("spends.monday.acme.d2", b'{"amount": 1, "currency": "USD"}')
+    await spend(journal, "d3", "2")
+
+    assert (await spends_of(journal)).spent("acme") == 2
+
+
+async def test_what_runs_counts_with_its_ceiling_and_is_reserved_while_it_is_written() -> None:
+    journal = InMemoryJournal()
+    await spend(journal, "d1", "2")
+    spends = await spends_of(journal)
+
+    with spends.place(("acme", "d2"), Decimal(1), [Decimal("0.5")]):
+        found = spends.view("acme", [Decimal("0.5")])
+        assert found is not None and (found.reserved, found.left) == (Decimal("1.5"), Decimal("1.5"))
+        spends.check("acme", Decimal("1.5"), [Decimal("0.5")])
+        with pytest.raises(SpendExhausted) as refused:
+            spends.check("acme", Decimal("1.500001"), [Decimal("0.5")])
+        with pytest.raises(SpendExhausted) as full:
+            spends.check("acme", None, [Decimal(2)])
+        spends.check("globex", Decimal(20), [])
+    spends.check("acme", Decimal(3), [])
+
+    (fault,) = refused.value.errors
+    assert (fault.location, fault.pointer) == ("body", "/budget/max_cost") and "at most 1.5 USD" in fault.remedy
+    assert refused.value.retry_after_s == full.value.retry_after_s == 30, "what runs may end cheaper"
+    assert str(full.value) == "This tenant has spent 2 USD of 5 USD today in UTC, and what runs may cost 3 USD."
+
+
+async def test_nothing_is_accepted_before_the_day_was_read_where_there_is_a_limit() -> None:
+    unlimited = DailySpends(FakeClock(), SpendLimits("USD", None, {"globex": Decimal(1)}))
+    unlimited.check("acme", None, [])
+
+    with pytest.raises(JournalUnavailable, match="not been read"):
+        unlimited.check("globex", None, [])
+
+
+async def test_the_cost_of_all_calls_is_recorded_once() -> None:
+    journal = InMemoryJournal()
+    await record_spend(journal, "acme", ended(usd("0.5"), usd("0.25")), NOW)
+    await record_spend(journal, "acme", ended(usd("9")), NOW)
+
+    (record,) = journal.records
+    assert (record.subject, record.data) == ("spends.2026-01-01.acme.d1", b'{"amount":0.75,"currency":"USD"}')
+
+
+async def test_without_a_price_nothing_is_recorded() -> None:
+    journal = InMemoryJournal()
+    await record_spend(journal, "acme", ended(None, None), NOW)
+    assert journal.records == []
+
+
+def roles(*engines: dict[str, Any]) -> dict[str, Any]:
+    named = {f"e{place}": {"url": f"http://e{place}", **each} for place, each in enumerate(engines)}
+    return {"engines": named, "roles": {"DEV": {"persona": "p", "engines": list(named)}}}
+
+
+def test_limits_are_in_the_currency_of_the_prices() -> None:
+    declared = parse_roles(roles({"prices": PRICES}), "roles.yaml")
+    limits = SpendLimits.of(Decimal(5), {"globex": Decimal(20)}, declared)
+
+    assert limits is not None and limits.currency == "USD"
+    assert (limits.of_tenant("acme"), limits.of_tenant("globex")) == (5, 20)
+    assert SpendLimits.of(None, {}, declared) is None
+
+
+@pytest.mark.parametrize(
+    ("declared", "engine"),
+    [
+        (roles({"prices": PRICES}, {}), "asks e1 (http://e1), without prices"),
+        ({"roles": {"DEV": {"persona": "p"}}}, "asks the default engines, without prices"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("per_day", "by_tenant", "setting"),
+    [(Decimal(5), {}, "SPEND_PER_DAY"), (None, {"acme": Decimal(5)}, "SPENDS_PER_DAY")],
+)
+def test_an_engine_without_prices_is_refused_with_one_line(
+    declared: dict[str, Any], engine: str, per_day: Decimal | None, by_tenant: dict[str, Decimal], setting: str
+) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        SpendLimits.of(per_day, by_tenant, parse_roles(declared, "roles.yaml"))
+
+    assert str(refused.value).startswith(f"{setting}: role DEV {engine}. Declare `prices`")
+    assert f"or leave {setting} out." in str(refused.value) and "\n" not in str(refused.value)
