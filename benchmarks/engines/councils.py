@@ -36,7 +36,7 @@ from serve_deployments.engine.client import BeforeSending, Engines, EngineState
 from serve_deployments.engine.streamed_reply import StreamedReply
 from serve_deployments.engine.wire import EngineReply, Meter, OnText, request_body
 
-DEADLINE_S = 600.0
+DEADLINE_S = 1_800.0
 ATTEMPTS = 3
 CONNECTIONS = 1_024
 CHARS_PER_TOKEN = 4
@@ -142,6 +142,11 @@ class RecordedEngines(Engines):
         return reply
 
 
+def _patient(url: str) -> EngineSpec:
+    """An engine that may be silent for long, as one on a shared CPU is."""
+    return EngineSpec(url=url, idle_timeout_s=DEADLINE_S)
+
+
 class Product:
     """The agent replicas of the product, one for each role."""
 
@@ -149,7 +154,7 @@ class Product:
         self.figures = Figures()
         self.replicas: dict[str, AgentReplica] = {}
         for name in roles:
-            engines = RecordedEngines([EngineSpec(url=url) for url in urls], connections=CONNECTIONS)
+            engines = RecordedEngines([_patient(url) for url in urls], connections=CONNECTIONS)
             engines.figures = self.figures
             role = Role(persona=personas()[name], concurrency=CONNECTIONS)
             journal: Any = InMemoryJournal()

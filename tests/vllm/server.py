@@ -74,7 +74,7 @@ def vllm_server(log: Path, *, real: bool = False) -> Generator[Engine]:
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_CPU_KVCACHE_SPACE": "2" if real else "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else its worker has one core to itself, whatever else runs there
-        "OMP_NUM_THREADS": "2" if real else "1",
+        "OMP_NUM_THREADS": "1",
     }
     arguments = [word for option in options.items() for word in option] + flags
     model = str(real_model.model() if real else build.model())
