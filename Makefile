@@ -8,7 +8,7 @@ HAVE_SERVERS := { { ls /usr/lib/postgresql/*/bin/initdb || command -v initdb; } 
 	{ command -v redis-server || command -v valkey-server; }; } >/dev/null 2>&1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo up test walk test-unit coverage test-browser test-vllm test-engines test-sdk docs fuzz mutants lint format bench overload chaos attack sbom audit openapi lock clean
+.PHONY: help install demo up test walk test-unit coverage test-browser test-vllm test-weights test-engines test-sdk docs fuzz mutants lint format bench overload chaos attack sbom audit openapi lock clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -48,7 +48,11 @@ coverage: $(STAMP) ## Run the pure tests and hold the core's branch coverage at 
 
 test-vllm: $(STAMP) ## Build an environment with vLLM for CPU, and run the engine contract and a council against it
 	$(BIN)/python -m tests.vllm.build
-	$(BIN)/pytest -m "not engines" tests/vllm tests/engines/test_servers.py
+	$(BIN)/pytest -m "not engines and not weights" tests/vllm tests/engines/test_servers.py
+
+test-weights: $(STAMP) ## Build a weak real model (1 GB) for vLLM, and bring a vote and a council of it to their ends
+	$(BIN)/python -m tests.vllm.real_model
+	$(BIN)/pytest -m weights tests/vllm/test_council.py
 
 test-engines: $(STAMP) ## Build llama.cpp's server and LiteLLM's proxy, and run the engine contract against both
 	@command -v c++ >/dev/null || test "$$(id -u)" = 0 || { \

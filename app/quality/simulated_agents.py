@@ -25,7 +25,8 @@ _FENCED = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 _LETTERED = "Candidate "
-_OWN, _OWN_CODE = "Your answer", "Your program"
+_OWN_LETTER = re.compile(r"^Candidate ([A-Z]+) is your own earlier answer", re.MULTILINE)
+_OWN_CODE = "Your program"
 _GOOD, _BAD = 8, 3
 
 
@@ -156,10 +157,12 @@ class SimulatedAgents:
 
     def _turned(self, call: Call) -> str:
         """A debater's next answer: a candidate's, or its own."""
-        own, others = fenced(call)[_OWN], list(candidates(call).values())
+        others = candidates(call)
+        # The last one: a text may hold the same words.
+        own = others.pop(_OWN_LETTER.findall(call.messages[-1].content)[-1])
         if own == RIGHT:
-            return others[0] if chance("harm", call.seed) < self.model.harm else own
-        return RIGHT if RIGHT in others and chance("fix", call.seed) < self.model.fix else own
+            return next(iter(others.values())) if chance("harm", call.seed) < self.model.harm else own
+        return RIGHT if RIGHT in others.values() and chance("fix", call.seed) < self.model.fix else own
 
     def _choice(self, call: Call) -> str:
         """Chooses the first candidate with the most frequent answer."""

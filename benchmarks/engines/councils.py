@@ -7,9 +7,11 @@ of it: `benchmarks.bench` measures those.
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pydoc_data.topics import topics
 from random import Random
 from typing import Any, Protocol
 
@@ -24,7 +26,7 @@ from app.deliberation.facts import CallFinished, decode
 from app.deliberation.outputs import parse_output
 from app.deliberation.prompts.form import persona_section
 from app.deliberation.roles import EngineSpec, Role
-from app.deliberation.specification import AgentSpec, Sampling, Specification
+from app.deliberation.specification import AgentSpec, Evidence, Sampling, Specification
 from app.deliberation.strategies import STRATEGIES
 from app.quality.trials import finished
 from app.testing import InMemoryJournal
@@ -34,35 +36,57 @@ from serve_deployments.engine.client import BeforeSending, Engines, EngineState
 from serve_deployments.engine.streamed_reply import StreamedReply
 from serve_deployments.engine.wire import EngineReply, Meter, OnText, request_body
 
-DEADLINE_S = 600.0
+DEADLINE_S = 1_800.0
 ATTEMPTS = 3
 CONNECTIONS = 1_024
+CHARS_PER_TOKEN = 4
 
 
 @dataclass
 class Figures:
-    """What the engines reported. Only the first request of a call counts for prompts: a retry finds its own prompt."""
+    """What the engines reported. Only the first request of a call counts for prompts: a retry finds its own prompt.
 
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
+    Prompts and answers of councils that failed do not count: their last stages, which share most, are missing.
+    """
+
     ttft_s: list[float] = field(default_factory=list[float])
     retries: int = 0
-    councils: int = 0
     failed: int = 0
     elapsed_s: float = 0.0
+    by_council: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
+    ended: list[str] = field(default_factory=list[str])
+
+    @property
+    def councils(self) -> int:
+        """How many councils ended."""
+        return len(self.ended)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """The prompt tokens of the councils that ended."""
+        return self._total("prompt_tokens")
 
     @property
     def cached_share(self) -> float:
         """The share of prompt tokens that were in a cache; NaN when no engine reported any."""
-        return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else float("nan")
+        return self._total("cached_tokens") / self.prompt_tokens if self.prompt_tokens else float("nan")
 
-    def request(self, usage: dict[str, Any], ttft_s: float | None, *, first: bool) -> None:
+    @property
+    def answer_tokens(self) -> float:
+        """The mean length of an answer; NaN without any."""
+        requests = self._total("requests")
+        return self._total("completion_tokens") / requests if requests else float("nan")
+
+    def _total(self, name: str) -> int:
+        return sum(self.by_council[council][name] for council in self.ended if council in self.by_council)
+
+    def request(self, council: str, usage: dict[str, Any], ttft_s: float | None, *, first: bool) -> None:
         """Record a request that was answered."""
         if not first:
             self.retries += 1
             return
-        self.prompt_tokens += usage["prompt_tokens"]
-        self.cached_tokens += usage["cached_tokens"]
+        known = {name: usage.get(name) or 0 for name in ("prompt_tokens", "cached_tokens", "completion_tokens")}
+        self.by_council.setdefault(council, Counter()).update(known | {"requests": 1})
         if ttft_s is not None:
             self.ttft_s.append(ttft_s)
 
@@ -112,8 +136,15 @@ class RecordedEngines(Engines):
             priority=priority,
             before_sending=before_sending,
         )
-        self.figures.request(reply.usage.model_dump(), reply.ttft_s, first=trace.endswith(".1"))
+        self.figures.request(
+            trace.partition(".")[0], reply.usage.model_dump(), reply.ttft_s, first=trace.endswith(".1")
+        )
         return reply
+
+
+def _patient(url: str) -> EngineSpec:
+    """An engine that may be silent for long, as one on a shared CPU is."""
+    return EngineSpec(url=url, idle_timeout_s=DEADLINE_S)
 
 
 class Product:
@@ -123,7 +154,7 @@ class Product:
         self.figures = Figures()
         self.replicas: dict[str, AgentReplica] = {}
         for name in roles:
-            engines = RecordedEngines([EngineSpec(url=url) for url in urls], connections=CONNECTIONS)
+            engines = RecordedEngines([_patient(url) for url in urls], connections=CONNECTIONS)
             engines.figures = self.figures
             role = Role(persona=personas()[name], concurrency=CONNECTIONS)
             journal: Any = InMemoryJournal()
@@ -173,16 +204,17 @@ class Bare:
         self.client = httpx.AsyncClient(timeout=DEADLINE_S, limits=limits)
 
     async def answer(self, council: str, stage: int, calls: Sequence[Call]) -> dict[str, CallFinished]:
-        texts = await asyncio.gather(*map(self._text, calls))
+        texts = await asyncio.gather(*(self._text(council, call) for call in calls))
         return {call.call_id: finished(call, stage, text) for call, text in zip(calls, texts, strict=True)}
 
-    async def _text(self, call: Call) -> str | None:
+    async def _text(self, council: str, call: Call) -> str | None:
         *before, last = call.messages
         ending = last.model_copy(update={"content": last.content + persona_section(personas()[call.role])})
         call = call.model_copy(update={"messages": (*before, ending)})
         for attempt in range(1, ATTEMPTS + 1):
             seed = call.seed if attempt == 1 else call_seed(call.seed, call.call_id, attempt)
-            text = await self._stream(request_body(call, self.model, seed, stream=True), first=attempt == 1)
+            body = request_body(call, self.model, seed, stream=True)
+            text = await self._stream(council, body, first=attempt == 1)
             try:
                 parse_output(call.output, text)
             except InvalidOutput:
@@ -190,7 +222,7 @@ class Bare:
             return text
         return None
 
-    async def _stream(self, body: bytes, *, first: bool) -> str:
+    async def _stream(self, council: str, body: bytes, *, first: bool) -> str:
         url = f"{self.random.choice(self.urls)}/v1/chat/completions"
         began_s, ttft_s, text, usage = time.monotonic(), None, "", dict[str, Any]()
         headers = {"content-type": "application/json"}
@@ -206,17 +238,25 @@ class Bare:
                     ttft_s = time.monotonic() - began_s
                 text += piece
         details = usage.get("prompt_tokens_details") or {}
-        reported = {"prompt_tokens": usage["prompt_tokens"], "cached_tokens": details.get("cached_tokens") or 0}
-        self.figures.request(reported, ttft_s, first=first)
+        self.figures.request(council, usage | {"cached_tokens": details.get("cached_tokens")}, ttft_s, first=first)
         return text
 
     async def close(self) -> None:
         await self.client.aclose()
 
 
-def bounded(number: int, strategy: str, size: int, max_tokens: int) -> Specification:
+def evidence(number: int, tokens: int) -> Evidence:
+    """A text of about so many tokens, another one for each number: Python's own help, read on from another place."""
+    helped = "\n\n".join(topics.values())
+    start = number * 1_009 % (len(helped) - CHARS_PER_TOKEN * tokens)
+    return Evidence(id="e1", title="Notes", text=helped[start : start + CHARS_PER_TOKEN * tokens])
+
+
+def bounded(number: int, strategy: str, size: int, max_tokens: int, evidence_tokens: int = 0) -> Specification:
     """The specification of a council whose answers have at most so many tokens."""
     found = specification(number, strategy, size, ROLES[:size])
+    if evidence_tokens:
+        found = found.model_copy(update={"evidence": (evidence(number, evidence_tokens),)})
     agents: tuple[AgentSpec, ...] = tuple(
         agent.model_copy(update={"sampling": Sampling(max_tokens=max_tokens)}) for agent in found.agents
     )
@@ -225,17 +265,17 @@ def bounded(number: int, strategy: str, size: int, max_tokens: int) -> Specifica
 
 async def deliberate(side: Side, asked: Specification) -> None:
     """Run one council to its end, and count it."""
-    strategy = STRATEGIES[asked.strategy].run(asked)
+    strategy, council = STRATEGIES[asked.strategy].run(asked), f"d{asked.seed}"
     ask, stage = next(strategy), 1
     while True:
-        seen = await side.answer(f"d{asked.seed}", stage, ask.calls)
+        seen = await side.answer(council, stage, ask.calls)
         if sum(outcome.answered for outcome in seen.values()) < ask.quorum:
             side.figures.failed += 1
             return
         try:
             ask = strategy.send(Outcomes(seen))
         except StopIteration:
-            side.figures.councils += 1
+            side.figures.ended.append(council)
             return
         stage += 1
 

@@ -1,17 +1,21 @@
-"""A whole council through `deliberate up --engine-url`, answered by a real vLLM with random weights.
+"""Whole councils, answered by a real vLLM: through `deliberate up --engine-url`, and by agents over real weights.
 
-What it says is noise; what is asserted is the protocol, the structure and the accounting.
+What random weights say is noise, and what the real ones say is weak; what is asserted is the protocol, the structure
+and the accounting.
 """
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 
+from benchmarks.engines.councils import Product, bounded, run
+from benchmarks.prefix import ROLES
 from tests.e2e.conftest import start_up, stop_up
 from tests.vllm.protocol import Chat
-from tests.vllm.server import Engine
+from tests.vllm.server import Engine, vllm_server
 
 pytestmark = pytest.mark.vllm
 
@@ -58,3 +62,15 @@ def test_roles_say_that_no_simulator_answers(gateway: httpx.Client, vllm_engine:
     roles = gateway.get("/roles").raise_for_status().json()
     (dev,) = [role for role in roles["items"] if role["name"] == "DEV"]
     assert dev["live"]["simulated"] is False and dev["live"]["models"] == [vllm_engine.model]
+
+
+@pytest.mark.weights
+def test_real_weights_bring_a_vote_and_a_council_to_their_ends(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Of three each, one must end: texts of so weak a model run on until their tokens are spent."""
+    with vllm_server(tmp_path_factory.mktemp("vllm") / "vllm.log", real=True) as engine:
+        for strategy in ("vote", "council"):
+            asked = [bounded(number, strategy, 3, max_tokens=256) for number in (1, 2, 3)]
+            found = asyncio.run(run(Product([engine.url], ROLES[:3]), asked, at_once=3))
+            assert found.councils >= 1
+            assert found.cached_share > 0.3
+            assert 2 < found.answer_tokens < 256

@@ -66,6 +66,11 @@ def lettered(shown: Sequence[str]) -> dict[str, str]:
     return dict(zip(labels(len(shown)), shown, strict=True))
 
 
+def in_one_order(authors: Collection[str], seed: int) -> tuple[str, ...]:
+    """The authors in an order that is drawn for the deliberation, so that any two of them always stand alike."""
+    return tuple(_shuffled(authors, seed, "order"))
+
+
 def ring(agents: Collection[str], k: int, seed: int, round: int) -> dict[str, tuple[str, ...]]:
     """The authors that each agent criticises: `k` others on a seeded ring, so that each author gets `k` critics.
 

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from app.deliberation.answers import FORMS, OPTIONS, Normaliser, Options
 from app.deliberation.calls import Call
-from app.deliberation.choice.anonymity import lettered
+from app.deliberation.choice.anonymity import in_one_order, lettered
 from app.deliberation.choice.neighbours import neighbours
 from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.outputs import DebateTurn, Output
@@ -76,11 +76,12 @@ def _switched(run: StrategyRun, positions: Positions, reading: Mapping[str, Sequ
     specification = run.specification
     calls: list[Call] = []
     for speaker, others in reading.items():
-        own = positions.latest[speaker]
-        shown = {letter: positions.latest[other] for letter, other in lettered(others).items()}
+        authors = lettered(in_one_order((speaker, *others), specification.seed))
+        shown = {letter: positions.latest[author] for letter, author in authors.items()}
         texts = [(run.shown(letter, candidate), candidate.reasoning) for letter, candidate in shown.items()]
-        prompt = turn(specification, (own.text, own.reasoning, run.shown("", own).nonce), texts)
+        (own,) = (letter for letter, author in authors.items() if author == speaker)
         labelled = {letter: candidate.id for letter, candidate in shown.items()}
+        prompt = turn(specification, texts, own)
         calls.append(run.call(run.agent(speaker), prompt, Output(kind="turn"), labelled=labelled))
     stages_left = specification.rounds - round + 1
     quorum = min(specification.quorum, len(calls))
@@ -98,7 +99,7 @@ def _switched(run: StrategyRun, positions: Positions, reading: Mapping[str, Sequ
 
 DEBATE = StrategyDefinition(
     name="debate",
-    version=4,
+    version=5,
     summary="Draft; unless enough agree, dissenters read a few others and switch for an error; count first and final.",
     steps=("propose", "debate × R"),
     formula="N + dissenters of each round ≤ N(1+R); N when the drafts agree",

@@ -19,6 +19,7 @@ _FENCED = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _LABEL = re.compile(r"\bcandidate\s+([A-Z]{1,2})\b\W*$", re.IGNORECASE)
+_OWN = re.compile(r"^Candidate ([A-Z]{1,2}) is your own\b", re.MULTILINE)
 _FIX = re.compile(r"^[ \t]*\d+[.)]\s.*?(?:\bFix: *(.+))?$", re.MULTILINE)
 _FUNCTION = re.compile(r"\bdef\s+([A-Za-z_]\w*)\s*\(|(?<![\w.])([A-Za-z_]\w*)\(")
 _ENTRY_POINT = "solve"
@@ -68,9 +69,9 @@ class PromptReader:
 
     @cached_property
     def own(self) -> str:
-        """The writer's own text, or "" when the prompt shows none: with issues, the candidate that they are about."""
-        if any("issues" in heading for heading, _ in self._fenced):
-            return next(iter(self.candidates.values()), "")
+        """The writer's own text, or "" when the prompt shows none: the candidate that the prompt calls the writer's."""
+        if letters := _OWN.findall(self._text):
+            return self.candidates.get(letters[-1], "")
         return self._under("your ")
 
     @cached_property

