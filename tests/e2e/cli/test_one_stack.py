@@ -38,7 +38,9 @@ def deliberate(stack: Stack, tmp_path: Path) -> Run:
 
 
 def test_every_command_finds_the_stack_of_its_directory(deliberate: Run, stack: Stack, tmp_path: Path) -> None:
-    asked = deliberate("ask", TASK, "--agents", "2", "--webhook", "http://127.0.0.1:1/hook", "--json")
+    # With this seed a critic finds a major issue, so that there is a stage of revision.
+    hook = "http://127.0.0.1:1/hook"
+    asked = deliberate("ask", TASK, "--agents", "2", "--seed", "7", "--webhook", hook, "--json")
     assert asked.returncode == 0, asked.stderr
     id = json.loads(asked.stdout)["id"]
     status = deliberate("status")
