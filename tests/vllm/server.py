@@ -68,11 +68,12 @@ def vllm_server(log: Path, *, real: bool = False) -> Generator[Engine]:
         options |= REAL_OPTIONS
     flags = ["--enforce-eager", "--enable-prompt-tokens-details", "--enable-server-load-tracking"]
     if real:
-        flags.append("--no-enable-chunked-prefill")
+        # Of layers with a window vLLM keeps the last window alone: a prompt that parts earlier would find nothing.
+        flags += ["--no-enable-chunked-prefill", "--disable-hybrid-kv-cache-manager"]
     environment = {
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_CPU_KVCACHE_SPACE": "2" if real else "1",
+        "VLLM_CPU_KVCACHE_SPACE": "8" if real else "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else its worker has one core to itself, whatever else runs there
         "OMP_NUM_THREADS": "1",
     }
