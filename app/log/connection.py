@@ -1,19 +1,23 @@
 """The driver's errors and time-outs, shared by everything that uses the connection to NATS, and its credentials."""
 
+import asyncio
 import json
 import re
+from collections.abc import Awaitable
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import nats.errors
-from nats.aio.client import Client
+from nats.aio.client import DEFAULT_FLUSH_TIMEOUT, Client
+from nats.aio.msg import Msg
 
 from app.deliberation.errors import JournalUnavailable
 
 REQUEST_TIMEOUT_S = 2.5
+_Answer = TypeVar("_Answer")
 _SUBJECT_TOKEN = re.compile(r"[A-Za-z0-9_-]+")
 NATS_SCHEMES = ("nats", "tls", "ws", "wss")
 # nats-py raises these while the server is away, slow or lost. After any of them a write may or may not be stored.
@@ -39,8 +43,41 @@ def _header_name(raw: bytes) -> str | None:
     return name.decode("ascii") if name.isascii() and len(name.split()) == 1 else None
 
 
+async def _keep_cancellation(asking: Awaitable[_Answer]) -> _Answer:
+    """What it returns or raises, but CancelledError after a cancellation that came together with the answer.
+
+    nats-py awaits answers by `asyncio.wait_for`, which forgets such a cancellation before Python 3.12 (gh-86296).
+    """
+    task = asyncio.current_task()
+    assert task is not None, "requests are made by tasks"
+    before = task.cancelling()
+    try:
+        return await asking
+    finally:
+        if task.cancelling() > before:
+            raise asyncio.CancelledError
+
+
 class LogClient(Client):
-    """The client of nats-py, with headers read in a third of the time: names are known from earlier messages."""
+    """The client of nats-py, which never loses a cancellation.
+
+    Headers are read in a third of the time: names are known from earlier messages.
+    """
+
+    async def request(
+        self,
+        subject: str,
+        payload: bytes = b"",
+        timeout: float = 0.5,
+        old_style: bool = False,
+        headers: dict[str, Any] | None = None,
+    ) -> Msg:
+        """See `Client.request`."""
+        return await _keep_cancellation(super().request(subject, payload, timeout, old_style, headers))
+
+    async def flush(self, timeout: int = DEFAULT_FLUSH_TIMEOUT) -> None:
+        """See `Client.flush`."""
+        await _keep_cancellation(super().flush(timeout))
 
     @staticmethod
     def _parse_header_lines(raw: bytes) -> dict[str, str]:

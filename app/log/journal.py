@@ -24,7 +24,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from app.deliberation.announcements import AgentResponse, Announcement
-from app.deliberation.errors import JournalUnavailable
+from app.deliberation.errors import FactTooLarge, JournalUnavailable
 from app.deliberation.facts import (
     FACT_SUFFIXES,
     Accepted,
@@ -332,7 +332,11 @@ class JetStreamJournal:
             raise JournalUnavailable(f"the log cannot be reached: {exc!r}") from exc
         subject = f"orchestration.deliberation.{announced.status}"
         commit = {**batch, "Nats-Batch-Sequence": "2", "Nats-Batch-Commit": "1"}
-        error = (await self.request(subject, announced.__pydantic_serializer__.to_json(announced), commit)).get("error")
+        data = announced.__pydantic_serializer__.to_json(announced)
+        try:
+            error = (await self.request(subject, data, commit)).get("error")
+        except nats.errors.MaxPayloadError as exc:
+            raise FactTooLarge(f"{len(data)} bytes on {subject}") from exc
         if error and error.get("err_code") != WRONG_LAST_SEQUENCE:
             raise JournalUnavailable(f"the log refused the end's announcement: {error.get('description')}")
 
@@ -394,9 +398,9 @@ class JetStreamJournal:
                 await live.close()
         return live
 
-    async def state(self) -> StreamState:
+    async def state(self, subjects: str = "deliberations.>") -> StreamState:
         """See `ports.Journal.state`."""
-        return await self.state_of(STREAM)
+        return await self.state_of(stream_of(subjects))
 
     async def state_of(self, stream: str) -> StreamState:
         """The state of one stream; raises JournalUnavailable, also when there is no such stream."""

@@ -9,6 +9,14 @@ ERASED = "tests/integration/log/test_deleted_streams.py::"
 
 WORKERS = (
     Guard(
+        "a cancellation in the moment of an answer is not lost",
+        "app/log/connection.py",
+        "        if task.cancelling() > before:\n",
+        "        if False:\n",
+        "tests/components/log/test_cancellation.py::"
+        "test_a_cancellation_in_the_moment_of_the_answer_ends_the_task[None-<lambda>0]",
+    ),
+    Guard(
         "a task is removed after its outcomes are in the log",
         WORKER,
         """            await self.replica.run_stage(request.model_copy(update={"resumed": resumed}))
