@@ -301,11 +301,13 @@ class Engines:
             )
             if streamed is not None:
                 streamed.structured = dialect.structured
+            key = engine.key.headers
             try:
                 body = _Body(content, before_sending, yields=sent is not None and sent > BATCH_AFTER)
                 reply = await self._request(engine, body, trace, streamed, meter)
             except KeyRefused:
-                if not await engine.key.refresh():
+                # Another call may have read the new key since this one was sent.
+                if not await engine.key.refresh() and engine.key.headers == key:
                     raise
             except FieldsRefused as refused:
                 if choices > 1 and "n" in refused.fields:
@@ -325,7 +327,7 @@ class Engines:
                 log.info("engine_without_priority", engine=engine.label)
             else:
                 engine.accepts_key()
-                engine.remember(model, dialect)
+                engine.remember(model, dialect, own_schema=not call.output.answer_schema)
                 if streamed is not None and streamed.ignored_n:
                     _without_n(engine)
                 if choices == 1 and not meter.usage.prompt_tokens:
@@ -397,8 +399,8 @@ class Engines:
                 return parse_reply(engine, await _content(response), meter)
             streamed.began_s = began_s
             async with asyncio.timeout(None) as silence:
-                if body.yields:
-                    streamed.heard = lambda: silence.reschedule(loop.time() + idle_s)
+                # Also forgets that of an earlier request with a priority, which was refused.
+                streamed.heard = (lambda: silence.reschedule(loop.time() + idle_s)) if body.yields else None
                 return await streamed.read(engine, response.aiter_raw())
         finally:
             await response.aclose()

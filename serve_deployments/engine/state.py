@@ -93,13 +93,18 @@ class EngineState:
         """How a request for a model is made, as far as that is known."""
         return self.dialects.get(model) or Dialect(self.spec.structured or "json_schema")
 
-    def remember(self, model: str, dialect: Dialect) -> None:
+    def remember(self, model: str, dialect: Dialect, *, own_schema: bool) -> None:
         """Record a dialect in which a request was taken. The first one decides how answers get their form.
 
-        Later ones may weaken that for a single schema which the engine cannot compile.
+        Later ones may weaken that for a single schema which the engine cannot compile; one that is not our `own_schema`
+        says nothing of others.
         """
-        known = self.dialects.get(model, dialect)
-        self.dialects[model] = replace(known, lacking=known.lacking | dialect.lacking)
+        known = self.dialects.get(model)
+        if known is None:
+            self.dialects[model] = dialect
+        else:
+            lacking = dialect.lacking if own_schema else dialect.lacking - {"schema"}
+            self.dialects[model] = replace(known, lacking=known.lacking | lacking)
 
     def ignores_form(self, model: str, used: Structured) -> None:
         """Record that a reply was no JSON, although the request asked for it."""

@@ -190,8 +190,9 @@ async def test_every_request_and_retry_carries_the_tenants_salt() -> None:
 
 
 @pytest.mark.parametrize("streamed_refusal", [False, True])
+@pytest.mark.parametrize("priority", [3, BATCH_AFTER + 3])
 async def test_an_engine_that_refuses_priorities_is_asked_once_more_without_and_then_never(
-    router: respx.MockRouter, engines: Engines, *, streamed_refusal: bool
+    router: respx.MockRouter, engines: Engines, *, priority: int, streamed_refusal: bool
 ) -> None:
     models = {"data": [{"id": "m", "owned_by": "vllm"}]}
     router.get(f"{URL}/v1/models").mock(return_value=httpx.Response(200, json=models))
@@ -209,9 +210,9 @@ async def test_an_engine_that_refuses_priorities_is_asked_once_more_without_and_
     (engine,) = engines.engines
     await engines.model_of(engine, None)
     for _ in range(2):
-        await ask(engines, priority=3)
+        await ask(engines, priority=priority)
     sent = [json.loads(call.request.content).get("priority") for call in route.calls]
-    assert sent == [3, None, None] and engine.healthy and not engine.prioritises
+    assert sent == [priority, None, None] and engine.healthy and not engine.prioritises
 
 
 class Stalled(Pieces):

@@ -146,6 +146,33 @@ async def test_a_replaced_key_is_used_at_once_when_the_old_one_is_refused(
     assert engines.engines[0].key_rejected is None
 
 
+async def test_a_request_refused_after_another_one_read_the_new_key_is_sent_again(
+    spec: EngineSpec, key_file: Path
+) -> None:
+    engine, late = KeyedEngine(NEW), asyncio.Event()
+    held = False
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        nonlocal held
+        response = engine(request)
+        if response.status_code == 401 and not held:
+            held = True
+            await late.wait()
+        return response
+
+    engine.public_models = True
+    engines = Engines([spec], connections=4, transport=httpx.MockTransport(answer))
+    await engines.model_of(engines.engines[0], None)
+    async with asyncio.TaskGroup() as group:
+        first = group.create_task(ask(engines))
+        await until(lambda: held)
+        await asyncio.to_thread(replace, key_file, NEW)
+        assert (await ask(engines)).text == ANSWER
+        late.set()
+
+    assert first.result().text == ANSWER and engines.engines[0].key_rejected is None
+
+
 async def test_a_key_file_is_read_anew_while_nothing_is_refused(
     spec: EngineSpec, key_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
