@@ -177,8 +177,8 @@ class InMemoryJournal:
         for call in list(self._reconnect_calls):
             call()
 
-    async def state(self) -> StreamState:
-        """See `ports.Journal.state`."""
+    async def state(self, subjects: str = "deliberations.>") -> StreamState:
+        """See `ports.Journal.state`: one stream holds all."""
         self._reachable()
         first = self.records[0].sequence if self.records else self._last_sequence + 1
         return StreamState(self.epoch, first, self._last_sequence)

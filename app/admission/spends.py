@@ -8,7 +8,7 @@ by what is unfinished when the bound is reached.
 """
 
 import asyncio
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
@@ -124,9 +124,11 @@ class DailySpends:
 
     async def _read(self, journal: Journal) -> None:
         """Read what is stored of this day, and of the next: the clock of a coordinator may be ahead."""
-        epoch = (await journal.state()).epoch
-        if epoch != self._epoch:
-            self._days, self._epoch = {}, epoch
+        stream = await journal.state("spends.>")
+        known_to = max((sums.complete_to for sums in self._days.values()), default=0)
+        # A server that lost the end of the stream gives its sequences again.
+        if stream.epoch != self._epoch or stream.last_sequence < known_to:
+            self._days, self._epoch = {}, stream.epoch
         today = self._clock.now().date()
         self._days = {day: sums for day, sums in self._days.items() if day >= today}
         number = 0
@@ -169,8 +171,10 @@ class DailySpends:
         sums = self._days.get(self._clock.now().date(), _DaySums()).millionths
         return {tenant: self.spent(tenant) for tenant, currency in sums if currency == self.limits.currency}
 
-    def view(self, tenant: str, running: Iterable[Decimal]) -> Spend | None:
-        """A tenant's spend as clients read it; None without a limit. `running` are the ceilings of what runs.
+    def view(self, tenant: str, running: Mapping[str, Decimal], but: str = "") -> Spend | None:
+        """A tenant's spend as clients read it; None without a limit. `running` are the ceilings of what runs, by id.
+
+        `but` is the id of a deliberation that reserves nothing.
 
         Raises JournalUnavailable until the records have been read.
         """
@@ -180,34 +184,41 @@ class DailySpends:
         if not self.caught_up:
             raise JournalUnavailable("The spends of the day have not been read yet.")
         midnight = self._clock.now().replace(hour=0, minute=0, second=0, microsecond=0) + _DAY
-        writing = sum((each for (of, _), each in self._written.items() if of == tenant), Decimal(0))
+        written = {id: each for (of, id), each in self._written.items() if of == tenant}
+        reserved = {id: each for id, each in {**written, **running}.items() if id != but}
         return Spend(
             spent=self.spent(tenant),
-            reserved=sum(running, writing),
+            reserved=sum(reserved.values(), Decimal(0)),
             limit=limit,
             currency=self.limits.currency,
             resets_at=midnight,
         )
 
-    def check(self, tenant: str, max_cost: Decimal | None, running: Iterable[Decimal]) -> None:
-        """Raise SpendExhausted when a deliberation with this ceiling cannot be accepted now, else as `view`."""
-        found = self.view(tenant, running)
+    def check(self, key: Key, max_cost: Decimal | None, running: Mapping[str, Decimal]) -> None:
+        """Raise SpendExhausted when a deliberation with this ceiling cannot be accepted now, else as `view`.
+
+        What it reserves itself does not count: a repetition may come while the first acceptance is being written.
+        """
+        found = self.view(key[0], running, but=key[1])
         if found is None:
             return
         left_s = max(1, ceil((found.resets_at - self._clock.now()).total_seconds()))
         if found.spent >= found.limit:
             raise SpendExhausted(found, left_s, max_cost)
         if found.left <= 0 or (max_cost is not None and max_cost > found.left):
-            wait_s = RESERVED_RETRY_S if found.reserved else left_s
+            fits_later = (max_cost or Decimal(0)) <= found.limit - found.spent
+            wait_s = RESERVED_RETRY_S if found.reserved and fits_later else left_s
             raise SpendExhausted(found, min(left_s, wait_s), max_cost)
 
     @contextmanager
-    def place(self, key: Key, max_cost: Decimal | None, running: Iterable[Decimal]) -> Generator[None]:
+    def place(self, key: Key, max_cost: Decimal | None, running: Mapping[str, Decimal]) -> Generator[None]:
         """Reserve a ceiling while an acceptance is written; raises what `check` raises."""
-        self.check(key[0], max_cost, running)
-        if max_cost is not None:
+        self.check(key, max_cost, running)
+        reserves = max_cost is not None and key not in self._written
+        if max_cost is not None and reserves:
             self._written[key] = max_cost
         try:
             yield
         finally:
-            self._written.pop(key, None)
+            if reserves:
+                del self._written[key]

@@ -8,7 +8,7 @@ from decimal import Decimal
 from importlib import import_module
 from typing import Any, BinaryIO
 
-from app.archive.database.rows import winner_of
+from app.archive.database.rows import INTEGER_MAX, winner_of
 from app.archive.database.store import RowFilter, Store
 from app.catalog.projection import resource, state_of
 from app.deliberation.errors import InvalidRequest
@@ -17,6 +17,7 @@ from app.deliberation.fold import State
 ROWS_AT_ONCE = 256
 """The rows of a group, which are in memory together."""
 _MILLIONTH = Decimal("0.000001")
+_COUNTS = ("calls", "prompt_tokens", "cached_tokens", "completion_tokens")
 
 
 def _schema(arrow: Any) -> Any:  # noqa: ANN401 -- pyarrow has no types
@@ -32,11 +33,16 @@ def _schema(arrow: Any) -> Any:  # noqa: ANN401 -- pyarrow has no types
         **dict.fromkeys(("margin", "agreement"), arrow.float64()),
         "degraded": arrow.bool_(),
         "problem": text,
-        **dict.fromkeys(("calls", "prompt_tokens", "cached_tokens", "completion_tokens"), integer),
+        **dict.fromkeys(_COUNTS, integer),
         "cost": arrow.decimal128(20, 6),
         "currency": text,
     }
     return arrow.schema(list(columns.items()))
+
+
+def _integer(count: int) -> int:
+    """A number that 64 bits hold: an engine may report any."""
+    return max(-INTEGER_MAX, min(count, INTEGER_MAX))
 
 
 def _row(tenant: str, state: State) -> dict[str, Any]:
@@ -47,7 +53,7 @@ def _row(tenant: str, state: State) -> dict[str, Any]:
         {
             **each.model_dump(include={"agent_id", "role", "model", "status", "content", "score", "rank"}),
             "critiques": len(each.critiques),
-            "completion_tokens": each.usage.completion_tokens,
+            "completion_tokens": _integer(each.usage.completion_tokens),
         }
         for each in found.proposals
     ]
@@ -65,7 +71,7 @@ def _row(tenant: str, state: State) -> dict[str, Any]:
         "agreement": verdict and verdict.agreement,
         "degraded": found.degraded is not None,
         "problem": found.problem and found.problem.code,
-        **{name: getattr(usage, name) for name in ("calls", "prompt_tokens", "cached_tokens", "completion_tokens")},
+        **{name: _integer(getattr(usage, name)) for name in _COUNTS},
         "cost": usage.cost and Decimal(usage.cost.amount).quantize(_MILLIONTH),
         "currency": usage.cost and usage.cost.currency,
     }

@@ -43,12 +43,12 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """What the log has of some items. `unfinished` ended before all of their calls had an outcome."""
+    """What the log has of some items. `unfinished` ended at a time, before all of their calls had an outcome."""
 
     sequences: Sequence[int]
     epoch: str
     written: Sequence[Written]
-    unfinished: set[str]
+    unfinished: Mapping[str, datetime]
     skipped: int
 
 
@@ -124,8 +124,10 @@ class Projector:
             self.counts["skipped"] += batch.skipped
             for sequence in batch.sequences:
                 item = self._writing.pop(sequence)
-                late = item.record.tokens[-1] == "end" and item.record.tokens[2] in batch.unfinished
-                if late and item.deliveries == 1:
+                ended_at = batch.unfinished.get(item.record.tokens[2]) if item.record.tokens[-1] == "end" else None
+                # A restart redelivers too, maybe before late outcomes are recorded.
+                young = ended_at is not None and datetime.now(UTC) - ended_at < timedelta(seconds=LATE_S)
+                if ended_at is not None and (young or item.deliveries == 1):
                     await self._queue.requeue(item, LATE_S)
                 else:
                     await self._queue.ack(item)
@@ -167,13 +169,13 @@ class Projector:
                 due.setdefault(key, []).append(record)
         return due
 
-    def _note(self, written: Sequence[Written]) -> set[str]:
-        """Remember what is complete; the ids of those that ended before all of their calls had an outcome."""
-        unfinished = set[str]()
+    def _note(self, written: Sequence[Written]) -> Mapping[str, datetime]:
+        """Remember what is complete; the ends by id of those that ended before all of their calls had an outcome."""
+        unfinished = dict[str, datetime]()
         for each in written:
-            if each.state is not None and each.state.ended:
+            if each.state is not None and each.state.end is not None:
                 if _unfinished(each.state):
-                    unfinished.add(each.deliberation_id)
+                    unfinished[each.deliberation_id] = each.state.end.ts
                 else:
                     self._copied[each.tenant, each.deliberation_id] = each.state.last_sequence
         while len(self._copied) > COPIED_MAX:

@@ -126,8 +126,8 @@ class Journal(Protocol):
         """Call `call` whenever live events may have been missed; returns a function that ends this."""
         ...
 
-    async def state(self) -> StreamState:
-        """The stream's epoch and bounds."""
+    async def state(self, subjects: str = "deliberations.>") -> StreamState:
+        """The epoch and bounds of the stream that holds these subjects."""
         ...
 
     async def queue(self, consumer: str) -> QueueState:

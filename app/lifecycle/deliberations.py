@@ -239,8 +239,8 @@ class Deliberations:
         """What a tenant has spent today; None without a limit. Raises JournalUnavailable before the log was read."""
         return None if self.spends is None else self.spends.view(tenant, self._ceilings(tenant))
 
-    def _ceilings(self, tenant: str) -> Iterable[Decimal]:
-        return (each.max_cost for each in self.catalog.running(tenant) if each.max_cost is not None)
+    def _ceilings(self, tenant: str) -> Mapping[str, Decimal]:
+        return {each.id: each.max_cost for each in self.catalog.running(tenant) if each.max_cost is not None}
 
     def _spend_place(self, key: Key, max_cost: Decimal | None) -> AbstractContextManager[None]:
         """Reserves the ceiling until the acceptance is written; what runs is in the catalog from then on."""
@@ -262,7 +262,7 @@ class Deliberations:
         repeated = key if repeatable else None
         backlog.check(roles, timeout_s, key=repeated, tenant=tenant, priority=request.priority)
         if self.spends is not None:
-            self.spends.check(tenant, request.budget.max_cost, self._ceilings(tenant))
+            self.spends.check(key, request.budget.max_cost, self._ceilings(tenant))
         added, context = await self._verdicts(tenant, request), None
         if self.context is not None:
             tokens_max = max(EVIDENCE_BYTES_MIN // BYTES_PER_TOKEN, _tokens_left([*request.evidence, *added]))

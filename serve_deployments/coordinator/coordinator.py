@@ -28,7 +28,7 @@ from app.deliberation.engine import (
     failed,
     problem_of,
 )
-from app.deliberation.errors import DeliberationError, Gone, JournalUnavailable, UnexpectedFact
+from app.deliberation.errors import DeliberationError, FactTooLarge, Gone, JournalUnavailable, UnexpectedFact
 from app.deliberation.facts import End, Failed, Resumed
 from app.deliberation.fold import State
 from app.deliberation.ports import Agents, Record
@@ -207,9 +207,9 @@ class CoordinatorReplica:
         except UnexpectedFact:
             # The log itself is damaged: an end without costs can still be written.
             fact = Failed(deliberation_id=work.deliberation_id, ts=now, problem=problem_of(error))
-        work.enter(Life.ENDING)
         if known is not None:
-            await record_spend(self._journal, work.tenant, known, fact.ts)
+            await self._record_spend(work, known, fact.ts)
+        work.enter(Life.ENDING)
         appended = await self._journal.append(work.tenant, fact)
         log.error(
             "deliberation_failed", deliberation_id=work.deliberation_id, code=error.code, created=appended.created
@@ -218,11 +218,29 @@ class CoordinatorReplica:
         if isinstance(end, End):
             await self._announce(work, end, known)
 
+    async def _record_spend(self, work: Work, state: State, ended_at: datetime) -> None:
+        """Record what a deliberation has cost; raises JournalUnavailable.
+
+        The work is then handed over without suspicion: its facts are stored, and its end alone has to wait.
+        """
+        try:
+            await record_spend(self._journal, work.tenant, state, ended_at)
+        except JournalUnavailable:
+            await hand_over(self._journal, [work], REPLICA)
+            raise
+
     async def _announce(self, work: Work, end: End, state: State | None) -> None:
-        """Announce the end, and recorded outcomes whose replica died before it announced them."""
-        if state is not None:
-            await self._journal.complete_responses(work.deliberation_id, recorded_responses(work.tenant, state))
-        await self._journal.announce(announcement(work.tenant, end, state))
+        """Announce the end, and recorded outcomes whose replica died before it announced them.
+
+        An end that is too large for one message is announced without its texts, with the URL that has them.
+        """
+        try:
+            if state is not None:
+                await self._journal.complete_responses(work.deliberation_id, recorded_responses(work.tenant, state))
+            await self._journal.announce(announcement(work.tenant, end, state))
+        except FactTooLarge as error:
+            log.error("announcement_too_large", deliberation_id=work.deliberation_id, error=str(error))
+            await self._journal.announce(announcement(work.tenant, end.model_copy(update={"verdict": None}), None))
 
     async def _deliberate(self, work: Work) -> None:
         """Fold, decide, execute, until the end is in the log and announced."""
@@ -251,9 +269,9 @@ class CoordinatorReplica:
                     reloaded = True
                     await self._facts.load(work)
                 case Finish(fact):
-                    work.enter(Life.ENDING)
                     # Before the end: who has read the end finds the cost counted.
-                    await record_spend(self._journal, work.tenant, work.state, fact.ts)
+                    await self._record_spend(work, work.state, fact.ts)
+                    work.enter(Life.ENDING)
                     await self._facts.append(work, fact)
                 case _:
                     assert_never(decision)

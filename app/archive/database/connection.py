@@ -18,14 +18,18 @@ from app.deliberation.errors import ArchiveUnavailable, InvalidRequest
 
 DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg"}
 BUSY_S = 5.0
+STATEMENT_S = 60.0
 CONNECTIONS_MAX = 8
 _VERSIONS = "alembic_version"
 START = "Start the database, or correct DATABASE_URL."
 MIGRATE = "Run `deliberate archive migrate` with the same DATABASE_URL."
 
 
-def engine_of(url: str) -> AsyncEngine:
-    """An engine for `sqlite:///path` or `postgresql://…`; it connects at its first use. Raises InvalidRequest."""
+def engine_of(url: str, *, statement_s: float | None = STATEMENT_S) -> AsyncEngine:
+    """An engine for `sqlite:///path` or `postgresql://…`; it connects at its first use. Raises InvalidRequest.
+
+    `statement_s` bounds a statement of PostgreSQL.
+    """
     try:
         given = make_url(url)
     except (ArgumentError, ValueError):
@@ -44,7 +48,7 @@ def engine_of(url: str) -> AsyncEngine:
     # A plan for any values would look at every row where a filter's value is rare. Reading a page takes less time than
     # compiling its plan or starting workers for it.
     planning = {"plan_cache_mode": "force_custom_plan", "jit": "off", "max_parallel_workers_per_gather": "0"}
-    options: dict[str, Any] = {"timeout": BUSY_S, "command_timeout": 60, "server_settings": planning}
+    options: dict[str, Any] = {"timeout": BUSY_S, "command_timeout": statement_s, "server_settings": planning}
     return create_async_engine(
         given, pool_size=CONNECTIONS_MAX, max_overflow=0, pool_pre_ping=True, connect_args=options
     )

@@ -19,7 +19,7 @@ DELETED = "deleted"
 _COUNTS = ("prompt_tokens", "cached_tokens", "completion_tokens", "calls")
 TASK_CHARS_MAX = 200
 # An engine may report any number.
-_INTEGER_MAX = (1 << 63) - 1
+INTEGER_MAX = (1 << 63) - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -82,7 +82,7 @@ def row_of(written: Written, log: int) -> dict[str, object]:
 
 def _usage(state: State) -> dict[str, int]:
     spent = [each.usage for each in state.finished.values()]
-    return {name: min(sum(getattr(each, name) for each in spent), _INTEGER_MAX) for name in _COUNTS}
+    return {name: min(sum(getattr(each, name) for each in spent), INTEGER_MAX) for name in _COUNTS}
 
 
 def winner_of(state: State) -> tuple[str | None, str | None]:

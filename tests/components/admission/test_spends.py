@@ -76,9 +76,9 @@ async def test_a_new_day_begins_at_nothing() -> None:
     clock.advance(86_399)
 
     with pytest.raises(SpendExhausted) as refused:
-        spends.check("acme", None, [])
+        spends.check(("acme", "new"), None, {})
     clock.advance(1)
-    spends.check("acme", None, [])
+    spends.check(("acme", "new"), None, {})
 
     assert refused.value.headers == {"Retry-After": "1"} and spends.spent("acme") == 0
     await read(spends, journal)
@@ -111,18 +111,18 @@ async def test_a_record_that_does_not_decode_is_skipped() -> None:
 async def test_what_runs_counts_with_its_ceiling_and_is_reserved_while_it_is_written() -> None:
     journal = InMemoryJournal()
     await spend(journal, "d1", "2")
-    spends = await spends_of(journal)
+    spends, running = await spends_of(journal), {"d0": Decimal("0.5")}
 
-    with spends.place(("acme", "d2"), Decimal(1), [Decimal("0.5")]):
-        found = spends.view("acme", [Decimal("0.5")])
+    with spends.place(("acme", "d2"), Decimal(1), running):
+        found = spends.view("acme", running)
         assert found is not None and (found.reserved, found.left) == (Decimal("1.5"), Decimal("1.5"))
-        spends.check("acme", Decimal("1.5"), [Decimal("0.5")])
+        spends.check(("acme", "new"), Decimal("1.5"), running)
         with pytest.raises(SpendExhausted) as refused:
-            spends.check("acme", Decimal("1.500001"), [Decimal("0.5")])
+            spends.check(("acme", "new"), Decimal("1.500001"), running)
         with pytest.raises(SpendExhausted) as full:
-            spends.check("acme", None, [Decimal(2)])
-        spends.check("globex", Decimal(20), [])
-    spends.check("acme", Decimal(3), [])
+            spends.check(("acme", "new"), None, {"d3": Decimal(2)})
+        spends.check(("globex", "new"), Decimal(20), {})
+    spends.check(("acme", "new"), Decimal(3), {})
 
     (fault,) = refused.value.errors
     assert (fault.location, fault.pointer) == ("body", "/budget/max_cost") and "at most 1.5 USD" in fault.remedy
@@ -130,12 +130,50 @@ async def test_what_runs_counts_with_its_ceiling_and_is_reserved_while_it_is_wri
     assert str(full.value) == "This tenant has spent 2 USD of 5 USD today in UTC, and what runs may cost 3 USD."
 
 
+async def test_a_repetition_is_not_refused_for_its_own_ceiling() -> None:
+    spends, own = await spends_of(InMemoryJournal()), ("acme", "d1")
+
+    with spends.place(own, Decimal(4), {}):
+        with spends.place(own, Decimal(4), {}):
+            spends.check(own, Decimal(4), {"d1": Decimal(4)})
+        found = spends.view("acme", {"d1": Decimal(4)})
+        with pytest.raises(SpendExhausted):
+            spends.check(("acme", "d2"), Decimal(4), {})
+
+    assert found is not None and found.reserved == 4, "heard of and still being written, it counts once"
+    spends.check(("acme", "d2"), Decimal(4), {})
+
+
+async def test_what_never_fits_today_is_asked_for_after_midnight() -> None:
+    journal = InMemoryJournal()
+    await spend(journal, "d1", "3")
+    spends = await spends_of(journal)
+
+    with pytest.raises(SpendExhausted) as refused:
+        spends.check(("acme", "new"), Decimal(3), {"d2": Decimal(1)})
+
+    assert refused.value.retry_after_s == 86_400
+
+
+async def test_records_count_again_after_the_server_lost_the_end_of_the_stream() -> None:
+    journal = InMemoryJournal()
+    for number in range(3):
+        await spend(journal, f"d{number}", "1")
+    spends = await spends_of(journal)
+
+    restored = InMemoryJournal(epoch=journal.epoch)
+    await spend(restored, "d9", "2")
+    await read(spends, restored)
+
+    assert spends.spent("acme") == 2
+
+
 async def test_nothing_is_accepted_before_the_day_was_read_where_there_is_a_limit() -> None:
     unlimited = DailySpends(FakeClock(), SpendLimits("USD", None, {"globex": Decimal(1)}))
-    unlimited.check("acme", None, [])
+    unlimited.check(("acme", "new"), None, {})
 
     with pytest.raises(JournalUnavailable, match="not been read"):
-        unlimited.check("globex", None, [])
+        unlimited.check(("globex", "new"), None, {})
 
 
 async def test_the_cost_of_all_calls_is_recorded_once() -> None:

@@ -48,7 +48,7 @@ class LossyJournal(InMemoryJournal):
             yield record
             await asyncio.sleep(0)
 
-    async def state(self) -> StreamState:
+    async def state(self, subjects: str = "deliberations.>") -> StreamState:
         state = await super().state()
         await asyncio.sleep(0)
         return state

@@ -12,7 +12,7 @@ import pytest
 
 from app.deliberation.announcements import Announcement, announcement
 from app.deliberation.calls import Usage
-from app.deliberation.errors import JournalUnavailable
+from app.deliberation.errors import FactTooLarge, JournalUnavailable
 from app.deliberation.facts import Accepted, CallDelta, Completed, Deleted
 from app.deliberation.specification import AgentSpec, Sampling
 from app.deliberation.strategies import STRATEGIES
@@ -78,6 +78,48 @@ async def consumed(journal: JetStreamJournal, group: str) -> list[str]:
             found.append(json.loads(message.data)["deliberation_id"])
             await message.ack()
     return found
+
+
+class Narrow(JetStreamJournal):
+    """A journal whose server takes no announcement with results."""
+
+    async def announce(self, announced: Announcement) -> None:
+        if announced.results:
+            raise FactTooLarge("too large")
+        await super().announce(announced)
+
+
+async def test_an_end_that_is_too_large_is_announced_without_its_texts(own_nats_server: NatsServer) -> None:
+    journal = await JetStreamJournal.connect(own_nats_server.url)
+    await apply(journal, StreamSettings(ack_wait_s=1))
+
+    async def answer(_: object) -> bool:
+        return True
+
+    replica = await Replica.start(own_nats_server.url, Role(journal, answer), Narrow)
+    for id in ("large", "another"):
+        await journal.append("default", accepted(id))
+    async with asyncio.timeout(30):
+        while await waiting(journal) != (0, 0):
+            await asyncio.sleep(0.02)
+    stored, _ = await raw(journal, "ORCHESTRATOR_EVENTS", "orchestration.deliberation.completed")
+
+    assert (stored["status"], stored["results"], stored["verdict"]) == ("completed", [], None)
+    assert stored["url"] == f"/deliberations/{stored['deliberation_id']}"
+    assert await messages(journal, "ORCHESTRATOR_EVENTS") == 4
+    await replica.stop()
+    await journal.close()
+
+
+async def test_a_message_above_the_servers_bound_is_too_large(own_nats_server: NatsServer) -> None:
+    journal = await JetStreamJournal.connect(own_nats_server.url)
+    await apply(journal, StreamSettings(ack_wait_s=1))
+    story = Completed(deliberation_id="d1", ts=datetime.now(UTC))
+    announced = announcement("default", story, None).model_copy(update={"task": "x" * journal.client.max_payload})
+
+    with pytest.raises(FactTooLarge, match=r"orchestration\.deliberation\.completed"):
+        await journal.announce(announced)
+    await journal.close()
 
 
 async def test_each_end_is_announced_once_whatever_coordinators_die(own_nats_server: NatsServer) -> None:

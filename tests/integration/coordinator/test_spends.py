@@ -6,15 +6,16 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import httpx
 import pytest
 import yaml
 
 from app.deliberation.calls import Call, StageRequest, Usage, UsageCost
+from app.deliberation.engine import POISON_TAKEOVERS
 from app.deliberation.errors import JournalUnavailable
-from app.deliberation.facts import CallFinished, Deleted, End, Fact, decode
+from app.deliberation.facts import CallFinished, Completed, Deleted, End, Fact, decode
 from app.deliberation.ports import Appended
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import StreamSettings
@@ -112,6 +113,37 @@ async def test_gateways_refuse_what_coordinators_have_spent_also_after_a_restart
 
     assert (answer.status_code, answer.json()["code"]) == (429, "spend_exhausted")
     assert answer.json()["detail"] == "This tenant has spent 1.2 USD of 1 USD today in UTC."
+    await replica.stop()
+    await journal.close()
+
+
+class CannotSpend(JetStreamJournal):
+    """A journal that cannot write to the stream of spends, as when that stream alone has no leader."""
+
+    refuses = True
+
+    async def write(self, subject: str, data: bytes, alone: str | None = None, **more: Any) -> Appended:
+        if CannotSpend.refuses and subject.startswith("spends."):
+            raise JournalUnavailable("no leader")
+        return await super().write(subject, data, alone, **more)
+
+
+async def test_finished_work_waits_for_its_spend_without_suspicion(
+    own_nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serve_deployments.coordinator.coordinator.REQUEUE_DELAY_S", 0.01)
+    journal = await log_of(own_nats_server)
+    replica = await Replica.start(own_nats_server.url, Role(journal, always), CannotSpend)
+    await journal.append("default", test_coordinator.accepted("spent"))
+
+    async with asyncio.timeout(30):
+        while not await journal.last([f"deliberations.default.spent.takeover.{2 * POISON_TAKEOVERS}"]):
+            await asyncio.sleep(0.01)
+    CannotSpend.refuses = False
+    await ended(journal, "spent")
+
+    (end,) = await journal.last(["deliberations.default.spent.end"])
+    assert isinstance(decode(end.data), Completed) and len(await spends(journal)) == 1
     await replica.stop()
     await journal.close()
 
