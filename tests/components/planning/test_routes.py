@@ -99,6 +99,8 @@ async def test_a_plan_of_another_tenant_is_unknown(gateway: Served) -> None:
         ({"roles": ["NOBODY"]}, "/roles/0", "unknown_role"),
         ({"complexity": "huge"}, "/complexity", "literal_error"),
         ({"tenant": "rival"}, "/tenant", "foreign_tenant"),
+        ({"title": " "}, "/title", "blank"),
+        ({"title": "A login", "description": "\n\u2003"}, "/description", "blank"),
         ({"sprint": ["x" * 512]}, "/sprint", "string_too_long"),
         ({"a b": "c"}, "/a b", "string_pattern_mismatch"),
         ({f"field{number}": "" for number in range(12)}, "", "too_long"),

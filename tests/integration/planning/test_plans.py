@@ -173,6 +173,7 @@ async def test_what_cannot_be_taken_is_rejected_by_name_and_the_next_plan_starts
             await announce(journal, json.dumps(plan_event()).encode()[:-1] + b', "plan_id": "again"}'),
             await announce(journal, plan_event(plan_id="a b")),
             await announce(journal, plan_event(roles=["DEV"] * 16)),
+            await announce(journal, plan_event(title=" ")),
         ]
         await announce(journal, plan_event(9, tenant="acme"))
         await until_taken(journal)
@@ -195,6 +196,7 @@ async def test_what_cannot_be_taken_is_rejected_by_name_and_the_next_plan_starts
     assert found[11]["problem"]["code"] == "invalid_json" and "repeats a key" in found[11]["problem"]["detail"]
     assert named(12) == [("/plan_id", "string_pattern_mismatch")]
     assert named(13) == [("/roles", "too_long")]
+    assert named(14) == [("/title", "blank")]
     assert all(fault["remedy"] for rejected in found for fault in rejected["problem"]["errors"])
     assert len(await acceptances(journal)) == 2 and consumer.counts == {"rejected": len(sequences), "started": 1}
     assert [record.tokens[1] async for record in journal.read("deliberations.*.*.accepted", 0)] == ["acme"] * 2
