@@ -174,6 +174,7 @@ async def test_what_cannot_be_taken_is_rejected_by_name_and_the_next_plan_starts
             await announce(journal, plan_event(plan_id="a b")),
             await announce(journal, plan_event(roles=["DEV"] * 16)),
             await announce(journal, plan_event(title=" ")),
+            await announce(journal, plan_event(plan_id="a\ud800", story_id="\udfff" * 600)),
         ]
         await announce(journal, plan_event(9, tenant="acme"))
         await until_taken(journal)
@@ -197,9 +198,25 @@ async def test_what_cannot_be_taken_is_rejected_by_name_and_the_next_plan_starts
     assert named(12) == [("/plan_id", "string_pattern_mismatch")]
     assert named(13) == [("/roles", "too_long")]
     assert named(14) == [("/title", "blank")]
+    assert found[15]["problem"]["code"] == "invalid_json"
+    assert (found[15]["plan_id"], found[15]["story_id"]) == ("a?", "?" * 512)
     assert all(fault["remedy"] for rejected in found for fault in rejected["problem"]["errors"])
     assert len(await acceptances(journal)) == 2 and consumer.counts == {"rejected": len(sequences), "started": 1}
     assert [record.tokens[1] async for record in journal.read("deliberations.*.*.accepted", 0)] == ["acme"] * 2
+
+
+async def test_an_event_whose_ids_cannot_be_described_is_rejected_without_them(
+    journal: JetStreamJournal, own_nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unstorable(_: bytes) -> dict[str, str]:
+        return {"plan_id": "\ud800", "story_id": "s"}
+
+    monkeypatch.setattr("app.planning.consumer._ids", unstorable)
+    async with taking(own_nats_server.url):
+        sequence = await announce(journal, plan_event(title=" "))
+        (rejected,) = await rejections(journal, [sequence])
+    assert (rejected["plan_id"], rejected["story_id"]) == (None, None)
+    assert rejected["problem"]["errors"][0]["pointer"] == "/title"
 
 
 async def test_another_plan_under_a_known_id_is_rejected(
