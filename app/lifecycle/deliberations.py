@@ -175,7 +175,8 @@ class Deliberations:
         """The state at acceptance, and whether an earlier request was accepted. Durable when this returns.
 
         An `identity` determines the id, else an Idempotency-Key. Raises NotReady, QueueFull, SpendExhausted, which is a
-        QueueFull, IdempotencyConflict, and Gone for the key of a deliberation that was removed.
+        QueueFull, IdempotencyConflict, and Gone for the key of a deliberation that was removed. With an `identity` it
+        raises ArchiveUnavailable when only the archive could know an earlier one; with a key alone the work goes on.
         """
         key = submission.idempotency_key
         self.catalog.require_caught_up()
@@ -186,7 +187,12 @@ class Deliberations:
             for record in await self.journal.last([f"{prefix(tenant, same.id)}.accepted"]):
                 self.outcomes["replayed"] += 1
                 return _acceptance(record, same), True
-            await self._check_unused(tenant, same.id)
+            try:
+                await self._check_unused(tenant, same.id)
+            except ArchiveUnavailable:
+                # A plan is announced again; a request with a key goes on without the archive.
+                if identity is not None:
+                    raise
         try:
             appended = await self._append_acceptance(tenant, same, request, submission, repeatable=repeatable)
         except QueueFull:
@@ -225,11 +231,9 @@ class Deliberations:
         return found
 
     async def _check_unused(self, tenant: str, id: str) -> None:
-        """Raise Gone when a key's deliberation is in the archive alone. Without an answer, the work goes on."""
+        """Raise Gone when a key's deliberation is in the archive alone, and ArchiveUnavailable without an answer."""
         try:
             found = await self.archived(tenant, id)
-        except ArchiveUnavailable:
-            return
         except Gone:
             raise Gone("What this Idempotency-Key started has been deleted; use a new key.") from None
         if found is not None and not await self.journal.facts(tenant, id):

@@ -62,7 +62,8 @@ class PlanConsumer:
     async def take(self, event: Record) -> None:
         """Work off one event.
 
-        Raises ItemDeferred while the queue is full or the tenant may spend no more, and JournalUnavailable.
+        Raises JournalUnavailable. Raises ItemDeferred while the queue is full, the tenant may spend no more, or the
+        archive does not answer.
         """
         try:
             await (self._approve(event) if event.subject == APPROVED else self._transit(event))
@@ -72,6 +73,7 @@ class PlanConsumer:
             log.info("plan_delayed", sequence=event.sequence, delay_s=delay_s, reason=str(full))
             raise ItemDeferred(delay_s) from full
         except ArchiveUnavailable as exc:
+            self.counts["delayed"] += 1
             log.warning("plan_delayed", sequence=event.sequence, delay_s=ARCHIVE_RETRY_S, reason=str(exc))
             raise ItemDeferred(ARCHIVE_RETRY_S) from exc
         except JournalUnavailable:

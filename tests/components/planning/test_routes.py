@@ -1,6 +1,7 @@
 """`POST /plans` and `GET /plans/{id}`: what clients see of a plan, and what is refused."""
 
 from collections.abc import AsyncGenerator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -80,6 +81,14 @@ async def test_a_full_queue_keeps_what_is_accepted_and_the_same_plan_continues()
         assert (plan["status"], statuses(plan)) == ("waiting", {"DEV": "pending", "QA": "waiting"})
         await gateway.play(plan["roles"][0]["deliberation_id"])
         assert statuses((await approve(gateway)).json()) == {"DEV": "pending", "QA": "pending"}
+
+
+async def test_an_archive_that_does_not_answer_refuses_a_plan_and_no_request_with_a_key(tmp_path: Path) -> None:
+    async with served(database_url=f"sqlite:///{tmp_path}/missing/archive.db") as gateway:
+        refused = await approve(gateway)
+        assert (refused.status_code, refused.json()["code"]) == (503, "archive_unavailable")
+        assert refused.json()["retryable"] and gateway.journal.records == []
+        assert (await gateway.post({"task": "t"}, Idempotency_Key="k")).status_code == 202
 
 
 async def test_a_plan_of_another_tenant_is_unknown(gateway: Served) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from app.admission.spends import spend_subject
+from app.archive.database.migrate import migrate
 from app.deliberation.facts import Completed, TotalUsage
 from app.log.journal import JetStreamJournal
 from app.planning.plans import role_deliberation_id
@@ -149,6 +150,21 @@ async def test_a_tenant_that_may_spend_no_more_delays_a_plan_and_drops_none(
         await until(lambda: consumer.counts["delayed"] > 1)
         assert await acceptances(journal) == []
     async with taking(own_nats_server.url, roles_file=file, spend_per_day=Decimal(2)) as consumer:
+        await until_taken(journal)
+
+    assert len(await acceptances(journal)) == 2 and consumer.counts["started"] == 1
+
+
+async def test_an_archive_that_does_not_answer_delays_a_plan_and_drops_none(
+    journal: JetStreamJournal, own_nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.planning.consumer.ARCHIVE_RETRY_S", 0.2)
+    url = f"sqlite:///{tmp_path}/archive.db"
+    async with taking(own_nats_server.url, database_url=url) as consumer:
+        await announce(journal, plan_event(1))
+        await until(lambda: consumer.counts["delayed"] > 1)
+        assert await acceptances(journal) == []
+        await migrate(url)
         await until_taken(journal)
 
     assert len(await acceptances(journal)) == 2 and consumer.counts["started"] == 1
