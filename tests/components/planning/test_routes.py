@@ -139,6 +139,27 @@ async def test_other_content_under_a_known_id_conflicts(gateway: Served) -> None
     assert (response.status_code, response.json()["code"]) == (409, "plan_conflict")
 
 
+@pytest.mark.parametrize("roles", [["QA", "DEV"], ["QA"], ["ARCHITECT"], None])
+async def test_other_roles_under_a_known_id_conflict_and_start_nothing(
+    gateway: Served, roles: list[str] | None
+) -> None:
+    await approve(gateway, roles=["DEV"])
+    before = len(gateway.journal.records)
+    response = await approve(gateway, roles=roles)
+    assert (response.status_code, response.json()["code"]) == (409, "plan_conflict")
+    assert len(gateway.journal.records) == before
+
+
+async def test_a_plan_goes_on_with_the_roles_that_it_began_with() -> None:
+    """The operator changes the roles of its complexity while one of them waits."""
+    async with served(queue_depth_max=1) as before:
+        assert (await approve(before, roles=None)).status_code == 429
+        journal = before.journal
+    async with served(journal=journal, plan_roles_basic=("ARCHITECT", "QA")) as after:
+        assert statuses((await approve(after, roles=None)).json()) == {"DEV": "pending", "QA": "pending"}
+        assert len([record for record in journal.records if record.tokens[-1] == "accepted"]) == 2
+
+
 async def test_roles_that_leave_no_room_for_metadata_are_refused(gateway: Served) -> None:
     response = await approve(gateway, roles=["DEV"] * 16)
     assert response.json()["errors"][0]["pointer"] == "/roles"

@@ -241,11 +241,15 @@ async def test_another_plan_under_a_known_id_is_rejected(
     async with taking(own_nats_server.url) as consumer:
         await announce(journal, plan_event())
         await announce(journal, plan_event(approved_by="another", timestamp="2026-01-02T00:00:00Z"))
-        sequence = await announce(journal, plan_event(description="Users log in by a passkey."))
-        (rejected,) = await rejections(journal, [sequence])
+        sequences = [
+            await announce(journal, plan_event(description="Users log in by a passkey.")),
+            await announce(journal, plan_event(roles=["ARCHITECT", "DEV", "QA"])),
+            await announce(journal, plan_event(roles=["ARCHITECT"], title="Another")),
+        ]
+        found = await rejections(journal, sequences)
 
-    assert rejected["problem"]["code"] == "plan_conflict"
-    assert consumer.counts == {"started": 1, "repeated": 1, "rejected": 1}
+    assert [rejected["problem"]["code"] for rejected in found] == ["plan_conflict"] * 3
+    assert consumer.counts == {"started": 1, "repeated": 1, "rejected": 3} and len(await acceptances(journal)) == 2
 
 
 async def test_later_deliberations_of_a_story_carry_its_last_transition(
