@@ -16,7 +16,6 @@ from app.api.schemas import FieldProblem, Spend
 from app.archive.database.store import Archived, Store
 from app.catalog.index import Catalog
 from app.catalog.projection import state_of
-from app.deliberation.announcements import cut
 from app.deliberation.budget import BYTES_PER_TOKEN
 from app.deliberation.engine import StrategyDefinition
 from app.deliberation.errors import (
@@ -32,7 +31,7 @@ from app.deliberation.fold import State, begin
 from app.deliberation.ports import Appended, Clock, Journal, Record
 from app.deliberation.roles import Role
 from app.deliberation.specification import Evidence
-from app.lifecycle.context import ContextHydrator
+from app.lifecycle.context import ContextHydrator, cut_to_bytes
 from app.lifecycle.specify import Identity, accepted, body_sha256, deliberation_id, issued_at, specification
 
 # Even beside much evidence, the beginning of a verdict that is followed, and of a context.
@@ -209,7 +208,7 @@ class Deliberations:
         """
         if not request.follows:
             return []
-        chars_max = max(EVIDENCE_BYTES_MIN, _tokens_left(request.evidence) * BYTES_PER_TOKEN // len(request.follows))
+        bytes_max = max(EVIDENCE_BYTES_MIN, _tokens_left(request.evidence) * BYTES_PER_TOKEN // len(request.follows))
         found, faults = list[Evidence](), list[FieldProblem]()
         for place, id in enumerate(request.follows):
             try:
@@ -224,8 +223,9 @@ class Deliberations:
                 remedy = "Await its end, or name another." if state.end is None else "Name another."
                 faults.append(body_fault(f"/follows/{place}", "no_verdict", detail, remedy))
                 continue
+            text = cut_to_bytes(verdict.content, bytes_max, f"/deliberations/{id}")
             title = f"Verdict of an earlier council on: {state.specification.task}"
-            found.append(Evidence(id=id, title=title[:200], text=cut(verdict.content, id, chars_max)))
+            found.append(Evidence(id=id, title=title[:200], text=text))
         if faults:
             raise ValidationFailed(faults)
         return found
