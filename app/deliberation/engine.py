@@ -107,13 +107,15 @@ class StrategyDefinition:
 class RunStage:
     """Run these calls, which have no recorded outcome, until each has one or `deadline_at` passes.
 
-    Of calls that wait for the same place, those with the lowest `priority` go first.
+    Of calls that wait for the same place, those with the lowest `priority` go first. `stage_calls` are all calls of the
+    stage, also those with an outcome.
     """
 
     opened: StageOpened
     calls: tuple[Call, ...]
     deadline_at: datetime
     priority: int
+    stage_calls: tuple[Call, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +247,7 @@ def _replay(state: State, now: datetime, definition: StrategyDefinition, late: b
 def _run(state: State, opened: StageOpened, ask: Ask, calls: tuple[Call, ...]) -> RunStage:
     """The stage's calls, before those of batch work, and the sooner the fewer stages are left."""
     priority = ask.stages_left + (BATCH_AFTER if state.specification.priority == "batch" else 0)
-    return RunStage(opened, calls, _call_deadline(state, opened), priority)
+    return RunStage(opened, calls, _call_deadline(state, opened), priority, ask.calls)
 
 
 def _planned(ask: Ask) -> tuple[PlannedCall, ...]:

@@ -149,10 +149,17 @@ class ContextHydrator:
             raise _NoContext("unusable", f"the reply on {SUBJECT} cannot be read: {unreadable.code}") from None
 
 
+def cut_to_bytes(text: str, bytes_max: int, whole: str = "") -> str:
+    """The text, or its beginning with a mark, which names where the `whole` is."""
+    encoded = text.encode()
+    if len(encoded) <= bytes_max:
+        return text
+    kept = encoded[:bytes_max].decode(errors="ignore")
+    where = f"; whole: {whole}" if whole else ""
+    return f"{kept}… [cut after {len(kept)} of {len(text)} characters{where}]"
+
+
 def _evidence(context: StoryContext, text: str, tokens_max: int) -> Evidence:
-    bytes_max, encoded = tokens_max * BYTES_PER_TOKEN, text.encode()
-    if len(encoded) > bytes_max:
-        kept = encoded[:bytes_max].decode(errors="ignore")
-        text = f"{kept}… [cut after {len(kept)} of {len(text)} characters]"
     source = context.version and f"context service, version {context.version}"
-    return Evidence(id=EVIDENCE_ID, title=f"What is known of story {context.story_id}"[:200], text=text, source=source)
+    shown = cut_to_bytes(text, tokens_max * BYTES_PER_TOKEN)
+    return Evidence(id=EVIDENCE_ID, title=f"What is known of story {context.story_id}"[:200], text=shown, source=source)

@@ -16,7 +16,6 @@ from app.api.schemas import FieldProblem, Spend
 from app.archive.database.store import Archived, Store
 from app.catalog.index import Catalog
 from app.catalog.projection import state_of
-from app.deliberation.announcements import cut
 from app.deliberation.budget import BYTES_PER_TOKEN
 from app.deliberation.engine import StrategyDefinition
 from app.deliberation.errors import (
@@ -32,7 +31,7 @@ from app.deliberation.fold import State, begin
 from app.deliberation.ports import Appended, Clock, Journal, Record
 from app.deliberation.roles import Role
 from app.deliberation.specification import Evidence
-from app.lifecycle.context import ContextHydrator
+from app.lifecycle.context import ContextHydrator, cut_to_bytes
 from app.lifecycle.specify import Identity, accepted, body_sha256, deliberation_id, issued_at, specification
 
 # Even beside much evidence, the beginning of a verdict that is followed, and of a context.
@@ -175,7 +174,8 @@ class Deliberations:
         """The state at acceptance, and whether an earlier request was accepted. Durable when this returns.
 
         An `identity` determines the id, else an Idempotency-Key. Raises NotReady, QueueFull, SpendExhausted, which is a
-        QueueFull, IdempotencyConflict, and Gone for the key of a deliberation that was removed.
+        QueueFull, IdempotencyConflict, and Gone for the key of a deliberation that was removed. With an `identity` it
+        raises ArchiveUnavailable when only the archive could know an earlier one; with a key alone the work goes on.
         """
         key = submission.idempotency_key
         self.catalog.require_caught_up()
@@ -186,7 +186,12 @@ class Deliberations:
             for record in await self.journal.last([f"{prefix(tenant, same.id)}.accepted"]):
                 self.outcomes["replayed"] += 1
                 return _acceptance(record, same), True
-            await self._check_unused(tenant, same.id)
+            try:
+                await self._check_unused(tenant, same.id)
+            except ArchiveUnavailable:
+                # A plan is announced again; a request with a key goes on without the archive.
+                if identity is not None:
+                    raise
         try:
             appended = await self._append_acceptance(tenant, same, request, submission, repeatable=repeatable)
         except QueueFull:
@@ -203,7 +208,7 @@ class Deliberations:
         """
         if not request.follows:
             return []
-        chars_max = max(EVIDENCE_BYTES_MIN, _tokens_left(request.evidence) * BYTES_PER_TOKEN // len(request.follows))
+        bytes_max = max(EVIDENCE_BYTES_MIN, _tokens_left(request.evidence) * BYTES_PER_TOKEN // len(request.follows))
         found, faults = list[Evidence](), list[FieldProblem]()
         for place, id in enumerate(request.follows):
             try:
@@ -218,18 +223,17 @@ class Deliberations:
                 remedy = "Await its end, or name another." if state.end is None else "Name another."
                 faults.append(body_fault(f"/follows/{place}", "no_verdict", detail, remedy))
                 continue
+            text = cut_to_bytes(verdict.content, bytes_max, f"/deliberations/{id}")
             title = f"Verdict of an earlier council on: {state.specification.task}"
-            found.append(Evidence(id=id, title=title[:200], text=cut(verdict.content, id, chars_max)))
+            found.append(Evidence(id=id, title=title[:200], text=text))
         if faults:
             raise ValidationFailed(faults)
         return found
 
     async def _check_unused(self, tenant: str, id: str) -> None:
-        """Raise Gone when a key's deliberation is in the archive alone. Without an answer, the work goes on."""
+        """Raise Gone when a key's deliberation is in the archive alone, and ArchiveUnavailable without an answer."""
         try:
             found = await self.archived(tenant, id)
-        except ArchiveUnavailable:
-            return
         except Gone:
             raise Gone("What this Idempotency-Key started has been deleted; use a new key.") from None
         if found is not None and not await self.journal.facts(tenant, id):

@@ -4,9 +4,9 @@ import asyncio
 import gc
 import signal
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import structlog
 from pydantic import ValidationError
@@ -86,6 +86,15 @@ def print_faults(exc: ValidationError | InvalidRequest) -> None:
         print(f"{'.'.join(map(str, fault['loc']))}: {detail}{f'. {remedy}' if remedy else ''}", file=sys.stderr)
 
 
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    """The errors in a group and in the groups within it, or the error itself."""
+    if not isinstance(error, BaseExceptionGroup):
+        yield error
+        return
+    for each in cast("BaseExceptionGroup[BaseException]", error).exceptions:
+        yield from _leaves(each)
+
+
 def run_process(read_settings: Callable[[], _Settings], serve: Callable[[_Settings], Awaitable[None]]) -> None:
     """Read and check the settings, then serve. Exits with 2 for invalid settings, with 1 when the log refuses."""
     try:
@@ -101,5 +110,5 @@ def run_process(read_settings: Callable[[], _Settings], serve: Callable[[_Settin
     try:
         asyncio.run(main())
     except* JournalUnavailable as refused:
-        print(*refused.exceptions, sep="\n", file=sys.stderr)
+        print(*_leaves(refused), sep="\n", file=sys.stderr)
         raise SystemExit(1) from refused

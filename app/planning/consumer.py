@@ -62,7 +62,8 @@ class PlanConsumer:
     async def take(self, event: Record) -> None:
         """Work off one event.
 
-        Raises ItemDeferred while the queue is full or the tenant may spend no more, and JournalUnavailable.
+        Raises JournalUnavailable. Raises ItemDeferred while the queue is full, the tenant may spend no more, or the
+        archive does not answer.
         """
         try:
             await (self._approve(event) if event.subject == APPROVED else self._transit(event))
@@ -72,6 +73,7 @@ class PlanConsumer:
             log.info("plan_delayed", sequence=event.sequence, delay_s=delay_s, reason=str(full))
             raise ItemDeferred(delay_s) from full
         except ArchiveUnavailable as exc:
+            self.counts["delayed"] += 1
             log.warning("plan_delayed", sequence=event.sequence, delay_s=ARCHIVE_RETRY_S, reason=str(exc))
             raise ItemDeferred(ARCHIVE_RETRY_S) from exc
         except JournalUnavailable:
@@ -94,27 +96,38 @@ class PlanConsumer:
 
     async def _reject(self, event: Record, refused: DeliberationError) -> None:
         document = problem(answer_to(refused, PROBLEM_DOCUMENTS, ""), event.subject, "")
-        rejected = PlanRejected(
-            subject=event.subject,
-            sequence=event.sequence,
-            rejected_at=datetime.now(UTC),
-            problem=document,
-            received=event.data[: 4 * RECEIVED_CHARS_MAX].decode(errors="replace")[:RECEIVED_CHARS_MAX],
-            **_ids(event.data),
-        )
-        await self._journal.publish(REJECTED, dump(rejected), f"rejected.{event.sequence}")
+        await self._journal.publish(REJECTED, _rejection(event, document), f"rejected.{event.sequence}")
         self.counts["rejected"] += 1
         # Pointers and codes alone: the event is not ours to log.
         faults = [f"{fault.pointer} {fault.code}" for fault in document.errors]
         log.warning("plan_rejected", subject=event.subject, sequence=event.sequence, code=document.code, faults=faults)
 
 
-def _ids(data: bytes) -> dict[str, str | None]:
-    """The ids of an event where it is JSON and has them."""
+def _rejection(event: Record, document: Problem) -> bytes:
+    """The JSON of a PlanRejected, without ids where the event's cannot be read or written."""
+    rejected = PlanRejected(
+        subject=event.subject,
+        sequence=event.sequence,
+        rejected_at=datetime.now(UTC),
+        plan_id=None,
+        story_id=None,
+        problem=document,
+        received=event.data[: 4 * RECEIVED_CHARS_MAX].decode(errors="replace")[:RECEIVED_CHARS_MAX],
+    )
     try:
-        read: Any = json.loads(data)
+        return dump(rejected.model_copy(update=_ids(event.data)))
     except (ValueError, RecursionError):
-        read = None
+        return dump(rejected)
+
+
+def _ids(data: bytes) -> dict[str, str | None]:
+    """The ids of an event that has them, as UTF-8 can hold them. Raises ValueError and RecursionError for no JSON."""
+    read: Any = json.loads(data)
     given = cast("dict[str, Any]", read) if isinstance(read, dict) else dict[str, Any]()
     ids = {name: given.get(name) for name in ("plan_id", "story_id")}
-    return {name: value[:512] if isinstance(value, str) else None for name, value in ids.items()}
+    return {name: _storable(value) if isinstance(value, str) else None for name, value in ids.items()}
+
+
+def _storable(id: str) -> str:
+    """The beginning of an id, with each lone surrogate replaced."""
+    return id[:512].encode(errors="replace").decode()

@@ -49,6 +49,13 @@ def _taken_here(tenant: str | None, info: ValidationInfo) -> str | None:
     return tenant
 
 
+def _not_blank(given: str) -> str:
+    if not given.strip():
+        remedy = {"remedy": "Say what to deliberate about, or leave it out."}
+        raise PydanticCustomError("blank", "The text is blank", remedy)  # pyright: ignore[reportArgumentType]
+    return given
+
+
 def _lower(given: object) -> object:
     return given.lower() if isinstance(given, str) else given
 
@@ -99,8 +106,10 @@ class PlanRequest(PlanningEvent):
     roles: list[RoleName] = Field(
         default=[], max_length=ROLES_MAX, description="One deliberation for each; those of the complexity if absent"
     )
-    title: Line | None = None
-    description: str | None = Field(default=None, min_length=1, max_length=DESCRIPTION_CHARS_MAX)
+    title: Annotated[Line, AfterValidator(_not_blank)] | None = None
+    description: Annotated[str, AfterValidator(_not_blank)] | None = Field(
+        default=None, min_length=1, max_length=DESCRIPTION_CHARS_MAX
+    )
     complexity: Annotated[Complexity | None, BeforeValidator(_lower)] = Field(
         default=None, description="Chooses the roles where none are given; `basic` if absent"
     )

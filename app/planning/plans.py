@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from app.api.requests import Submission
 from app.deliberation.errors import Gone, IdempotencyConflict, InvalidRequest, NotFound
+from app.deliberation.facts import Accepted, decode, prefix
 from app.deliberation.fold import State
 from app.deliberation.roles import Complexity
 from app.lifecycle.deliberations import Deliberations
@@ -48,7 +49,11 @@ class Plans:
         Durable when this returns. After QueueFull or another error the same plan continues where it stopped. Raises
         ValidationFailed, PlanConflict, and what `Deliberations.accept` raises.
         """
-        roles = plan.resolved_roles(self.roles_by_complexity, self.deliberations.roles)
+        begun = await self._begun_roles(tenant, plan)
+        by_complexity = dict(self.roles_by_complexity)
+        if begun is not None:
+            by_complexity[plan.complexity or "basic"] = begun
+        roles = plan.resolved_roles(by_complexity, self.deliberations.roles)
         transition = await last_transition(self.deliberations.journal, tenant, plan.story_id)
         metadata = plan.metadata(roles, {} if transition is None else transition.metadata)
         found, replayed = dict[str, tuple[str, RoleStatus]](), True
@@ -57,13 +62,26 @@ class Plans:
             try:
                 state, known = await self.deliberations.accept(tenant, request, submission, identity)
             except IdempotencyConflict:
-                raise PlanConflict(f"Plan {plan.plan_id} was approved before with other content.") from None
+                # Another process accepted it at this moment.
+                raise _conflict(plan) from None
             except Gone:
                 found[role] = identity.id, "gone"
                 continue
             found[role] = identity.id, _status(state)
             replayed = replayed and known
         return plan_resource(plan.plan_id, plan.story_id, found), replayed
+
+    async def _begun_roles(self, tenant: str, plan: PlanRequest) -> list[str] | None:
+        """The roles of the plan's acceptances in the log; None without any. Raises PlanConflict for other content.
+
+        They stay the plan's roles, though the operator has changed those of its complexity.
+        """
+        asked = {each.id: each for each in (plan_identity(tenant, plan, role) for role in self.deliberations.roles)}
+        records = await self.deliberations.journal.last([f"{prefix(tenant, id)}.accepted" for id in asked])
+        found = [fact for record in records if isinstance(fact := decode(record.data), Accepted)]
+        if any(fact.body_sha256 != asked[fact.deliberation_id].sha256 for fact in found):
+            raise _conflict(plan)
+        return found[0].specification.metadata["plan_roles"].split(",") if found else None
 
     async def find(self, tenant: str, plan_id: str) -> ApprovedPlan:
         """The plan as its deliberations tell of it; raises NotFound when none of them was ever accepted here."""
@@ -87,6 +105,10 @@ class Plans:
             return role, "waiting"
         except Gone:
             return role, "gone"
+
+
+def _conflict(plan: PlanRequest) -> PlanConflict:
+    return PlanConflict(f"Plan {plan.plan_id} was approved before with other content.")
 
 
 def _status(found: State | RoleStatus) -> RoleStatus:

@@ -17,11 +17,11 @@ import nats
 import redis.asyncio as redis
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
 from redis.exceptions import RedisError
 
 STREAM, CONSUMER = "ORCHESTRATOR_EVENTS", "context"  # `deliberate streams apply` declares both
-DECISIONS_MAX = 20
-CONTENT_CHARS_MAX = 2_000
+DECISIONS_MAX, CONTENT_CHARS_MAX = 20, 2_000
 KEPT_S = 90 * 86_400
 BYTES_PER_TOKEN = 3
 HEAD = "Decided by earlier councils for this story, the newest first:"
@@ -87,7 +87,7 @@ async def learn(client: Client, store: redis.Redis, message: Msg) -> None:
 
 
 async def main() -> None:
-    """Serve until the process is ended. What was not acknowledged comes again."""
+    """Serve until NATS closes the connection for good. What is not acknowledged comes again after 12 s."""
     store = redis.from_url(os.environ.get("REDIS_URL", "redis://127.0.0.1:6379/0"), decode_responses=True)
     url = os.environ.get("NATS_URL", "nats://127.0.0.1:4222")
     client = await nats.connect(url, name="context", inbox_prefix=b"_INBOX.context", max_reconnect_attempts=-1)
@@ -103,14 +103,16 @@ async def main() -> None:
     ends = await client.jetstream().pull_subscribe_bind(CONSUMER, stream=STREAM)
     await client.flush()
     print("ready", flush=True)
-    while True:
-        with suppress(TimeoutError):
+    while not client.is_closed:
+        try:
             for message in await ends.fetch(32, timeout=5):
-                try:
-                    await learn(client, store, message)
-                except RedisError as error:
-                    # Not acknowledged, it comes again after 12 s.
-                    print(f"not stored: {error!r}", flush=True)
+                await learn(client, store, message)
+        except TimeoutError:
+            continue  # nothing new
+        except (NatsError, RedisError) as error:
+            print(f"not learnt: {error!r}", flush=True)
+            await asyncio.sleep(1)
+    raise SystemExit("NATS has closed the connection for good")
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ class RoleClient:
                 first_agent=work.state.specification.agents[0].agent_id,
                 accepted_sequence=work.item.record.sequence,
                 priority=stage.priority,
+                stage_calls=tuple(call for call in stage.stage_calls if call.role == role),
             )
             try:
                 await self._agents[role].run(request)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from math import ceil
 
-from app.deliberation.calls import StageRequest
+from app.deliberation.calls import Call, StageRequest
 from app.deliberation.errors import FactTooLarge, JournalUnavailable
 from app.deliberation.ports import Agents, AgentsLost
 from app.log.journal import JetStreamJournal
@@ -17,6 +17,8 @@ from app.log.stream_settings import TASKS
 
 # Room for subject and headers within the server's bound of a message.
 HEAD_BYTES_MAX = 4_096
+# Room for the fields of a task beside its calls.
+FIELDS_BYTES_MAX = 1_024
 
 
 class WorkerAgents:
@@ -56,27 +58,29 @@ def worker_agents(journal: JetStreamJournal, roles: Iterable[str]) -> Mapping[st
 
 
 def tasks_of(request: StageRequest, bytes_max: int) -> Iterator[tuple[str, bytes]]:
-    """The request as one task, or as several where it is too large for one message: a name and the JSON of each.
+    """The request as one task, or as several where the stage's calls exceed one message: a name and the JSON of each.
 
-    Tasks of one stage and role with the same name hold the same calls, or those of them that lacked an outcome later.
+    The split is that of all calls of the stage, so that a name means the same calls whichever of them lack an outcome.
     Raises FactTooLarge for a single call that is too large.
     """
-    data = request.__pydantic_serializer__.to_json(request)
-    if len(data) <= bytes_max:
-        yield str(request.stage), data
-        return
-    for part in _parts(request, bytes_max):
-        ends = f"{part.calls[0].call_id}.{part.calls[-1].call_id}"
-        yield f"{request.stage}.{ends}", part.__pydantic_serializer__.to_json(part)
+    parts = _parts(request.stage_calls or request.calls, bytes_max - FIELDS_BYTES_MAX)
+    lacking = {call.call_id for call in request.calls}
+    for place, part in enumerate(parts, start=1):
+        if calls := tuple(call for call in part if call.call_id in lacking):
+            name = f"{request.stage}.{place}" if len(parts) > 1 else str(request.stage)
+            yield name, request.__pydantic_serializer__.to_json(request.model_copy(update={"calls": calls}))
 
 
-def _parts(request: StageRequest, bytes_max: int) -> Iterator[StageRequest]:
-    """The request halved until each part is small enough."""
-    if len(request.__pydantic_serializer__.to_json(request)) <= bytes_max:
-        yield request
-        return
-    half = len(request.calls) // 2
-    if half == 0:
-        raise FactTooLarge(f"the prompt of call {request.calls[0].call_id} exceeds what a task may hold")
-    for calls in (request.calls[:half], request.calls[half:]):
-        yield from _parts(request.model_copy(update={"calls": calls}), bytes_max)
+def _parts(calls: Iterable[Call], bytes_max: int) -> list[list[Call]]:
+    """The calls in their order, in parts whose JSON is small enough."""
+    parts, left = list[list[Call]](), 0
+    for call in calls:
+        size = len(call.__pydantic_serializer__.to_json(call)) + 1
+        if size > bytes_max:
+            raise FactTooLarge(f"the prompt of call {call.call_id} exceeds what a task may hold")
+        if size > left:
+            parts.append([])
+            left = bytes_max
+        parts[-1].append(call)
+        left -= size
+    return parts

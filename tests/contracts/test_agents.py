@@ -232,6 +232,38 @@ def test_a_request_that_is_too_large_for_a_message_becomes_several_tasks() -> No
     assert whole[0] == "1"
 
 
+def test_a_part_keeps_its_name_when_some_of_its_calls_have_outcomes() -> None:
+    calls = tuple(sized(number, 1_000) for number in range(1, 6))
+    first = request(calls).model_copy(update={"stage_calls": calls})
+    whole = {name: StageRequest.model_validate_json(data).calls for name, data in tasks_of(first, 5_000)}
+    assert len(whole) == 2, "of three calls and of two"
+    for lacking in (calls[1:], calls[:1], calls[4:], (calls[0], calls[4])):
+        again = first.model_copy(update={"calls": lacking, "resumed": True})
+        parts = {name: StageRequest.model_validate_json(data).calls for name, data in tasks_of(again, 5_000)}
+        assert sum(parts.values(), ()) == lacking
+        assert all(part == tuple(call for call in whole[name] if call in lacking) for name, part in parts.items())
+
+
+@pytest.mark.parametrize("under", ["nats"], indirect=True)
+async def test_parts_in_progress_are_not_queued_again(under: UnderTest, fresh_id: str) -> None:
+    under.engine.hold = asyncio.Event()
+    calls = tuple(sized(number, 400_000) for number in range(1, 4))
+    whole = request(calls, deliberation_id=fresh_id).model_copy(update={"stage_calls": calls})
+    running = [asyncio.create_task(under.agents.run(whole))]
+    await until(lambda: len(under.engine.bodies) == 3)
+    assert await under.tasks() == 2
+    lacking = whole.model_copy(update={"calls": calls[2:], "resumed": True})
+    running.append(asyncio.create_task(under.agents.run(lacking)))
+    await asyncio.sleep(0.3)
+    assert await under.tasks() == 2
+    under.engine.hold.set()
+    await under.recorded(fresh_id, 3)
+    assert len(under.engine.bodies) == 3
+    for each in running:
+        each.cancel()
+    await asyncio.wait(running)
+
+
 def test_a_call_that_is_too_large_for_a_message_is_named() -> None:
     with pytest.raises(FactTooLarge, match="s1-dev-001"):
         list(tasks_of(request((sized(1, 5_000),)), 3_000))

@@ -175,6 +175,10 @@ def test_every_part_that_writes_or_reads_facts_has_the_log_key() -> None:
         assert SERVICES[name]["environment"]["LOG_KEY_FILE"] == "/run/secrets/log_key", name
 
 
+def test_the_tenants_whose_plans_are_taken_can_be_set() -> None:
+    assert SERVICES["planning"]["environment"]["PLANNING_TENANTS"] == "${PLANNING_TENANTS:-default}"
+
+
 def test_stream_settings_match_the_gateways() -> None:
     declared, expected = SERVICES["streams"]["environment"], SERVICES["gateway"]["environment"]
     shared = wiring.streams_variables()

@@ -110,6 +110,7 @@ def test_a_running_stage_asks_only_for_missing_outcomes() -> None:
         assert running.opened == opening.fact
         lacking = ["s1-dev-001", "s1-dev-002", "s1-dev-003"][count:]
         assert [call.call_id for call in running.calls] == lacking
+        assert running.stage_calls == opening.run.calls
     closing = decided(whole.facts[:5])
     assert isinstance(closing, CloseStage)
     assert (closing.fact.reason, closing.fact.seen) == ("all", ("s1-dev-001", "s1-dev-002", "s1-dev-003"))

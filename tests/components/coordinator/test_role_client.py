@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import pytest
@@ -104,6 +104,23 @@ async def test_repeats_the_lacking_calls_when_a_replica_dies() -> None:
     assert [len(request.calls) for request in handle.requests] == [2, 1, 1]
     assert [request.resumed for request in handle.requests] == [False, True, True]
     assert work.inbox.qsize() == 2
+
+
+async def test_agents_know_all_calls_of_their_role_in_the_stage() -> None:
+    """So they split a large stage alike, whichever of its calls lack an outcome."""
+    work, asked = running(), list[StageRequest]()
+    hear(work, AGENTS[0])
+    other = STAGE.calls[0].model_copy(update={"call_id": "s1-qa-001", "role": "QA"})
+    stage = replace(STAGE, calls=STAGE.calls[1:], stage_calls=(*STAGE.calls, other))
+
+    class Agents:
+        async def run(self, request: StageRequest) -> None:
+            asked.append(request)
+            hear(work, AGENTS[1])
+
+    await RoleClient({"DEV": Agents()}).run(work, stage, "DEV", stage.calls)
+    assert asked[0].calls == STAGE.calls[1:] and asked[0].stage_calls == STAGE.calls
+    assert "stage_calls" not in asked[0].model_dump()
 
 
 async def test_repeats_no_call_of_a_stopping_work() -> None:

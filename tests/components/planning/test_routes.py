@@ -1,6 +1,7 @@
 """`POST /plans` and `GET /plans/{id}`: what clients see of a plan, and what is refused."""
 
 from collections.abc import AsyncGenerator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -82,6 +83,14 @@ async def test_a_full_queue_keeps_what_is_accepted_and_the_same_plan_continues()
         assert statuses((await approve(gateway)).json()) == {"DEV": "pending", "QA": "pending"}
 
 
+async def test_an_archive_that_does_not_answer_refuses_a_plan_and_no_request_with_a_key(tmp_path: Path) -> None:
+    async with served(database_url=f"sqlite:///{tmp_path}/missing/archive.db") as gateway:
+        refused = await approve(gateway)
+        assert (refused.status_code, refused.json()["code"]) == (503, "archive_unavailable")
+        assert refused.json()["retryable"] and gateway.journal.records == []
+        assert (await gateway.post({"task": "t"}, Idempotency_Key="k")).status_code == 202
+
+
 async def test_a_plan_of_another_tenant_is_unknown(gateway: Served) -> None:
     await approve(gateway)
     assert role_deliberation_id("default", "plan-1", "DEV") != role_deliberation_id("acme", "plan-1", "DEV")
@@ -99,6 +108,8 @@ async def test_a_plan_of_another_tenant_is_unknown(gateway: Served) -> None:
         ({"roles": ["NOBODY"]}, "/roles/0", "unknown_role"),
         ({"complexity": "huge"}, "/complexity", "literal_error"),
         ({"tenant": "rival"}, "/tenant", "foreign_tenant"),
+        ({"title": " "}, "/title", "blank"),
+        ({"title": "A login", "description": "\n\u2003"}, "/description", "blank"),
         ({"sprint": ["x" * 512]}, "/sprint", "string_too_long"),
         ({"a b": "c"}, "/a b", "string_pattern_mismatch"),
         ({f"field{number}": "" for number in range(12)}, "", "too_long"),
@@ -126,6 +137,27 @@ async def test_other_content_under_a_known_id_conflicts(gateway: Served) -> None
     await approve(gateway)
     response = await approve(gateway, title="Another")
     assert (response.status_code, response.json()["code"]) == (409, "plan_conflict")
+
+
+@pytest.mark.parametrize("roles", [["QA", "DEV"], ["QA"], ["ARCHITECT"], None])
+async def test_other_roles_under_a_known_id_conflict_and_start_nothing(
+    gateway: Served, roles: list[str] | None
+) -> None:
+    await approve(gateway, roles=["DEV"])
+    before = len(gateway.journal.records)
+    response = await approve(gateway, roles=roles)
+    assert (response.status_code, response.json()["code"]) == (409, "plan_conflict")
+    assert len(gateway.journal.records) == before
+
+
+async def test_a_plan_goes_on_with_the_roles_that_it_began_with() -> None:
+    """The operator changes the roles of its complexity while one of them waits."""
+    async with served(queue_depth_max=1) as before:
+        assert (await approve(before, roles=None)).status_code == 429
+        journal = before.journal
+    async with served(journal=journal, plan_roles_basic=("ARCHITECT", "QA")) as after:
+        assert statuses((await approve(after, roles=None)).json()) == {"DEV": "pending", "QA": "pending"}
+        assert len([record for record in journal.records if record.tokens[-1] == "accepted"]) == 2
 
 
 async def test_roles_that_leave_no_room_for_metadata_are_refused(gateway: Served) -> None:

@@ -182,3 +182,26 @@ async def test_the_example_keeps_a_bounded_number_of_decisions(
         found = await asked(journal, max_tokens=100_000)
     assert found["context_text"].count("## Task") == 20 and "Task d24" in found["context_text"]
     assert len(found["context_text"]) < 20 * 2_100
+
+
+async def test_the_example_goes_on_after_an_error_of_the_log(
+    journal: JetStreamJournal, own_nats_server: NatsServer, redis_url: str
+) -> None:
+    """Its consumer is deleted and declared again, and the server is killed and started again."""
+    async with context_service(own_nats_server.url, redis_url) as running:
+        await journal.request("$JS.API.CONSUMER.DELETE.ORCHESTRATOR_EVENTS.context")
+        assert running.stdout is not None
+        async with asyncio.timeout(20):
+            assert (await running.stdout.readline()).startswith(b"not learnt: ")
+        await apply(journal, StreamSettings())
+        await journal.announce(decided("d1", content="Decision 1"))
+        await until_learnt(journal)
+        own_nats_server.kill()
+        own_nats_server.start()
+        again = await JetStreamJournal.connect(own_nats_server.url, name="tests", patience_s=20)
+        await again.announce(decided("d2", content="Decision 2"))
+        await until_learnt(again)
+        found = await asked(again)
+        await again.close()
+        assert running.returncode is None
+    assert "Decision 1" in found["context_text"] and "Decision 2" in found["context_text"]

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from app.admission.spends import spend_subject
+from app.archive.database.migrate import migrate
 from app.deliberation.facts import Completed, TotalUsage
 from app.log.journal import JetStreamJournal
 from app.planning.plans import role_deliberation_id
@@ -154,6 +155,21 @@ async def test_a_tenant_that_may_spend_no_more_delays_a_plan_and_drops_none(
     assert len(await acceptances(journal)) == 2 and consumer.counts["started"] == 1
 
 
+async def test_an_archive_that_does_not_answer_delays_a_plan_and_drops_none(
+    journal: JetStreamJournal, own_nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.planning.consumer.ARCHIVE_RETRY_S", 0.2)
+    url = f"sqlite:///{tmp_path}/archive.db"
+    async with taking(own_nats_server.url, database_url=url) as consumer:
+        await announce(journal, plan_event(1))
+        await until(lambda: consumer.counts["delayed"] > 1)
+        assert await acceptances(journal) == []
+        await migrate(url)
+        await until_taken(journal)
+
+    assert len(await acceptances(journal)) == 2 and consumer.counts["started"] == 1
+
+
 async def test_what_cannot_be_taken_is_rejected_by_name_and_the_next_plan_starts(
     journal: JetStreamJournal, own_nats_server: NatsServer
 ) -> None:
@@ -173,6 +189,8 @@ async def test_what_cannot_be_taken_is_rejected_by_name_and_the_next_plan_starts
             await announce(journal, json.dumps(plan_event()).encode()[:-1] + b', "plan_id": "again"}'),
             await announce(journal, plan_event(plan_id="a b")),
             await announce(journal, plan_event(roles=["DEV"] * 16)),
+            await announce(journal, plan_event(title=" ")),
+            await announce(journal, plan_event(plan_id="a\ud800", story_id="\udfff" * 600)),
         ]
         await announce(journal, plan_event(9, tenant="acme"))
         await until_taken(journal)
@@ -195,9 +213,26 @@ async def test_what_cannot_be_taken_is_rejected_by_name_and_the_next_plan_starts
     assert found[11]["problem"]["code"] == "invalid_json" and "repeats a key" in found[11]["problem"]["detail"]
     assert named(12) == [("/plan_id", "string_pattern_mismatch")]
     assert named(13) == [("/roles", "too_long")]
+    assert named(14) == [("/title", "blank")]
+    assert found[15]["problem"]["code"] == "invalid_json"
+    assert (found[15]["plan_id"], found[15]["story_id"]) == ("a?", "?" * 512)
     assert all(fault["remedy"] for rejected in found for fault in rejected["problem"]["errors"])
     assert len(await acceptances(journal)) == 2 and consumer.counts == {"rejected": len(sequences), "started": 1}
     assert [record.tokens[1] async for record in journal.read("deliberations.*.*.accepted", 0)] == ["acme"] * 2
+
+
+async def test_an_event_whose_ids_cannot_be_described_is_rejected_without_them(
+    journal: JetStreamJournal, own_nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unstorable(_: bytes) -> dict[str, str]:
+        return {"plan_id": "\ud800", "story_id": "s"}
+
+    monkeypatch.setattr("app.planning.consumer._ids", unstorable)
+    async with taking(own_nats_server.url):
+        sequence = await announce(journal, plan_event(title=" "))
+        (rejected,) = await rejections(journal, [sequence])
+    assert (rejected["plan_id"], rejected["story_id"]) == (None, None)
+    assert rejected["problem"]["errors"][0]["pointer"] == "/title"
 
 
 async def test_another_plan_under_a_known_id_is_rejected(
@@ -206,11 +241,15 @@ async def test_another_plan_under_a_known_id_is_rejected(
     async with taking(own_nats_server.url) as consumer:
         await announce(journal, plan_event())
         await announce(journal, plan_event(approved_by="another", timestamp="2026-01-02T00:00:00Z"))
-        sequence = await announce(journal, plan_event(description="Users log in by a passkey."))
-        (rejected,) = await rejections(journal, [sequence])
+        sequences = [
+            await announce(journal, plan_event(description="Users log in by a passkey.")),
+            await announce(journal, plan_event(roles=["ARCHITECT", "DEV", "QA"])),
+            await announce(journal, plan_event(roles=["ARCHITECT"], title="Another")),
+        ]
+        found = await rejections(journal, sequences)
 
-    assert rejected["problem"]["code"] == "plan_conflict"
-    assert consumer.counts == {"started": 1, "repeated": 1, "rejected": 1}
+    assert [rejected["problem"]["code"] for rejected in found] == ["plan_conflict"] * 3
+    assert consumer.counts == {"started": 1, "repeated": 1, "rejected": 3} and len(await acceptances(journal)) == 2
 
 
 async def test_later_deliberations_of_a_story_carry_its_last_transition(
