@@ -39,7 +39,7 @@ OVERLOAD = (
     Guard(
         "no tenant spends more in a day than it may",
         "app/lifecycle/deliberations.py",
-        "            self.spends.check(tenant, request.budget.max_cost, self._ceilings(tenant))\n",
+        "            self.spends.check(key, request.budget.max_cost, self._ceilings(tenant))\n",
         "            pass\n",
         "tests/components/access/test_spends.py::test_a_refusal_asks_no_context_service",
     ),
@@ -67,7 +67,7 @@ OVERLOAD = (
     Guard(
         "a spend is recorded before the end",
         "serve_deployments/coordinator/coordinator.py",
-        "                    await record_spend(self._journal, work.tenant, work.state, fact.ts)\n",
+        "                    await self._record_spend(work, work.state, fact.ts)\n",
         "",
         "tests/integration/coordinator/test_spends.py::"
         "test_a_coordinator_that_ends_again_what_was_counted_counts_it_once",
