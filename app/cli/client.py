@@ -235,7 +235,7 @@ class GatewayClient:
             after = page["next"]
 
     async def deleted_ids(self) -> list[str]:
-        """The ids of deleted deliberations whose tombstones the log holds."""
+        """Returns the ids of the tombstones in the log."""
         found, after, more = list[str](), "0", True
         while more:
             params = {"after": after, "types": "deliberation.deleted", "limit": _EVENTS_ON_PAGE}

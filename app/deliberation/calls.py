@@ -118,7 +118,7 @@ class Money(Value, frozen=True):
 
 
 class UsageCost(Money, frozen=True):
-    """What requests cost at the prices of their engines; it leaves out `unpriced_calls`, whose engines had no price."""
+    """The cost of requests at their engines' prices. `unpriced_calls` counts requests without a price."""
 
     unpriced_calls: int = 0
 

@@ -153,7 +153,7 @@ class Control(Protocol):
     async def ask(self, subject: str, data: bytes, *, timeout_s: float) -> bytes:
         """The first reply to a message for another service.
 
-        Raises TimeoutError when none came within `timeout_s`, and JournalUnavailable at once when nobody listens.
+        Raises TimeoutError without a reply within `timeout_s`, and JournalUnavailable at once without a listener.
         """
         ...
 

@@ -342,7 +342,7 @@ def parse_roles(content: object, file: str = "roles.yaml") -> Mapping[str, Role]
 
 
 def roles_over_nats(roles: Mapping[str, Role], default: AgentRunner) -> tuple[str, ...]:
-    """The roles whose calls workers pull from NATS; `default` is for roles that do not say it."""
+    """The roles that NATS workers serve. `default` holds for roles without `agents`."""
     return tuple(name for name, role in roles.items() if (role.agents or default) == "nats")
 
 
@@ -353,7 +353,7 @@ def engines_of(roles: Mapping[str, Role]) -> Iterable[EngineSpec]:
 
 
 def currency_of(roles: Mapping[str, Role], setting: str) -> str:
-    """The currency of all prices; raises InvalidRequest, naming the setting, for a role whose engines lack some."""
+    """Returns the currency of all prices. Raises InvalidRequest with the setting's name if an engine has no price."""
     currency = ""
     for name, role in roles.items():
         prices = role.dearest(name)

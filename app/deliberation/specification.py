@@ -18,7 +18,7 @@ OnDeadline = Literal["best", "fail"]
 """At the deadline: the best verdict that the recorded answers allow, or none."""
 
 Priority = Literal["interactive", "batch"]
-"""Whether somebody waits for the verdict; batch work yields to interactive work."""
+"""`batch` work yields to `interactive` work in every queue."""
 
 TOKEN_PATTERN = r"^[a-z0-9_-]{1,64}$"
 
@@ -139,7 +139,7 @@ class Webhook(Value, frozen=True):
 
 
 class Evidence(Value, frozen=True):
-    """Something that every agent is shown as data: a text, or the name of a source, which nobody fetches."""
+    """A text, or the name of a source, that every agent reads as data. No source is fetched."""
 
     id: str
     title: str

@@ -18,7 +18,7 @@ from app.deliberation.specification import ContextStatus, Evidence, StoryContext
 SUBJECT = "context.get"
 # No id that a request may give has a colon.
 EVIDENCE_ID = "context:story"
-# After a time-out nobody waits again for this long, so that a service that hangs slows few requests.
+# After a time-out no request asks for this long. A hanging service thus delays few requests.
 PAUSE_S = 5.0
 FAULTS_MAX = 3
 

@@ -128,7 +128,7 @@ async def archive(journal: JetStreamJournal, store: Store, all_told: Iterable[To
         await fill(journal, part)
         await until_copied(journal)
         print(f"archived {number * _PART:9,}", end="\r", flush=True)
-    # What a gateway's start reads of a log whose work is done.
+    # A gateway reads so many records at its start when nothing runs.
     await journal.request(f"$JS.API.STREAM.PURGE.{STREAM}", json.dumps({"keep": RECENT_SEQUENCES}).encode())
     copying.cancel()
     await asyncio.gather(copying, return_exceptions=True)

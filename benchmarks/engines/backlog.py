@@ -154,7 +154,7 @@ class Gateway:
 
 @asynccontextmanager
 async def stack_of(call_ms: int, max_running: int) -> AsyncGenerator[RunningStack]:
-    """A stack whose engine has so many sequences of `call_ms`, give or take 30 %."""
+    """Starts a stack whose engine runs so many sequences of `call_ms` ± 30 % at once."""
     simulate = ("--duration-ms", str(call_ms), "--jitter", "0.3", "--chunk-tokens", "64")
     with tempfile.TemporaryDirectory() as data:
         simulate = (*simulate, "--max-running", str(max_running))

@@ -80,8 +80,8 @@ def _fused(run: StrategyRun, drafts: Sequence[Candidate], single: Candidate, mem
     """The writer's text; None when it or the analysis is missing or refused."""
     by_id = {draft.id: draft for draft in drafts}
     seed = run.specification.seed
-    # Analyst and writer see the candidates under the same letters, which the analysis uses: those of a ballot that the
-    # seed draws, whose prompt begins alike, and last the draft of its author, which that prompt does not show.
+    # Analyst and writer read the candidates under the same letters, because the analysis names them. The order is that
+    # of one reviewer's ballot, so that an engine has its beginning cached. The reviewer's own draft comes last.
     reviewer = min(by_id, key=lambda author: nonce(seed, "reader", author))
     labelled = lettered((*arrangements(list(by_id), list(by_id), seed, ROUND)[reviewer], reviewer))
     texts = [run.shown(letter, by_id[candidate]) for letter, candidate in labelled.items()]

@@ -1,4 +1,4 @@
-"""What statistics sum, and the sums by hour and day, also of what is there already."""
+"""Creates `measures`, `rollups` by hour and day, and fills both from archived deliberations."""
 
 from typing import Any
 

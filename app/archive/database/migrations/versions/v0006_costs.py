@@ -1,4 +1,4 @@
-"""What calls cost, in measures and their sums: both tables are made anew from the facts of what has ended."""
+"""Adds costs to `measures` and `rollups`, and fills both anew from archived facts."""
 
 from typing import Any
 
