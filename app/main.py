@@ -1,7 +1,6 @@
 """The gateway: builds the adapters and serves the routes. `python -m app.main` reads the environment."""
 
 import asyncio
-import gc
 import signal
 import socket
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
@@ -41,7 +40,7 @@ from app.log.seal import LogSeal
 from app.log.stream_settings import StreamSettings
 from app.observability import logs
 from app.observability.metrics import Metrics
-from app.observability.process import print_faults
+from app.observability.process import print_faults, settle_heap
 from app.openai.problems import OPENAI_ERRORS
 from app.openapi import document
 from app.routes.connections import BoundedProtocol, ConnectionTable, available_connections
@@ -266,10 +265,7 @@ class DrainingServer(uvicorn.Server):
         """Listen, and log the addresses: port 0 selects a free port."""
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
-        # Objects loaded at start live as long as the process; the collector need not visit them.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(50_000, 20, 50)
+        settle_heap()
         for server in self.servers:
             for listening in server.sockets:
                 host, port = listening.getsockname()[:2]

@@ -169,6 +169,11 @@ class Product:
                 return
             headers["If-None-Match"] = response.headers["ETag"]
 
+    async def archived(self) -> None:
+        """Wait until the archive has everything."""
+        while any(each["pending"] for each in (await self._client.get("/cluster")).json()["projectors"]):  # noqa: ASYNC110 -- another process
+            await asyncio.sleep(0.2)
+
     async def drained(self) -> None:
         """Wait until no deliberation is active."""
         while (await self._client.get("/cluster")).json()["queue"]["depth"]:  # noqa: ASYNC110 -- another process

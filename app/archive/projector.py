@@ -2,11 +2,12 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import islice
 from typing import TypeVar
 
 import structlog
@@ -26,6 +27,10 @@ from app.log.work_queue import QueueItem, WorkQueue
 
 BATCH_MAX = 256
 HELD_MAX = 8 * BATCH_MAX
+# After a batch that was not full. A request and a transaction cost as much as some deliberations.
+FETCH_EVERY_S = 0.5
+# What has begun waits so long for its end: most deliberations are read and written once.
+BEGUN_S = 5.0
 # Of so many deliberations it is known how far they were copied.
 COPIED_MAX = 20_000
 RETRY_S = 1.0
@@ -33,6 +38,7 @@ RETRY_S = 1.0
 LATE_S = 10.0
 EXPIRE_EVERY_S = 60.0
 
+_OVER = "end", "deleted"
 # The clocks of two processes differ by less than this.
 _SKEW = timedelta(minutes=1)
 
@@ -55,6 +61,8 @@ class _Batch:
 class Projector:
     """Takes items in batches of at most BATCH_MAX. While a batch is written, the next one is read.
 
+    Ends and deletions are written at once, and what has begun after BEGUN_S, or with its end.
+
     Batches are written in order, so that an item that an earlier one covers is only acknowledged, after its write.
 
     `counts` counts deliberations by what was done: `written`, `deleted`, `expired`, and `skipped` for facts that are
@@ -71,10 +79,10 @@ class Projector:
         self._store = store
         self._retention = timedelta(seconds=retention_s)
         self._retentions = {tenant: timedelta(seconds=each) for tenant, each in (retentions_s or {}).items()}
-        self._queue = WorkQueue(journal, HELD_MAX, self._take, consumer=ARCHIVE_CONSUMER)
+        self._queue = WorkQueue(journal, HELD_MAX, self._take, consumer=ARCHIVE_CONSUMER, standing=False)
         self._waiting: dict[int, QueueItem] = {}
+        self._since_s: dict[int, float] = {}
         self._writing: dict[int, QueueItem] = {}
-        self._arrived = asyncio.Event()
         self._read = asyncio.Queue[_Batch](maxsize=1)
         # The last sequence of deliberations to which nothing more is expected, oldest write first.
         self._copied: dict[Key, int] = {}
@@ -85,7 +93,6 @@ class Projector:
         try:
             async with asyncio.TaskGroup() as group:
                 await self._queue.start()
-                group.create_task(self._queue.watch())
                 group.create_task(self._report_progress())
                 group.create_task(self._expire())
                 group.create_task(self._read_batches())
@@ -102,17 +109,29 @@ class Projector:
             # Redelivered while in progress, for example after an outage of the log: acknowledge the newer delivery.
             self._queue.drop()
         held[sequence] = item
-        self._arrived.set()
+        if held is self._waiting:
+            self._since_s.setdefault(sequence, asyncio.get_running_loop().time())
 
     async def _read_batches(self) -> None:
         """Read one batch ahead of the one that is being written."""
         while True:
-            await self._arrived.wait()
-            chosen = list(self._waiting)[:BATCH_MAX]
-            self._writing |= {sequence: self._waiting.pop(sequence) for sequence in chosen}
-            if not self._waiting:
-                self._arrived.clear()
-            await self._read.put(await self._until_answered(partial(self._project_all, chosen)))
+            behind = len(self._waiting) >= HELD_MAX // 2 or not await self._queue.fetch()
+            chosen = list(islice(self._waiting if behind else self._due(), BATCH_MAX))
+            for sequence in chosen:
+                self._writing[sequence] = self._waiting.pop(sequence)
+                self._since_s.pop(sequence)
+            if chosen:
+                await self._read.put(await self._until_answered(partial(self._project_all, chosen)))
+            if not behind and len(chosen) < BATCH_MAX:
+                await asyncio.sleep(FETCH_EVERY_S)
+
+    def _due(self) -> Iterator[int]:
+        """The sequences of what ended or was deleted, and of what began a while ago."""
+        over = {item.record.tokens[2] for item in self._waiting.values() if item.record.tokens[-1] in _OVER}
+        long_ago_s = asyncio.get_running_loop().time() - BEGUN_S
+        for sequence, item in self._waiting.items():
+            if item.record.tokens[2] in over or self._since_s[sequence] < long_ago_s:
+                yield sequence
 
     async def _write_batches(self) -> None:
         while True:
@@ -150,14 +169,14 @@ class Projector:
         """Read the deliberations of these items, but for those that an earlier batch covers."""
         records = [self._writing[sequence].record for sequence in sequences]
         epoch = (await self._journal.state()).epoch
-        due = self._due(epoch, records)
+        due = self._uncovered(epoch, records)
         # A full batch means that later facts are in the log already: each deliberation is read once.
         whole = len(records) == BATCH_MAX
         projected = await asyncio.gather(*(self._project(key, found, whole) for key, found in due.items()))
         written = [each for each in projected if each is not None]
         return _Batch(sequences, epoch, written, self._note(written), len(projected) - len(written))
 
-    def _due(self, epoch: str, records: Sequence[Record]) -> dict[Key, list[Record]]:
+    def _uncovered(self, epoch: str, records: Sequence[Record]) -> dict[Key, list[Record]]:
         """The records of this log that no batch covers yet, by deliberation."""
         if epoch != self._epoch:
             self._epoch = epoch

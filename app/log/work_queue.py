@@ -1,4 +1,6 @@
-"""The work queue: a standing pull request on a durable consumer, by default that of accepted deliberations.
+"""The work queue: pulls from a durable consumer, by default that of accepted deliberations.
+
+Either a standing pull request waits for each item, or the owner fetches what waits from time to time.
 
 nats-py's own `fetch` is not used: its pull request survives cancellation and swallows the next item. Here one inbox
 lives as long as the queue, pull requests are plain publishes, and the requested items are counted.
@@ -15,7 +17,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from app.deliberation.ports import Record
-from app.log.connection import UNREACHABLE
+from app.log.connection import REQUEST_TIMEOUT_S, UNREACHABLE
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import CONSUMER, STREAM
 
@@ -42,6 +44,8 @@ class QueueItem:
 class WorkQueue:
     """Pulls items for `deliver`, at most `slots` of them unacknowledged at a time.
 
+    Without a `standing` pull request they come in `fetch`, where `watch` is not needed.
+
     Items that are `sealed` and not believed are dropped; those of other services bear no seal.
     """
 
@@ -54,9 +58,12 @@ class WorkQueue:
         stream: str = STREAM,
         consumer: str = CONSUMER,
         sealed: bool = True,
+        standing: bool = True,
     ) -> None:
         self._journal = journal
         self._sealed = sealed
+        self._standing = standing
+        self._fetching: asyncio.Future[bool] | None = None
         self._next = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self._client = journal.client
         self._slots = slots
@@ -84,6 +91,29 @@ class WorkQueue:
                 self._forget_pulls()
             await self._pull()
 
+    async def fetch(self) -> bool:
+        """Take what waits now; whether that is all. No answer of the log means that nothing can be taken now."""
+        free = self._slots - self._held
+        if not self._open or free <= 0:
+            return not self._open
+        self._requested = free
+        self._fetching = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                await self._client.publish(
+                    self._next, json.dumps({"batch": free, "no_wait": True}).encode(), self._inbox
+                )
+                return await self._fetching
+        except UNREACHABLE as exc:
+            log.info("fetch_unanswered", error=repr(exc))
+            return True
+        finally:
+            self._fetching = None
+
+    def _end_fetch(self, *, emptied: bool) -> None:
+        if self._fetching is not None and not self._fetching.done():
+            self._fetching.set_result(emptied)
+
     def stop(self) -> None:
         """Pull nothing more; unacknowledged items stay held."""
         self._open = False
@@ -107,6 +137,8 @@ class WorkQueue:
         self._last_message_at_s = asyncio.get_running_loop().time()
 
     async def _pull(self) -> None:
+        if not self._standing:
+            return
         free = self._slots - self._held - self._requested
         # Few large pulls cost less than many small ones. Without an open pull, a smaller one is sent too.
         if not self._open or free <= 0 or (self._requested and free < self._slots // 4):
@@ -136,11 +168,15 @@ class WorkQueue:
                 self._deliver(item)
             else:
                 await self._reply(item, b"+TERM")
+            if not self._requested:
+                self._end_fetch(emptied=False)
         elif status != "100":
             # The end of a pull states how many items were not delivered; without that number, no pull is open.
             left = headers.get("Nats-Pending-Messages")
             self._requested = 0 if left is None else max(0, self._requested - int(left))
-            if status != "408":
+            self._end_fetch(emptied=True)
+            # A fetch ends with 404.
+            if status not in ("404", "408"):
                 # Refused, not expired: an immediate request would be refused too. `watch` repeats it later.
                 log.info("pull_ended", status=status, description=headers.get("Description"))
                 return

@@ -20,7 +20,7 @@ from app.log.queue_worker import QueueWorker
 from app.log.seal import LogSeal
 from app.log.stream_settings import ACK_WAIT_S_MIN, TASKS_STREAM, worker_consumer
 from app.log.work_queue import QueueItem
-from app.observability.process import health_server, settle_heap, stop_signal
+from app.observability.process import health_server, stop_signal
 from serve_deployments.agent.agent import APPEND_PATIENCE_S, AgentReplica
 from serve_deployments.arguments import WorkerArgs, default_engines, load_roles, with_engines
 from serve_deployments.engine.client import Engines
@@ -111,7 +111,6 @@ async def workers_of(args: WorkerArgs) -> AsyncGenerator[Sequence[RoleWorker]]:
             for name, role in roles.items()
         ]
         await asyncio.gather(*(worker.replica.engines.probe() for worker in workers))
-        settle_heap()
         yield workers
     finally:
         await journal.close()

@@ -8,7 +8,7 @@ from app.deliberation.errors import InvalidRequest
 from app.deliberation.roles import roles_over_nats
 from app.log.journal import JetStreamJournal
 from app.log.seal import LogSeal
-from app.observability.process import health_server, settle_heap, stop_signal
+from app.observability.process import health_server, stop_signal
 from serve_deployments.arguments import CoordinatorArgs, load_roles
 from serve_deployments.coordinator.coordinator import CoordinatorReplica
 from serve_deployments.coordinator.fact_store import APPEND_PATIENCE_S
@@ -42,7 +42,6 @@ async def _coordinate(args: CoordinatorArgs) -> None:
         args.nats_url, name="coordinator", patience_s=APPEND_PATIENCE_S, seal=LogSeal.of_environment()
     )
     try:
-        settle_heap()
         agents = worker_agents(journal, roles_of(args))
         await CoordinatorReplica(journal, agents, args.coordinator_slots).serve(asyncio.Event())
     finally:

@@ -112,6 +112,32 @@ async def test_outcomes_after_the_end_are_copied_too(
     assert projector.failure == ""
 
 
+async def test_what_has_ended_is_written_once(journal: JetStreamJournal, store: Store) -> None:
+    told = stories(20)
+    async with projecting(journal, store) as projector:
+        for story in told:
+            await tell(journal, story)
+        await until_copied(journal)
+
+    assert projector.counts["written"] == len(told)
+
+
+async def test_what_began_a_while_ago_is_written_before_its_end(
+    journal: JetStreamJournal, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.archive.projector.BEGUN_S", 0.0)
+    story = Story("running")
+    async with projecting(journal, store) as projector:
+        await journal.append("acme", story.accepted())
+        await until_copied(journal)
+        assert projector.counts["written"] == 1
+        await append(journal, rest(story))
+        await until_copied(journal)
+
+    assert projector.counts["written"] > 1
+    assert isinstance(await read(store, story.id), Archived)
+
+
 async def test_a_deletion_removes_what_was_copied(journal: JetStreamJournal, store: Store) -> None:
     story = Story("gone")
     async with projecting(journal, store):

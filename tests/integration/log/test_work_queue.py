@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from app.deliberation.facts import Accepted, decode
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import StreamSettings
@@ -20,6 +22,40 @@ async def test_a_refused_pull_is_not_repeated_at_once(own_nats_server: NatsServe
     for _ in range(20):
         await journal.client.flush()
     assert journal.client.stats["out_msgs"] <= 2
+    await journal.close()
+
+
+async def test_a_fetch_takes_what_waits_and_says_whether_that_is_all(own_nats_server: NatsServer) -> None:
+    journal = await JetStreamJournal.connect(own_nats_server.url)
+    await apply(journal, StreamSettings())
+    for number in range(5):
+        await journal.append("default", accepted(f"d{number}"))
+    delivered: list[QueueItem] = []
+    queue = WorkQueue(journal, 3, delivered.append, standing=False)
+    await queue.start()
+    await journal.client.flush()
+    assert not delivered
+    assert not await queue.fetch() and len(delivered) == 3
+    # No slot is free.
+    assert not await queue.fetch() and len(delivered) == 3
+    for delivery in list(delivered):
+        await queue.ack(delivery)
+    assert await queue.fetch() and len(delivered) == 5
+    assert await queue.fetch() and len(delivered) == 5
+    await queue.close()
+    await journal.close()
+
+
+async def test_a_fetch_ends_when_the_log_does_not_answer(
+    own_nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.log.work_queue.REQUEST_TIMEOUT_S", 0.2)
+    journal = await JetStreamJournal.connect(own_nats_server.url)
+    queue = WorkQueue(journal, 3, lambda _: None, standing=False)
+    await queue.start()
+    own_nats_server.kill()
+    assert await queue.fetch()
+    own_nats_server.start()
     await journal.close()
 
 
