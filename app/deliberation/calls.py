@@ -1,5 +1,6 @@
 """Model requests: one call, the calls of a stage, and what they cost."""
 
+from collections.abc import Sequence
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Literal
 
@@ -155,26 +156,19 @@ class Usage(Value, frozen=True):
     calls: int = 0
     cost: UsageCost | None = None
 
-    def __add__(self, other: "Usage") -> "Usage":
+    @staticmethod
+    def total(spent: Sequence["Usage"]) -> "Usage":
+        """The sum; empty of nothing."""
         return Usage(
-            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
-            completion_tokens=self.completion_tokens + other.completion_tokens,
-            cached_tokens=self.cached_tokens + other.cached_tokens,
-            calls=self.calls + other.calls,
-            cost=self._cost_with(other),
+            prompt_tokens=sum(each.prompt_tokens for each in spent),
+            completion_tokens=sum(each.completion_tokens for each in spent),
+            cached_tokens=sum(each.cached_tokens for each in spent),
+            calls=sum(each.calls for each in spent),
+            cost=_total_cost(spent),
         )
 
-    def _cost_with(self, other: "Usage") -> UsageCost | None:
-        first = self.cost or other.cost
-        if first is None:
-            return None
-        amount, unpriced = Decimal(0), 0
-        for each in (self, other):
-            if each.cost is None or each.cost.currency != first.currency:
-                unpriced += each.calls
-            else:
-                amount, unpriced = amount + each.cost.amount, unpriced + each.cost.unpriced_calls
-        return UsageCost(amount=amount, currency=first.currency, unpriced_calls=unpriced)
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage.total((self, other))
 
     def at(self, prices: Prices | None) -> "Usage":
         """The same usage with its cost at an engine's prices; without a cost where there are none."""
@@ -187,6 +181,19 @@ class Usage(Value, frozen=True):
     def tokens(self) -> int:
         """Prompt and completion tokens together."""
         return self.prompt_tokens + self.completion_tokens
+
+
+def _total_cost(spent: Sequence[Usage]) -> UsageCost | None:
+    currency = next((each.cost.currency for each in spent if each.cost is not None), None)
+    if currency is None:
+        return None
+    amount, unpriced = Decimal(0), 0
+    for each in spent:
+        if each.cost is None or each.cost.currency != currency:
+            unpriced += each.calls
+        else:
+            amount, unpriced = amount + each.cost.amount, unpriced + each.cost.unpriced_calls
+    return UsageCost(amount=amount, currency=currency, unpriced_calls=unpriced)
 
 
 class FactProblem(Value, frozen=True):

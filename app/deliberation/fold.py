@@ -206,16 +206,16 @@ def fold(facts: Iterable[tuple[int, Fact | Deleted]]) -> State | None:
 def usage(state: State) -> TotalUsage:
     """Tokens and engine requests of every recorded call, by stage and by agent; both sum to the total."""
     stage_of = {planned.call_id: stage.opened for stage in state.stages for planned in stage.opened.calls}
-    total = Usage()
-    by_stage: dict[tuple[int, Purpose], Usage] = defaultdict(Usage)
-    by_agent: dict[str, Usage] = defaultdict(Usage)
+    by_stage: dict[tuple[int, Purpose], list[Usage]] = defaultdict(list)
+    by_agent: dict[str, list[Usage]] = defaultdict(list)
     for call_id, finished in state.finished.items():
-        total += finished.usage
         stage = stage_of[call_id]
-        by_stage[stage.stage, stage.purpose] += finished.usage
-        by_agent[finished.agent_id] += finished.usage
+        by_stage[stage.stage, stage.purpose].append(finished.usage)
+        by_agent[finished.agent_id].append(finished.usage)
     return TotalUsage(
-        **dict(total),
-        by_stage=tuple(StageUsage(stage=n, purpose=of, **dict(by_stage[n, of])) for n, of in sorted(by_stage)),
-        by_agent=tuple(AgentUsage(agent_id=agent, **dict(by_agent[agent])) for agent in sorted(by_agent)),
+        **dict(Usage.total([each.usage for each in state.finished.values()])),
+        by_stage=tuple(
+            StageUsage(stage=n, purpose=of, **dict(Usage.total(by_stage[n, of]))) for n, of in sorted(by_stage)
+        ),
+        by_agent=tuple(AgentUsage(agent_id=agent, **dict(Usage.total(by_agent[agent]))) for agent in sorted(by_agent)),
     )

@@ -85,7 +85,7 @@ def _spent(state: State) -> dict[tuple[str, str], list[Usage]]:
 
 
 def _usage(spent: Sequence[Usage]) -> Measure:
-    total = sum(spent, Usage())
+    total = Usage.total(spent)
     cost, calls = total.cost, max(0, total.calls)
     return {
         **{name: min(max(0, getattr(total, name)), _AMOUNT_MAX) for name in _TOKENS},
