@@ -95,6 +95,7 @@ class JetStreamJournal:
         self.writes = FirstWriter(self.client, self.seal, self._reads, patience_s)
         self._reconnect_calls: list[Callable[[], None]] = []
         self.refusal = ""
+        self._last_error = ""
         self._connecting = False
 
     @property
@@ -170,10 +171,14 @@ class JetStreamJournal:
 
     async def _reconnected(self) -> None:
         log.info("journal_reconnected", server=self.server)
+        self._last_error = ""
         self._resync()
 
     async def _failed(self, error: Exception) -> None:
-        log.warning("journal_connection_error", error=repr(error))
+        # The client tries again five times a second, for as long as it takes.
+        if repr(error) != self._last_error:
+            log.warning("journal_connection_error", error=repr(error))
+        self._last_error = repr(error)
         if "authorization" in str(error).lower():
             self.refusal = f"{self.server} refuses the credentials: {error}"
         if isinstance(error, nats.errors.SlowConsumerError):

@@ -23,6 +23,7 @@ from app.archive.database.tables import deliberations
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import StreamSettings
 from app.log.streams import apply
+from app.observability.process import settle_heap
 from benchmarks.archive.copying import copy, lag
 from benchmarks.archive.filling import EARLIER, answers, archive, multiply
 from benchmarks.archive.reading import merge, print_times, search, serve
@@ -45,6 +46,8 @@ async def log_in(directory: Path) -> AsyncGenerator[tuple[NatsServer, JetStreamJ
 
 async def measure(directory: Path, url: str, given: argparse.Namespace) -> None:
     """Print all figures."""
+    # As in the archive's process.
+    settle_heap()
     await migrate(url)
     database = await Database.connect(url)
     await Store(database).log_number(EARLIER)
