@@ -104,8 +104,8 @@ class WorkQueue:
                     self._next, json.dumps({"batch": free, "no_wait": True}).encode(), self._inbox
                 )
                 return await self._fetching
-        except UNREACHABLE as exc:
-            log.info("fetch_unanswered", error=repr(exc))
+        except UNREACHABLE:
+            # The connection logs its loss once; this would be logged at every fetch.
             return True
         finally:
             self._fetching = None
