@@ -245,17 +245,18 @@ def simulator(call_ms: int) -> tuple[str, ...]:
 
 
 @asynccontextmanager
-async def stack_of(call_ms: int, agents: AgentRunner = "ray") -> AsyncGenerator[RunningStack, None]:
-    """The stack with an engine that takes `call_ms` per call."""
+async def stack_of(call_ms: int, *more: str, agents: AgentRunner = "ray") -> AsyncGenerator[RunningStack, None]:
+    """The stack with an engine that takes `call_ms` per call. `more` are further arguments of the simulator."""
+    simulate = (*simulator(call_ms), *more)
     with tempfile.TemporaryDirectory() as data:
-        options = StackOptions(data_dir=Path(data), port=0, nats_port=0, simulate=simulator(call_ms), agents=agents)
+        options = StackOptions(data_dir=Path(data), port=0, nats_port=0, simulate=simulate, agents=agents)
         async with running_stack(options) as stack:
             yield stack
 
 
 async def quick_calls(agents: AgentRunner) -> list[tuple[str, str, str, str]]:
     """The rows of the overhead of one stage of quick calls, and of 200 in flight, with agents in Ray or in workers."""
-    async with stack_of(QUICK_CALL_MS, agents) as stack:
+    async with stack_of(QUICK_CALL_MS, agents=agents) as stack:
         floor, product = Floor(stack.engine_urls[0]), Product(stack.url)
         await closed_loop(20, 100, product.once)
         below, above = await closed_loop(1, 50, floor.once), await closed_loop(1, 50, product.once)

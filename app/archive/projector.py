@@ -38,6 +38,7 @@ RETRY_S = 1.0
 LATE_S = 10.0
 EXPIRE_EVERY_S = 60.0
 
+# The last tokens of facts after which nothing waits.
 _OVER = "end", "deleted"
 # The clocks of two processes differ by less than this.
 _SKEW = timedelta(minutes=1)
@@ -81,7 +82,6 @@ class Projector:
         self._retentions = {tenant: timedelta(seconds=each) for tenant, each in (retentions_s or {}).items()}
         self._queue = WorkQueue(journal, HELD_MAX, self._take, consumer=ARCHIVE_CONSUMER, standing=False)
         self._waiting: dict[int, QueueItem] = {}
-        self._since_s: dict[int, float] = {}
         self._writing: dict[int, QueueItem] = {}
         self._read = asyncio.Queue[_Batch](maxsize=1)
         # The last sequence of deliberations to which nothing more is expected, oldest write first.
@@ -109,8 +109,6 @@ class Projector:
             # Redelivered while in progress, for example after an outage of the log: acknowledge the newer delivery.
             self._queue.drop()
         held[sequence] = item
-        if held is self._waiting:
-            self._since_s.setdefault(sequence, asyncio.get_running_loop().time())
 
     async def _read_batches(self) -> None:
         """Read one batch ahead of the one that is being written."""
@@ -119,7 +117,6 @@ class Projector:
             chosen = list(islice(self._waiting if behind else self._due(), BATCH_MAX))
             for sequence in chosen:
                 self._writing[sequence] = self._waiting.pop(sequence)
-                self._since_s.pop(sequence)
             if chosen:
                 await self._read.put(await self._until_answered(partial(self._project_all, chosen)))
             if not behind and len(chosen) < BATCH_MAX:
@@ -130,7 +127,7 @@ class Projector:
         over = {item.record.tokens[2] for item in self._waiting.values() if item.record.tokens[-1] in _OVER}
         long_ago_s = asyncio.get_running_loop().time() - BEGUN_S
         for sequence, item in self._waiting.items():
-            if item.record.tokens[2] in over or self._since_s[sequence] < long_ago_s:
+            if item.record.tokens[2] in over or item.taken_at_s < long_ago_s:
                 yield sequence
 
     async def _write_batches(self) -> None:

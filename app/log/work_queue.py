@@ -33,12 +33,14 @@ log = structlog.get_logger(__name__)
 class QueueItem:
     """An item of the queue, redelivered until it is acknowledged.
 
-    `deliveries` counts its deliveries; it is a hint, because a crash of the server resets it.
+    `deliveries` counts its deliveries; it is a hint, because a crash of the server resets it. `taken_at_s` is the event
+    loop's time of this delivery.
     """
 
     record: Record
     deliveries: int
     reply: str
+    taken_at_s: float = 0.0
 
 
 class WorkQueue:
@@ -161,7 +163,7 @@ class WorkQueue:
         if message.reply.startswith(ACK_PREFIX):
             metadata = message.metadata
             record = Record(message.subject, metadata.sequence.stream, message.data)
-            item = QueueItem(record, metadata.num_delivered or 1, message.reply)
+            item = QueueItem(record, metadata.num_delivered or 1, message.reply, self._last_message_at_s)
             self._requested = max(0, self._requested - 1)
             if not self._sealed or self._journal.seal.believes(record.subject, record.data, headers):
                 self._held += 1

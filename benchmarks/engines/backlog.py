@@ -12,10 +12,8 @@ import argparse
 import asyncio
 import os
 import statistics
-import tempfile
 import time
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -27,7 +25,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from app.cli.stack.stack import RunningStack, StackOptions, running_stack
+from benchmarks.bench import stack_of
 
 TASK = "Write a function that merges two sorted lists, and say how you would test it. Case {number}."
 AT_ONCE = 4
@@ -152,20 +150,10 @@ class Gateway:
         return (await self._client.get("/cluster")).json()["queue"]["depth"]
 
 
-@asynccontextmanager
-async def stack_of(call_ms: int, max_running: int) -> AsyncGenerator[RunningStack]:
-    """Starts a stack whose engine runs so many sequences of `call_ms` ± 30 % at once."""
-    simulate = ("--duration-ms", str(call_ms), "--jitter", "0.3", "--chunk-tokens", "64")
-    with tempfile.TemporaryDirectory() as data:
-        simulate = (*simulate, "--max-running", str(max_running))
-        options = StackOptions(data_dir=Path(data), port=0, nats_port=0, simulate=simulate)
-        async with running_stack(options) as stack:
-            yield stack
-
-
 async def main(councils: int, backlog: int, call_ms: int, max_running: int) -> None:
     """Measure, and print the figures."""
-    async with stack_of(call_ms, max_running) as stack:
+    varied = ("--jitter", "0.3", "--chunk-tokens", "64", "--max-running", str(max_running))
+    async with stack_of(call_ms, *varied) as stack:
         gateway = Gateway(stack.url)
         await gateway.round(AT_ONCE)
         alone = await gateway.round(councils)

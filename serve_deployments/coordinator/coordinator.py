@@ -230,7 +230,7 @@ class CoordinatorReplica:
             raise
 
     async def _announce(self, work: Work, end: End, state: State | None) -> None:
-        """Announce the end, and recorded outcomes whose replica died before it announced them.
+        """Announce the outcomes that a dead replica recorded and did not announce, then the end.
 
         An end that is too large for one message is announced without its texts, with the URL that has them.
         """

@@ -81,7 +81,7 @@ async def consumed(journal: JetStreamJournal, group: str) -> list[str]:
 
 
 class Narrow(JetStreamJournal):
-    """A journal whose server takes no announcement with results."""
+    """A journal that refuses an announcement with results as too large."""
 
     async def announce(self, announced: Announcement) -> None:
         if announced.results:
