@@ -102,6 +102,14 @@ class Stack:
                 assert found["status"] in ("pending", "in_progress", "cancelling"), found
                 await asyncio.sleep(0.05)
 
+    async def cancel_all(self) -> None:
+        """End what earlier tests left, for example the work of a client that went away."""
+        for status in ("pending", "in_progress", "cancelling"):
+            listed = await self.client.get("/deliberations", params={"status": status, "limit": 200})
+            for each in listed.raise_for_status().json()["items"]:
+                path = f"/deliberations/{each['id']}/cancel"
+                assert (await self.client.post(path, headers={"Prefer": "wait=10"})).status_code == 200
+
     async def until_ready(self) -> None:
         async with asyncio.timeout(90):
             while True:
@@ -165,9 +173,10 @@ async def running(up: tuple[subprocess.Popen[str], Path, dict[str, Any]]) -> Asy
 
 
 async def prepared(stack: Stack) -> Stack:
-    """The stack, ready, with a fast engine without faults; its counts start at zero."""
+    """The stack, ready and without work, with a fast engine without faults; its counts start at zero."""
     await stack.until_ready()
     await stack.script(**FAST)
+    await stack.cancel_all()
     (await stack.engine.delete("/simulator/calls")).raise_for_status()
     return stack
 
