@@ -28,7 +28,7 @@ from app.log.work_queue import QueueItem, WorkQueue
 BATCH_MAX = 256
 HELD_MAX = 8 * BATCH_MAX
 # After a batch that was not full. A request and a transaction cost as much as some deliberations.
-FETCH_EVERY_S = 0.5
+FETCH_EVERY_S = 0.75
 # What has begun waits so long for its end: most deliberations are read and written once.
 BEGUN_S = 5.0
 # Of so many deliberations it is known how far they were copied.

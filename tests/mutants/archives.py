@@ -52,8 +52,8 @@ ARCHIVES = (
     Guard(
         "what is deleted leaves the sums",
         "app/archive/database/store.py",
-        "await measures.replace(connection, self._database, list(places), rows)",
-        "await measures.replace(connection, self._database, [key for key in places if key in states], rows)",
+        "await measures.replace(connection, self._database.dialect, list(places), rows)",
+        "await measures.replace(connection, self._database.dialect, [key for key in places if key in states], rows)",
         f"{SUMS}test_a_deletion_leaves_no_trace_in_statistics[sqlite-begin0]",
     ),
 )

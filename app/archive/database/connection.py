@@ -129,16 +129,17 @@ class Database:
             async with self.begin() as connection:
                 await connection.execute(text("PRAGMA wal_checkpoint(TRUNCATE)"))
 
-    def insert(self, table: Table) -> Any:  # noqa: ANN401 -- both dialects' inserts have the same methods and no common type
-        """An insert that can say what happens to a row in conflict."""
-        return (sqlite if self.dialect == "sqlite" else postgresql).insert(table)
-
     async def check(self) -> None:
         """Raise ArchiveUnavailable unless the tables are those of `REVISION`."""
         async with self.begin() as connection:
             fault = await connection.run_sync(schema_fault)
         if fault is not None:
             raise ArchiveUnavailable(f"The archive {self.server} {fault}")
+
+
+def insert(dialect: str, table: Table) -> Any:  # noqa: ANN401 -- both dialects' inserts have the same methods and no common type
+    """An insert that can say what happens to a row in conflict."""
+    return (sqlite if dialect == "sqlite" else postgresql).insert(table)
 
 
 def schema_fault(connection: Connection) -> str | None:

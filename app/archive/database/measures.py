@@ -5,6 +5,7 @@ deleted or expired deliberation leaves the sums.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import groupby
 from math import log2
 from operator import itemgetter
@@ -14,7 +15,7 @@ from sqlalchemy import and_, bindparam, delete
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.admission.backlog import Key
-from app.archive.database.connection import Database
+from app.archive.database.connection import insert
 from app.archive.database.rows import microseconds, storable, winner_of
 from app.archive.database.tables import AMOUNTS, NAME_CHARS_MAX, ROLLUP_KEY, measures, rollups
 from app.deliberation.calls import Usage
@@ -95,9 +96,15 @@ def _usage(spent: Sequence[Usage]) -> Measure:
     }
 
 
-async def replace(
-    connection: AsyncConnection, database: Database, keys: Sequence[Key], rows: Sequence[Measure]
-) -> None:
+@cache
+def _addition(dialect: str) -> Any:  # noqa: ANN401 -- see `insert`
+    """Adds to the sums."""
+    statement = insert(dialect, rollups)
+    sums = {name: rollups.c[name] + statement.excluded[name] for name in AMOUNTS}
+    return statement.on_conflict_do_update(index_elements=ROLLUP_KEY, set_=sums)
+
+
+async def replace(connection: AsyncConnection, dialect: str, keys: Sequence[Key], rows: Sequence[Measure]) -> None:
     """Put these rows in the place of all that these deliberations have; `rows` are of no others.
 
     Runs in the transaction that wrote or removed the deliberations, which keeps other writers of them away.
@@ -108,14 +115,12 @@ async def replace(
         removed = await connection.execute(delete(measures).where(*same).returning(measures))
         _add(changes, removed.mappings(), -1)
     if rows:
-        await connection.execute(database.insert(measures), rows)
+        await connection.execute(insert(dialect, measures), rows)
         _add(changes, rows, 1)
     # In one order, so that writers of the same sums do not wait for each other in a circle.
     changed = [_row(key, amounts) for key, amounts in sorted(changes.items()) if any(amounts)]
     if changed:
-        statement = database.insert(rollups)
-        sums = {name: rollups.c[name] + statement.excluded[name] for name in AMOUNTS}
-        await connection.execute(statement.on_conflict_do_update(index_elements=ROLLUP_KEY, set_=sums), changed)
+        await connection.execute(_addition(dialect), changed)
     emptied = [{f"of_{name}": row[name] for name in ROLLUP_KEY} for row in changed if row["number"] < 0]
     if emptied:
         found = and_(*(rollups.c[name] == bindparam(f"of_{name}") for name in ROLLUP_KEY))

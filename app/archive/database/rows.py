@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from hashlib import blake2b
 
 from app.archive.database import transcript
@@ -45,7 +46,8 @@ def instant(since_us: int) -> datetime:
     return _EPOCH + timedelta(microseconds=since_us)
 
 
-def _maybe_microseconds(at: datetime | None) -> int | None:
+def maybe_microseconds(at: datetime | None) -> int | None:
+    """Microseconds since 1970; None without a time."""
     return None if at is None else microseconds(at)
 
 
@@ -64,7 +66,7 @@ def row_of(written: Written, log: int) -> dict[str, object]:
         "version": position(log, state.last_sequence),
         "accepted": position(log, written.records[0].sequence),
         "created_us": microseconds(state.accepted.ts),
-        "started_us": _maybe_microseconds(state.started_at),
+        "started_us": maybe_microseconds(state.started_at),
         "ended_us": None if state.end is None else microseconds(state.end.ts),
         "status": state.status,
         "log": log,
@@ -100,6 +102,7 @@ def storable(name: str) -> str:
     return name.replace("\0", "")
 
 
+@lru_cache(maxsize=4_096)
 def label(tenant: str, parameter: str, value: str) -> int:
     """What a row is found by when a list has this parameter with this value, as 64 bits.
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 from sqlalchemy import and_, delete, exists, func, select, tuple_
@@ -16,8 +17,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from app.admission.backlog import Key
 from app.api.schemas import Stats
 from app.archive.database import measures, texts, transcript
-from app.archive.database.connection import Database
-from app.archive.database.pages import PageBounds, entry_of, rarest_first, selection
+from app.archive.database.connection import Database, insert
+from app.archive.database.pages import PageBounds, placed_entry, rarest_first, selection
 from app.archive.database.rows import DELETED, Written, instant, labels_of, microseconds, row_of
 from app.archive.database.search_query import Search
 from app.archive.database.statistics import StatsFilter, statistics
@@ -77,6 +78,19 @@ def _words(dialect: str, batch: Sequence[Written]) -> dict[Key, str | None]:
     }
 
 
+@cache
+def _upsert(dialect: str) -> Any:  # noqa: ANN401 -- see `insert`
+    """Writes rows over older ones, and returns which it wrote."""
+    row, statement = deliberations.c, insert(dialect, deliberations)
+    given = {column.name: statement.excluded[column.name] for column in row if not column.primary_key}
+    # A tombstone keeps its place, by which it is removed from other tables.
+    given["accepted"] = func.coalesce(row.accepted, statement.excluded.accepted)
+    newer = statement.excluded.version > row.version
+    return statement.on_conflict_do_update(index_elements=["tenant", "id"], set_=given, where=newer).returning(
+        row.tenant, row.id, row.accepted
+    )
+
+
 class Store:
     """The deliberations in a database; methods raise ArchiveUnavailable."""
 
@@ -92,7 +106,9 @@ class Store:
         """The number of a log, given to it at its first use."""
         if epoch not in self._log_numbers:
             async with self._database.begin() as connection:
-                await connection.execute(self._database.insert(logs).values(epoch=epoch).on_conflict_do_nothing())
+                await connection.execute(
+                    insert(self._database.dialect, logs).values(epoch=epoch).on_conflict_do_nothing()
+                )
             await self._read_logs()
         return self._log_numbers[epoch]
 
@@ -122,22 +138,11 @@ class Store:
         rows = await asyncio.to_thread(_rows, batch, log)
         words = await asyncio.to_thread(_words, self._database.dialect, batch)
         async with self._database.begin() as connection:
-            changed = await connection.execute(self._upsert(), rows)
+            changed = await connection.execute(_upsert(self._database.dialect), rows)
             places = {(each.tenant, each.id): each.accepted for each in changed}
             await self._write_labels(connection, places, batch)
             await self._write_texts(connection, places, words)
             await self._write_measures(connection, places, batch)
-
-    def _upsert(self) -> Any:  # noqa: ANN401 -- see `Database.insert`
-        """Writes rows over older ones, and returns which it wrote."""
-        row, statement = deliberations.c, self._database.insert(deliberations)
-        given = {column.name: statement.excluded[column.name] for column in row if not column.primary_key}
-        # A tombstone keeps its place, by which it is removed from other tables.
-        given["accepted"] = func.coalesce(row.accepted, statement.excluded.accepted)
-        newer = statement.excluded.version > row.version
-        return statement.on_conflict_do_update(index_elements=["tenant", "id"], set_=given, where=newer).returning(
-            row.tenant, row.id, row.accepted
-        )
 
     async def _write_labels(
         self, connection: AsyncConnection, places: Mapping[Key, int | None], batch: Sequence[Written]
@@ -154,7 +159,7 @@ class Store:
         if gone:
             await connection.execute(delete(labels).where(labels.c.accepted.in_(gone)))
         if found:
-            await connection.execute(self._database.insert(labels).on_conflict_do_nothing(), found)
+            await connection.execute(insert(self._database.dialect, labels).on_conflict_do_nothing(), found)
 
     async def _write_texts(
         self, connection: AsyncConnection, places: Mapping[Key, int | None], words: Mapping[Key, str | None]
@@ -175,7 +180,7 @@ class Store:
         states = {(each.tenant, each.deliberation_id): each.state for each in batch if each.state is not None}
         ended = ((key, states[key]) for key in places if key in states and states[key].ended)
         rows = [row for (tenant, _), state in ended for row in measures.measures_of(tenant, state)]
-        await measures.replace(connection, self._database, list(places), rows)
+        await measures.replace(connection, self._database.dialect, list(places), rows)
 
     async def read(self, tenant: str, deliberation_id: str) -> Archived | None:
         """An ended deliberation, None when there is none; raises Gone for a deleted one."""
@@ -206,9 +211,9 @@ class Store:
         async with self._database.begin() as connection:
             marks = await rarest_first(connection, tenant, asked)
             while len(found) < limit:
-                statement = selection(tenant, asked, marks, limit=limit, before=before, bounds=bounds)
-                rows = (await connection.execute(statement)).all()
-                entries = [(row.accepted, entry_of(tenant, row)) for row in rows]
+                selected = selection(tenant, asked, marks, limit=limit, before=before, bounds=bounds)
+                rows = (await connection.execute(*selected)).all()
+                entries = [placed_entry(tenant, row) for row in rows]
                 found += [each for each in entries if each[1].id not in but and asked.shows(each[1])]
                 if len(rows) < limit:
                     break
@@ -286,7 +291,7 @@ class Store:
             places = [each.accepted for each in gone if each.accepted is not None]
             await connection.execute(delete(labels).where(labels.c.accepted.in_(places)))
             await connection.execute(texts.removal(places))
-            await measures.replace(connection, self._database, [(each.tenant, each.id) for each in gone], [])
+            await measures.replace(connection, self._database.dialect, [(each.tenant, each.id) for each in gone], [])
         return len(gone)
 
     async def search(
@@ -296,5 +301,5 @@ class Store:
         statement = texts.selection(self._database.dialect, tenant, search, asked, limit=limit, before=before)
         async with self._database.begin() as connection:
             rows = (await connection.execute(statement)).all()
-        entries = [(row.accepted, entry_of(tenant, row)) for row in rows]
+        entries = [placed_entry(tenant, row) for row in rows]
         return [each for each in entries if asked.shows(each[1])]

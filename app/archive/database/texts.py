@@ -8,6 +8,7 @@ from sqlalchemy import ColumnElement, Delete, Select, TextClause, delete, litera
 from sqlalchemy.dialects.postgresql import TSQUERY
 
 from app.archive.database.pages import bounds_of_place, bounds_of_time, shown
+from app.archive.database.rows import maybe_microseconds
 from app.archive.database.search_query import Search
 from app.archive.database.tables import deliberations, texts
 from app.archive.database.words import filter_word
@@ -77,7 +78,8 @@ def _filtered(tenant: str, search: Search, asked: ListFilter) -> Search:
 def _times(tenant: str, asked: ListFilter) -> list[ColumnElement[bool]]:
     own = deliberations.alias("own").c
     created_us = select(own.created_us).where(own.tenant == tenant, own.accepted == texts.c.rowid).limit(1)
-    return [*bounds_of_time(asked, created_us.scalar_subquery()), *bounds_of_place(asked, texts.c.rowid)]
+    since, until = maybe_microseconds(asked.created_after), maybe_microseconds(asked.created_before)
+    return [*bounds_of_time(since, until, created_us.scalar_subquery()), *bounds_of_place(since, until, texts.c.rowid)]
 
 
 def _matches(dialect: str, search: Search) -> ColumnElement[bool]:
