@@ -18,7 +18,7 @@ from app.catalog.entries import ListFilter
 from benchmarks.archive.filling import WORDS
 from tests.conftest import free_port
 
-SEARCHES = 100
+SEARCHES = 300
 LISTS = 300
 PAGE = 50
 LIST = "/deliberations"

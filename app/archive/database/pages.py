@@ -4,6 +4,7 @@ import json
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, cast
 
 from sqlalchemy import BigInteger, ColumnElement, Integer, Select, and_, bindparam, exists, func, or_, select
@@ -16,6 +17,7 @@ from app.deliberation.facts import TerminalStatus
 from app.deliberation.fold import CANCELLING
 
 RARE_MAX = 1_000
+_MARK = "mark"
 # The clocks of two gateways differ by less than this.
 _SKEW_US = 60_000_000
 _OTHER = deliberations.alias("other").c
@@ -31,12 +33,12 @@ class PageBounds:
 
 
 def selection(
-    tenant: str, asked: ListFilter, marks: Sequence[int], *, limit: int, before: int, bounds: PageBounds
+    tenant: str, asked: ListFilter, begin: int | None, *, limit: int, before: int, bounds: PageBounds
 ) -> tuple[Select[Any], dict[str, Any]]:
     """Selects at most `limit` rows accepted before a position, newest first, with these values.
 
-    Rows of logs without bounds are all shown. `marks` are those of the filter, the rarest first. Labels may be equal by
-    chance: the caller filters rows once more.
+    Rows of logs without bounds are all shown. `begin` is what `beginning` returned. Labels may be equal by chance: the
+    caller filters rows once more.
     """
     always: dict[str, Any] = {
         "tenant": tenant,
@@ -50,7 +52,8 @@ def selection(
         "statuses": sorted(asked.statuses) or None,
         "since": maybe_microseconds(asked.created_after),
         "until": maybe_microseconds(asked.created_before),
-        **_numbered(marks),
+        "begin": begin,
+        **_numbered(mark for mark in _marks(tenant, asked) if mark != begin),
     }
     values = always | {name: value for name, value in filters.items() if value is not None}
     return _selection(frozenset(values)), values
@@ -68,17 +71,19 @@ def _selection(given: Collection[str]) -> Select[Any]:
     conditions.append(row.ended_us.is_not(None))
     if "statuses" in given:
         conditions.append(row.status.in_(bindparam("statuses", expanding=True)))
-    first, *others = sorted(name for name in given if name.startswith("mark")) or [None]
-    if first is None:
-        found = found.where(*conditions, row.accepted < bindparam("before"))
-        return found.order_by(row.accepted.desc()).limit(bindparam("limit", type_=Integer))
-    place = labels.c.accepted
-    for mark in others:
-        other = labels.alias().c
-        conditions.append(exists().where(other.label == bindparam(mark), other.accepted == place))
-    # Without the sum SQLite would also compare `accepted` of the rows with the bound, and search them by that alone.
-    found = found.join_from(labels, deliberations, and_(row.accepted == place + 0, row.tenant == bindparam("tenant")))
-    found = found.where(labels.c.label == bindparam(first), place < bindparam("before"), *conditions)
+    by_label = "begin" in given
+    place = labels.c.accepted if by_label else row.accepted
+    for name in sorted(given):
+        if name.startswith(_MARK):
+            other = labels.alias().c
+            conditions.append(exists().where(other.label == bindparam(name), other.accepted == place))
+    if by_label:
+        # Without the sum SQLite would also compare `accepted` of the rows with the bound, and search them by it alone.
+        found = found.join_from(
+            labels, deliberations, and_(row.accepted == place + 0, row.tenant == bindparam("tenant"))
+        )
+        conditions.append(labels.c.label == bindparam("begin"))
+    found = found.where(*conditions, place < bindparam("before"))
     return found.order_by(place.desc()).limit(bindparam("limit", type_=Integer))
 
 
@@ -89,28 +94,37 @@ def shown() -> Any:  # noqa: ANN401 -- a select of many columns
     return select(*columns, row.strategy, row.summary)
 
 
-async def rarest_first(connection: AsyncConnection, tenant: str, asked: ListFilter) -> list[int]:
-    """The labels that a row must have, the rarest first, as far as RARE_MAX rows of each tell."""
+async def beginning(connection: AsyncConnection, tenant: str, asked: ListFilter) -> int | None:
+    """The label that the fewest rows have, as far as RARE_MAX rows of each tell.
+
+    None without labels, and where fewer rows have the statuses.
+    """
     marks = _marks(tenant, asked)
-    if len(marks) < 2:
-        return marks
-    counted = await connection.execute(_counting(len(marks)), _numbered(marks))
-    counts = dict(zip(marks, counted.one(), strict=True))
-    return sorted(marks, key=counts.__getitem__)
+    if len(marks) + bool(asked.statuses) < 2:
+        return marks[0] if marks else None
+    values: dict[str, Any] = {"at_most": RARE_MAX, **_numbered(marks)}
+    if asked.statuses:
+        values |= {"tenant": tenant, "statuses": sorted(asked.statuses)}
+    counting = _counting(len(marks), statuses=bool(asked.statuses))
+    counted = (await connection.execute(counting, values)).one()
+    # Of equal ones the first.
+    return min(zip([*marks, None], counted, strict=False), key=itemgetter(1))[0]
 
 
 @lru_cache
-def _counting(marks: int) -> Any:  # noqa: ANN401 -- a select of as many columns
-    """Counts the rows of each of so many labels, up to RARE_MAX."""
-    label = labels.c.label
-    rows = [
-        select(label).where(label == bindparam(name)).limit(RARE_MAX).subquery() for name in _numbered(range(marks))
-    ]
-    return select(*(select(func.count()).select_from(each).scalar_subquery() for each in rows))
+def _counting(marks: int, *, statuses: bool) -> Any:  # noqa: ANN401 -- a select of as many columns
+    """Counts the rows of each of so many labels, then those with the statuses, up to a number each."""
+    label, row = labels.c.label, deliberations.c
+    rows = [select(label).where(label == bindparam(name)) for name in _numbered(range(marks))]
+    if statuses:
+        having = row.status.in_(bindparam("statuses", expanding=True))
+        rows.append(select(row.accepted).where(row.tenant == bindparam("tenant"), having))
+    some = [each.limit(bindparam("at_most", type_=Integer)).subquery() for each in rows]
+    return select(*(select(func.count()).select_from(each).scalar_subquery() for each in some))
 
 
 def _numbered(marks: Iterable[int]) -> dict[str, int]:
-    return {f"mark{number}": mark for number, mark in enumerate(marks)}
+    return {f"{_MARK}{number}": mark for number, mark in enumerate(marks)}
 
 
 def _marks(tenant: str, asked: ListFilter) -> list[int]:

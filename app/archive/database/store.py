@@ -18,7 +18,7 @@ from app.admission.backlog import Key
 from app.api.schemas import Stats
 from app.archive.database import measures, texts, transcript
 from app.archive.database.connection import Database, insert
-from app.archive.database.pages import PageBounds, placed_entry, rarest_first, selection
+from app.archive.database.pages import PageBounds, beginning, placed_entry, selection
 from app.archive.database.rows import DELETED, Written, instant, labels_of, microseconds, row_of
 from app.archive.database.search_query import Search
 from app.archive.database.statistics import StatsFilter, statistics
@@ -209,9 +209,9 @@ class Store:
         """
         found = list[tuple[int, Entry]]()
         async with self._database.begin() as connection:
-            marks = await rarest_first(connection, tenant, asked)
+            begin = await beginning(connection, tenant, asked)
             while len(found) < limit:
-                selected = selection(tenant, asked, marks, limit=limit, before=before, bounds=bounds)
+                selected = selection(tenant, asked, begin, limit=limit, before=before, bounds=bounds)
                 rows = (await connection.execute(*selected)).all()
                 entries = [placed_entry(tenant, row) for row in rows]
                 found += [each for each in entries if each[1].id not in but and asked.shows(each[1])]

@@ -4,18 +4,21 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import select
 
 from app.archive.database.connection import Database
+from app.archive.database.pages import PageBounds
 from app.archive.database.rows import Written, label
 from app.archive.database.store import Store
-from app.archive.database.tables import deliberations, labels, position
+from app.archive.database.tables import VERSION_MAX, deliberations, labels, position
+from app.catalog.entries import Entry, ListFilter
 from app.catalog.projection import state_of
-from app.deliberation.calls import Usage
+from app.deliberation.calls import FactProblem, Usage
 from app.deliberation.errors import Gone
-from app.deliberation.facts import Fact, StrategyRef, Verdict, encode, prefix, suffix
+from app.deliberation.facts import Fact, Failed, StrategyRef, Verdict, encode, prefix, suffix
 from app.deliberation.ports import Record
 from tests.story import NOW, Story
 
@@ -194,3 +197,59 @@ async def test_a_write_that_is_cancelled_holds_no_other_one_up(store: Store) -> 
         async with asyncio.timeout(4):
             await store.write(EPOCH, [written(other)])
         assert stopped[0] is None or isinstance(stopped[0], asyncio.CancelledError)
+
+
+def varied(number: int) -> Written:
+    """A deliberation of one of two teams; each fifth failed, and each has its time and metadata of its own."""
+    story, at = Story(f"varied-{number:03d}", 1), NOW + timedelta(minutes=number)
+    accepted = story.accepted()
+    metadata = {"team": "blue" if number % 3 else "red", "order": str(number)}
+    specification = accepted.specification.model_copy(update={"metadata": metadata})
+    problem = FactProblem(code="no_answers", detail="None answered", retryable=False)
+    ended = Failed(deliberation_id=story.id, ts=at, problem=problem) if number % 5 == 0 else story.completed()
+    facts = [accepted.model_copy(update={"specification": specification, "ts": at}), story.opened(), ended]
+    return written(records_of(story, facts, 10 * number + 1))
+
+
+Given = dict[str, Any]
+FAILED: Given = {"statuses": frozenset(["failed"])}
+BLUE: Given = {"metadata": {"team": "blue"}}
+LATER: Given = {"created_after": NOW + timedelta(minutes=7)}
+EARLIER: Given = {"created_before": NOW + timedelta(minutes=21)}
+FILTERS: list[Given] = [
+    {},
+    FAILED,
+    BLUE,
+    FAILED | BLUE,
+    FAILED | BLUE | LATER,
+    BLUE | LATER | EARLIER,
+    BLUE | {"role": "DEV"},
+    BLUE | FAILED | {"role": "DEV", "strategy": "independent"},
+    FAILED | {"role": "QA"},
+    {"metadata": {"team": "blue", "order": "4"}},
+    {"metadata": {"team": "red", "order": "4"}},
+    {"statuses": frozenset(["completed", "cancelled"])} | BLUE,
+    {"statuses": frozenset(["cancelled"])} | BLUE,
+]
+
+
+@pytest.mark.parametrize("rare_max", [1, 5, 1_000])
+async def test_pages_hold_what_passes_the_filter_whatever_is_rare(
+    store: Store, rare_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.archive.database.pages.RARE_MAX", rare_max)
+    await store.write(EPOCH, [varied(number) for number in range(30)])
+    bounds = PageBounds(await store.log_number(EPOCH), 10_000, 10_000)
+
+    async def pages(asked: ListFilter) -> list[Entry]:
+        found, before = list[Entry](), VERSION_MAX
+        while page := await store.page("acme", asked, limit=4, before=before, bounds=bounds):
+            found += [entry for _, entry in page]
+            before = page[-1][0]
+        return found
+
+    everything = await pages(ListFilter())
+    assert [entry.id for entry in everything] == [f"varied-{number:03d}" for number in reversed(range(30))]
+    for given in FILTERS:
+        asked = ListFilter(**given)
+        assert await pages(asked) == [entry for entry in everything if asked.shows(entry)], given
