@@ -70,7 +70,7 @@ async def fill(database: Database, count: int, days: int) -> float:
         ]
         keys = list({(row["tenant"], row["id"]): None for row in rows})
         async with database.begin() as connection:
-            await measures.replace(connection, database, keys, rows)
+            await measures.replace(connection, database.dialect, keys, rows)
     return time.perf_counter() - began_s
 
 

@@ -32,9 +32,10 @@ from app.quality.trials import finished
 from app.testing import InMemoryJournal
 from benchmarks.prefix import ROLES, personas, specification
 from serve_deployments.agent.agent import AgentReplica
-from serve_deployments.engine.client import BeforeSending, Engines, EngineState
+from serve_deployments.engine.client import Engines
+from serve_deployments.engine.state import EngineState
 from serve_deployments.engine.streamed_reply import StreamedReply
-from serve_deployments.engine.wire import EngineReply, Meter, OnText, request_body
+from serve_deployments.engine.wire import BeforeSending, EngineReply, Meter, OnText, request_body
 
 DEADLINE_S = 1_800.0
 ATTEMPTS = 3

@@ -7,9 +7,8 @@ replies.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import aiohttp
@@ -21,23 +20,27 @@ from app.deliberation.calls import Call
 from app.deliberation.engine import BATCH_AFTER
 from app.deliberation.errors import CallCancelled, CallTimeout, EngineRejected, EngineUnavailable
 from app.deliberation.roles import EngineSpec
-from serve_deployments.engine.dialect import refused_fields
+from serve_deployments.engine.dialect import Dialect
 from serve_deployments.engine.limits import Hedges, RetryBudget
-from serve_deployments.engine.reachability import Outage, cause_of, check_connection
+from serve_deployments.engine.reachability import NOT_CONNECTED, Outage, cause_of, check_connection, never_connected
 from serve_deployments.engine.routing import engine_for
 from serve_deployments.engine.state import (
+    KEY_REFUSED,
     EngineFull,
     EngineState,
     EngineUnreachable,
     FieldsRefused,
     KeyRefused,
     RetryLater,
+    refusal_of,
 )
 from serve_deployments.engine.streamed_reply import StreamedChoice, StreamedReply
 from serve_deployments.engine.wire import (
+    BeforeSending,
     EngineReply,
     Meter,
     OnText,
+    RequestBody,
     parse_reply,
     request_body,
 )
@@ -57,10 +60,6 @@ EXTENDED_ENGINES = frozenset({"vllm", "simulator"})
 _NO_PRIORITY = "priority scheduling is not enabled"
 # The statuses of a server that is up and has no list of models.
 _NO_SUCH_PATH = frozenset({404, 405, 501})
-_KEY_REFUSED = frozenset({401, 403})
-_NOT_CONNECTED = (httpx.ConnectError, httpx.ConnectTimeout, aiohttp.ClientConnectorError)
-
-BeforeSending = Callable[[], Coroutine[Any, Any, None]]
 
 log = structlog.get_logger(__name__)
 
@@ -195,7 +194,7 @@ class Engines:
         try:
             response = await self._get(engine, "/v1/models")
             engine.connected()
-            if response.status_code in _KEY_REFUSED:
+            if response.status_code in KEY_REFUSED:
                 engine.refuses_key(response.status_code, probe=True)
                 # An engine that refuses is up.
                 self._succeeded(engine)
@@ -209,7 +208,7 @@ class Engines:
             engine.accepts_key(probe=True)
             self._succeeded(engine)
         except (httpx.HTTPError, aiohttp.ClientError, ValueError, KeyError, TypeError, AttributeError) as exc:
-            if _never_connected(exc):
+            if never_connected(exc):
                 engine.not_connected(exc)
             else:
                 log.warning("engine_unusable", engine=engine.address, error=type(exc).__name__)
@@ -303,21 +302,14 @@ class Engines:
                 streamed.structured = dialect.structured
             key = engine.key.headers
             try:
-                body = _Body(content, before_sending, yields=sent is not None and sent > BATCH_AFTER)
+                body = RequestBody(content, before_sending, yields=sent is not None and sent > BATCH_AFTER)
                 reply = await self._request(engine, body, trace, streamed, meter)
             except KeyRefused:
                 # Another call may have read the new key since this one was sent.
                 if not await engine.key.refresh() and engine.key.headers == key:
                     raise
             except FieldsRefused as refused:
-                if choices > 1 and "n" in refused.fields:
-                    _without_n(engine)
-                    raise refused.otherwise from None
-                adapted = dialect.without(refused.fields - {"n"}, fixed=engine.spec.structured is not None)
-                if adapted is None:
-                    raise refused.otherwise from None
-                log.info("engine_adapted", engine=engine.label, model=model, refused=sorted(refused.fields))
-                dialect = adapted
+                dialect = _without(engine, model, dialect, refused, several=choices > 1)
             except (EngineRejected, EngineUnavailable) as refused:
                 if sent is None or _NO_PRIORITY not in str(refused).lower():
                     raise
@@ -337,7 +329,7 @@ class Engines:
                 return reply
 
     async def _request(
-        self, engine: EngineState, body: "_Body", trace: str, streamed: StreamedReply | None, meter: Meter
+        self, engine: EngineState, body: RequestBody, trace: str, streamed: StreamedReply | None, meter: Meter
     ) -> EngineReply:
         """One request, of whose result the circuit learns."""
         try:
@@ -347,10 +339,10 @@ class Engines:
             raise CallTimeout(f"{engine.label} was silent for {engine.spec.idle_timeout_s:g} seconds") from exc
         except (httpx.HTTPError, aiohttp.ClientError) as exc:
             # The transport reports some broken connections as never made, so only `written` shows what was sent.
-            unreachable = not body.written and isinstance(exc, _NOT_CONNECTED)
+            unreachable = not body.written and isinstance(exc, NOT_CONNECTED)
             self._failed(engine, unreachable=unreachable)
             if unreachable:
-                if _never_connected(exc):
+                if never_connected(exc):
                     engine.not_connected(exc)
                 raise EngineUnreachable(f"{engine.label} cannot be reached: {cause_of(exc)}") from exc
             raise EngineUnavailable(f"{engine.label} refused or broke off: {type(exc).__name__} {exc}") from exc
@@ -365,7 +357,7 @@ class Engines:
         return reply
 
     async def _exchange(
-        self, engine: EngineState, body: "_Body", trace: str, streamed: StreamedReply | None, meter: Meter
+        self, engine: EngineState, body: RequestBody, trace: str, streamed: StreamedReply | None, meter: Meter
     ) -> EngineReply:
         traces = [trace] if streamed is None else [choice.trace for choice in streamed.choices]
         named = [("X-Call-Id", ",".join(each.rpartition(".")[0] for each in traces))]
@@ -392,7 +384,7 @@ class Engines:
         engine.connected()
         try:
             if response.status_code != 200:
-                raise _refusal(engine, response, await _content(response))
+                raise refusal_of(engine, response, await _content(response))
             engine.circuit.reached()
             self._changed.set()
             if streamed is None:
@@ -406,29 +398,16 @@ class Engines:
             await response.aclose()
 
 
-@dataclass(slots=True)
-class _Body:
-    """A request's body, which `before_sending` may refuse after the connection was made, right before it is written.
-
-    One that `yields` may wait in the engine's queue behind all others.
-    """
-
-    content: bytes
-    before_sending: BeforeSending | None
-    yields: bool = False
-    refused: CallCancelled | None = None
-    written: bool = False
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        if self.before_sending is not None:
-            try:
-                await self.before_sending()
-            except CallCancelled as refused:
-                # Kept, because the transport replaces it by an error of its own.
-                self.refused = refused
-                raise
-        self.written = True
-        yield self.content
+def _without(engine: EngineState, model: str, dialect: Dialect, refused: FieldsRefused, *, several: bool) -> Dialect:
+    """The dialect without the refused fields; raises what the refusal means else when they cannot be left out."""
+    if several and "n" in refused.fields:
+        _without_n(engine)
+        raise refused.otherwise from None
+    adapted = dialect.without(refused.fields - {"n"}, fixed=engine.spec.structured is not None)
+    if adapted is None:
+        raise refused.otherwise from None
+    log.info("engine_adapted", engine=engine.label, model=model, refused=sorted(refused.fields))
+    return adapted
 
 
 def _without_n(engine: EngineState) -> None:
@@ -436,29 +415,6 @@ def _without_n(engine: EngineState) -> None:
     log.info("engine_without_n", engine=engine.label)
 
 
-def _never_connected(error: Exception) -> bool:
-    """Whether no connection was made; the transport calls connections that the engine closed by the same names."""
-    cause = error.__cause__
-    if isinstance(cause, aiohttp.ClientError):
-        return isinstance(cause, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
-    return isinstance(error, _NOT_CONNECTED)
-
-
 async def _content(response: httpx.Response) -> bytes:
     # Requested unencoded: httpx's detection of encodings costs more than reading the body.
     return b"".join([part async for part in response.aiter_raw()])
-
-
-def _refusal(engine: EngineState, response: httpx.Response, content: bytes) -> EngineUnavailable | EngineRejected:
-    status = response.status_code
-    if status in _KEY_REFUSED:
-        # Not quoted, because such answers tend to repeat a part of the key.
-        engine.refuses_key(status)
-        return KeyRefused(engine, status)
-    detail = f"{engine.label} answered {status}: {engine.quote(content)}"
-    if status == 429 or status == 503:
-        after = response.headers.get("Retry-After", "")
-        return RetryLater(detail, float(after) if after.isdigit() else 0.0)
-    error = EngineUnavailable(detail) if status >= 500 or status == 408 else EngineRejected(detail)
-    fields = refused_fields(status, content)
-    return FieldsRefused(error, fields) if fields else error

@@ -10,6 +10,11 @@ from datetime import datetime
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+import aiohttp
+import httpx
+
+NOT_CONNECTED = (httpx.ConnectError, httpx.ConnectTimeout, aiohttp.ClientConnectorError)
+
 
 @dataclass(frozen=True, slots=True)
 class Outage:
@@ -42,6 +47,14 @@ def cause_of(error: Exception) -> str:
             case _:
                 continue
     return type(error).__name__
+
+
+def never_connected(error: Exception) -> bool:
+    """Whether no connection was made; the transport calls connections that the engine closed by the same names."""
+    cause = error.__cause__
+    if isinstance(cause, aiohttp.ClientError):
+        return isinstance(cause, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
+    return isinstance(error, NOT_CONNECTED)
 
 
 async def check_connection(url: str, within_s: float) -> None:

@@ -13,10 +13,10 @@ from itertools import pairwise
 
 from app.deliberation.calls import Call
 from app.deliberation.errors import CallCancelled, EngineRejected
-from serve_deployments.engine.client import BeforeSending, Engines
+from serve_deployments.engine.client import Engines
 from serve_deployments.engine.state import EngineState, KeyRefused
 from serve_deployments.engine.streamed_reply import StreamedChoice, StreamedReply
-from serve_deployments.engine.wire import EngineReply
+from serve_deployments.engine.wire import BeforeSending, EngineReply
 
 
 @dataclass(eq=False, slots=True)

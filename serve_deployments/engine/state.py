@@ -11,7 +11,7 @@ import structlog
 from app.deliberation.errors import EngineRejected, EngineUnavailable
 from app.deliberation.roles import EngineSpec, KeyRejected
 from app.deliberation.specification import Structured
-from serve_deployments.engine.dialect import Dialect
+from serve_deployments.engine.dialect import Dialect, refused_fields
 from serve_deployments.engine.keys import EngineKey
 from serve_deployments.engine.limits import Circuit
 from serve_deployments.engine.reachability import Outage, cause_of
@@ -19,6 +19,7 @@ from serve_deployments.engine.wire import DETAIL_CHARACTERS
 
 # While another engine can take a call, an engine that refused its key gets none for so long.
 REFUSED_FOR_S = 30.0
+KEY_REFUSED = frozenset({401, 403})
 
 log = structlog.get_logger(__name__)
 
@@ -170,3 +171,19 @@ class RetryLater(EngineUnavailable):
     def __init__(self, detail: str, after_s: float) -> None:
         super().__init__(detail)
         self.after_s = after_s
+
+
+def refusal_of(engine: EngineState, response: httpx.Response, content: bytes) -> EngineUnavailable | EngineRejected:
+    """The error of a response that is no reply; the engine's state learns of a refused key."""
+    status = response.status_code
+    if status in KEY_REFUSED:
+        # Not quoted, because such answers tend to repeat a part of the key.
+        engine.refuses_key(status)
+        return KeyRefused(engine, status)
+    detail = f"{engine.label} answered {status}: {engine.quote(content)}"
+    if status == 429 or status == 503:
+        after = response.headers.get("Retry-After", "")
+        return RetryLater(detail, float(after) if after.isdigit() else 0.0)
+    error = EngineUnavailable(detail) if status >= 500 or status == 408 else EngineRejected(detail)
+    fields = refused_fields(status, content)
+    return FieldsRefused(error, fields) if fields else error

@@ -4,7 +4,7 @@ Requests are built from an allow-list of fields: no field of a gateway's client 
 receives the bytes.
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,7 +12,7 @@ from pydantic_core import ValidationError, from_json, to_json
 
 from app.deliberation.budget import tokens_of
 from app.deliberation.calls import Call, Usage
-from app.deliberation.errors import EngineUnavailable
+from app.deliberation.errors import CallCancelled, EngineUnavailable
 from app.deliberation.outputs import json_schema
 from app.deliberation.prompts.form import schema_section
 from app.deliberation.specification import Structured
@@ -25,6 +25,7 @@ VLLM = Dialect()
 """The dialect of vLLM, which takes every field."""
 
 OnText = Callable[[str], Coroutine[Any, Any, None]]
+BeforeSending = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Replying(Protocol):
@@ -38,6 +39,31 @@ class Replying(Protocol):
     def quote(self, content: bytes) -> str:
         """The beginning of what it said, without its key."""
         ...
+
+
+@dataclass(slots=True)
+class RequestBody:
+    """A request's body, which `before_sending` may refuse after the connection was made, right before it is written.
+
+    One that `yields` may wait in the engine's queue behind all others.
+    """
+
+    content: bytes
+    before_sending: BeforeSending | None
+    yields: bool = False
+    refused: CallCancelled | None = None
+    written: bool = False
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        if self.before_sending is not None:
+            try:
+                await self.before_sending()
+            except CallCancelled as refused:
+                # Kept, because the transport replaces it by an error of its own.
+                self.refused = refused
+                raise
+        self.written = True
+        yield self.content
 
 
 @dataclass(slots=True)
