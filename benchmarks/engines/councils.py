@@ -238,7 +238,7 @@ class Bare:
                 if piece and ttft_s is None:
                     ttft_s = time.monotonic() - began_s
                 text += piece
-        details = usage.get("prompt_tokens_details") or {}
+        details: dict[str, Any] = usage.get("prompt_tokens_details") or {}
         self.figures.request(council, usage | {"cached_tokens": details.get("cached_tokens")}, ttft_s, first=first)
         return text
 
