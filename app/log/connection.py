@@ -1,6 +1,7 @@
 """The driver's errors and time-outs, shared by everything that uses the connection to NATS, and its credentials."""
 
 import asyncio
+import hashlib
 import json
 import re
 from collections.abc import Awaitable
@@ -15,6 +16,7 @@ from nats.aio.client import DEFAULT_FLUSH_TIMEOUT, Client
 from nats.aio.msg import Msg
 
 from app.deliberation.errors import JournalUnavailable
+from app.deliberation.ports import StreamState
 
 REQUEST_TIMEOUT_S = 2.5
 _Answer = TypeVar("_Answer")
@@ -144,3 +146,13 @@ async def request(
     except UNREACHABLE as exc:
         raise JournalUnavailable(f"the log cannot be reached: {exc!r}") from exc
     return json.loads(message.data)
+
+
+async def state_of(client: Client, stream: str) -> StreamState:
+    """The state of one stream; raises JournalUnavailable, also when there is no such stream."""
+    reply = await request(client, f"$JS.API.STREAM.INFO.{stream}")
+    if "error" in reply:
+        raise JournalUnavailable(f"stream {stream}: {reply['error'].get('description')}")
+    # The epoch is a short token of the stream's creation time.
+    epoch, bounds = hashlib.sha256(reply["created"].encode()).hexdigest()[:8], reply["state"]
+    return StreamState(epoch, bounds["first_seq"], bounds["last_seq"])

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +11,7 @@ from nats.aio.msg import Msg
 
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.ports import Record
-from app.log.connection import REQUEST_TIMEOUT_S, UNREACHABLE
+from app.log.connection import REQUEST_TIMEOUT_S, UNREACHABLE, state_of
 from app.log.seal import LogSeal
 from app.log.stream_settings import stream_of
 
@@ -105,6 +106,33 @@ class DirectGet:
         """The records of a pattern above `after`, in stream order: at most `size` of them, and PAGE_BYTES; as `get`."""
         query = {"seq": after + 1, "next_by_subj": pattern, "batch": size, "max_bytes": PAGE_BYTES}
         return await self.get(stream_of(pattern), query)
+
+    async def batches(self, pattern: str, after: int, size: int) -> AsyncIterator[Batch]:
+        """Everything stored above `after`, in order; after the first batch in large ones."""
+        while True:
+            batch = await self.page(pattern, after, size)
+            yield batch
+            if batch.pending == 0 or batch.position <= after:
+                return
+            after, size = batch.position, PAGE_RECORDS
+
+    async def last(self, patterns: Sequence[str]) -> Batch:
+        """The last record on each subject of the patterns, all of one stream; raises JournalUnavailable."""
+        try:
+            return await self.get(stream_of(patterns[0]), {"multi_last": list(patterns)})
+        except TooManySubjects:
+            return await self._last_by_scan(patterns)
+
+    async def _last_by_scan(self, patterns: Sequence[str]) -> Batch:
+        """The same from a scan of every pattern up to the present end of the stream."""
+        bound = (await state_of(self._client, stream_of(patterns[0]))).last_sequence
+        believed, refused = dict[str, Record](), set[str]()
+        for pattern in patterns:
+            async for batch in self.batches(pattern, 0, PAGE_RECORDS):
+                believed |= {record.subject: record for record in batch.records if record.sequence <= bound}
+                refused |= batch.refused.keys()
+        # Every record was read, so that of the refused subjects none hides a believed record.
+        return Batch(list(believed.values()), dict.fromkeys(refused - believed.keys(), 0), bound)
 
     async def get(self, stream: str, query: dict[str, Any]) -> Batch:
         """One batch; raises TooManySubjects, and JournalUnavailable once no reply came for `REQUEST_TIMEOUT_S`."""

@@ -1,12 +1,13 @@
 """The log as the gateway needs it, and its adapter: a journal, its control subjects, and the server's own figures."""
 
-from typing import Protocol
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Protocol
 
-from app.api.cluster_schemas import LogFigures
+from app.api.cluster_schemas import ConsumerFigures, LogFigures, MissingPart, StreamFigures
 from app.deliberation.ports import Control, Journal
 from app.log.journal import JetStreamJournal
 from app.log.seal import LogSeal
-from app.log.stats import log_figures
 from app.log.stream_settings import StreamSettings
 from app.log.streams import declared_consumers, declared_streams, plan, prove_writes
 
@@ -63,3 +64,66 @@ class JetStreamLog(JetStreamJournal):
         streams = [str(stream["name"]) for stream in declared_streams(self._declared)]
         consumers = [(stream, str(consumer["name"])) for stream, consumer in declared_consumers(self._declared)]
         return await log_figures(self, streams, consumers)
+
+
+class Server(Protocol):
+    """The API of the log's server, as `app.log.journal` offers it."""
+
+    @property
+    def server_version(self) -> str | None:
+        """The server's version; None while it is away."""
+        ...
+
+    async def request(self, subject: str, payload: bytes = b"") -> dict[str, Any]:
+        """A JSON reply of its own API; raises JournalUnavailable without one."""
+        ...
+
+
+async def log_figures(server: Server, streams: Sequence[str], consumers: Sequence[tuple[str, str]]) -> LogFigures:
+    """The figures of these streams, and of these consumers by stream and name; raises JournalUnavailable."""
+    subjects = [f"STREAM.INFO.{name}" for name in streams]
+    subjects += [f"CONSUMER.INFO.{stream}.{name}" for stream, name in consumers]
+    replies = await asyncio.gather(*(server.request(f"$JS.API.{subject}") for subject in subjects))
+    infos, missing = dict[str, Any](), list[MissingPart]()
+    for subject, reply in zip(subjects, replies, strict=True):
+        if error := reply.get("error"):
+            kind, _, name = subject.partition(".INFO.")
+            missing.append(MissingPart(part=f"{kind.lower()} {name}", detail=str(error.get("description"))))
+        else:
+            infos[subject] = reply
+    return LogFigures(
+        server_version=server.server_version,
+        streams=tuple(_stream(name, infos[subject]) for name in streams if (subject := f"STREAM.INFO.{name}") in infos),
+        consumers=tuple(
+            _consumer(stream, name, infos[subject])
+            for stream, name in consumers
+            if (subject := f"CONSUMER.INFO.{stream}.{name}") in infos
+        ),
+        missing=tuple(missing),
+    )
+
+
+def _stream(name: str, info: dict[str, Any]) -> StreamFigures:
+    state = info["state"]
+    empty = not state["messages"]
+    return StreamFigures(
+        name=name,
+        messages=state["messages"],
+        bytes=state["bytes"],
+        first_sequence=state["first_seq"],
+        last_sequence=state["last_seq"],
+        # For an empty stream the server reports the times of its last messages, or the year 1.
+        first_at=None if empty else state["first_ts"],
+        last_at=None if empty else state["last_ts"],
+    )
+
+
+def _consumer(stream: str, name: str, info: dict[str, Any]) -> ConsumerFigures:
+    return ConsumerFigures(
+        stream=stream,
+        name=name,
+        lag=info["num_pending"],
+        unacknowledged=info["num_ack_pending"],
+        redelivered=info["num_redelivered"],
+        pulls=info["num_waiting"],
+    )

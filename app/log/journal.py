@@ -4,14 +4,10 @@ Sources: NATS ADR-31 (batched direct get), ADR-43 (per-message TTL), the stream 
 """
 
 import asyncio
-import base64
-import hashlib
 import json
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
-from itertools import islice
 from math import ceil
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -36,37 +32,20 @@ from app.deliberation.facts import (
     suffix,
 )
 from app.deliberation.ports import Appended, QueueState, Record, StreamState
-from app.log.connection import REQUEST_TIMEOUT_S, UNREACHABLE, LogClient, login, request
-from app.log.direct_get import PAGE_RECORDS, Batch, DirectGet, TooManySubjects
+from app.log.connection import REQUEST_TIMEOUT_S, UNREACHABLE, LogClient, login, request, state_of
+from app.log.direct_get import PAGE_RECORDS, DirectGet
+from app.log.erasure import Erasure
 from app.log.first_write import EXPECTED_LAST, WRONG_LAST_SEQUENCE, Believes, FirstWriter
 from app.log.ordered_subscription import LiveSubscription, unsubscribe
 from app.log.seal import LogSeal
-from app.log.stream_settings import ANNOUNCEMENTS_STREAM, COPIES, RESPONSES_STREAM, STREAM, TASKS_STREAM, stream_of
+from app.log.stream_settings import RESPONSES, STREAM, stream_of
 
 VIEW_TTL_S = 600
 NO_CONSUMER = 10014
-RESPONSES = "agent.response"
-NO_MESSAGE = 10037
-NO_SEQUENCE = 10043
-REMOVALS_AT_ONCE = 64
 READS_AT_ONCE = 64
 _FILE_WAIT_S = 1.0
 
 log = structlog.get_logger(__name__)
-
-
-def _deliberation_of(task: bytes) -> tuple[str, str] | None:
-    """The tenant and the deliberation that a stored task names; None for what is no task."""
-    with suppress(ValueError, KeyError, TypeError):
-        found = json.loads(task)
-        return found["tenant"], found["deliberation_id"]
-
-
-async def _gathered(removals: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Await all of them, REMOVALS_AT_ONCE at a time."""
-    waiting = iter(removals)
-    while some := list(islice(waiting, REMOVALS_AT_ONCE)):
-        await asyncio.gather(*some)
 
 
 class JetStreamJournal:
@@ -92,6 +71,7 @@ class JetStreamJournal:
         self.client = client or LogClient()
         self.seal = seal or LogSeal()
         self._reads = DirectGet(self.client, self.seal)
+        self._erasure = Erasure(self.client, self._reads)
         self.writes = FirstWriter(self.client, self.seal, self._reads, patience_s)
         self._reconnect_calls: list[Callable[[], None]] = []
         self.refusal = ""
@@ -213,72 +193,12 @@ class JetStreamJournal:
         return await request(self.client, subject, payload, headers)
 
     async def purge(self, tenant: str, deliberation_id: str) -> None:
-        """See `ports.Journal.purge`. Records are erased first: a purge leaves their bytes in the server's files.
-
-        The purge goes by subject, because for a pattern the server scans the whole stream.
-        """
-        subject = prefix(tenant, deliberation_id)
-        found = await self._last([f"{subject}.>"])
-        subjects = {record.subject for record in found.records} | found.refused.keys()
-        subjects.discard(f"{subject}.deleted")
-        copies = [(name, f"{copied}.{deliberation_id}") for name, copied in COPIES.items()]
-        answers = await self._last([f"{RESPONSES}.*.{deliberation_id}.*"])
-        responses = {record.subject: record.sequence for record in answers.records} | answers.refused
-        await _gathered(self.erase(RESPONSES_STREAM, sequence) for sequence in responses.values())
-        for each in copies:
-            await self._erase_matching(*each)
-        # A task that no worker has taken holds prompts, and its subject does not name its deliberation.
-        await self._erase_matching(TASKS_STREAM, ">", of=(tenant, deliberation_id))
-        if subjects:
-            accepted = (record.sequence for record in found.records if record.tokens[-1] == "accepted")
-            async for batch in self._batches(f"{subject}.>", next(accepted, 1) - 1, PAGE_RECORDS):
-                stored = [(each.subject, each.sequence) for each in batch.records] + [*batch.refused.items()]
-                await _gathered(self.erase(STREAM, sequence) for name, sequence in stored if name in subjects)
-        pending = [(STREAM, each) for each in sorted(subjects)] + copies
-        pending += [(RESPONSES_STREAM, each) for each in responses]
-        await _gathered(self._purge_subject(*each) for each in pending)
-        await self._purge_announcement(f"announced.{tenant}.{deliberation_id}")
-
-    async def _purge_announcement(self, mark: str) -> None:
-        """Remove a mark and the announcement after it; the mark last, so that a crash leaves a way to both."""
-        query = json.dumps({"last_by_subj": mark}).encode()
-        reply = await self.request(f"$JS.API.STREAM.MSG.GET.{ANNOUNCEMENTS_STREAM}", query)
-        if "error" in reply:
-            if reply["error"].get("code") == 404:
-                return
-            raise JournalUnavailable(f"the log refused a read: {reply['error'].get('description')}")
-        marked_at = reply["message"]["seq"]
-        for sequence in (marked_at + 1, marked_at):
-            await self.erase(ANNOUNCEMENTS_STREAM, sequence)
-
-    async def _erase_matching(self, stream: str, subject: str, of: tuple[str, str] | None = None) -> None:
-        """Overwrite the messages on a subject of a stream that allows no direct get.
-
-        With `of`, only the tasks of this tenant and deliberation.
-        """
-        sequence = 0
-        while True:
-            query = json.dumps({"seq": sequence + 1, "next_by_subj": subject}).encode()
-            reply = await self.request(f"$JS.API.STREAM.MSG.GET.{stream}", query)
-            if (error := reply.get("error")) is not None:
-                if error.get("err_code") == NO_MESSAGE:
-                    return
-                raise JournalUnavailable(f"the log refused to read {subject}: {error.get('description')}")
-            sequence = reply["message"]["seq"]
-            if of is None or _deliberation_of(base64.b64decode(reply["message"].get("data", ""))) == of:
-                await self.erase(stream, sequence)
+        """See `ports.Journal.purge`."""
+        await self._erasure.purge(tenant, deliberation_id)
 
     async def erase(self, stream: str, sequence: int) -> None:
         """Remove a message, and overwrite it in the server's files."""
-        reply = await self.request(f"$JS.API.STREAM.MSG.DELETE.{stream}", json.dumps({"seq": sequence}).encode())
-        error = reply.get("error")
-        if error is not None and error.get("err_code") != NO_SEQUENCE:
-            raise JournalUnavailable(f"the log refused to erase message {sequence}: {error.get('description')}")
-
-    async def _purge_subject(self, stream: str, subject: str) -> None:
-        reply = await self.request(f"$JS.API.STREAM.PURGE.{stream}", json.dumps({"filter": subject}).encode())
-        if error := reply.get("error"):
-            raise JournalUnavailable(f"the log refused to remove {subject}: {error.get('description')}")
+        await self._erasure.erase(stream, sequence)
 
     async def publish_view(self, tenant: str, view: View, until: datetime | None = None) -> None:
         """See `ports.Journal.publish_view`."""
@@ -297,30 +217,13 @@ class JetStreamJournal:
 
     async def last(self, patterns: Sequence[str]) -> list[Record]:
         """See `ports.Journal.last`. On a subject that ends with records that are not believed, the first believed."""
-        found = await self._last(patterns)
+        found = await self._reads.last(patterns)
         hidden = list(found.refused.items())
         for begin in range(0, len(hidden), READS_AT_ONCE):
             some = hidden[begin : begin + READS_AT_ONCE]
             reads = (self.writes.first_believed(subject, up_to) for subject, up_to in some)
             found.records += filter(None, await asyncio.gather(*reads))
         return sorted(found.records, key=lambda record: record.sequence)
-
-    async def _last(self, patterns: Sequence[str]) -> Batch:
-        try:
-            return await self._reads.get(stream_of(patterns[0]), {"multi_last": list(patterns)})
-        except TooManySubjects:
-            return await self._last_by_scan(patterns)
-
-    async def _last_by_scan(self, patterns: Sequence[str]) -> Batch:
-        """The last record on each subject, from a scan of every pattern up to the present end of the stream."""
-        bound = (await self.state_of(stream_of(patterns[0]))).last_sequence
-        believed, refused = dict[str, Record](), set[str]()
-        for pattern in patterns:
-            async for batch in self._batches(pattern, 0, PAGE_RECORDS):
-                believed |= {record.subject: record for record in batch.records if record.sequence <= bound}
-                refused |= batch.refused.keys()
-        # Every record was read, so that of the refused subjects none hides a believed record.
-        return Batch(list(believed.values()), dict.fromkeys(refused - believed.keys(), 0), bound)
 
     async def announce(self, announced: Announcement) -> None:
         """See `ports.Journal.announce`: an atomic batch of two messages in ORCHESTRATOR_EVENTS (NATS ADR-50).
@@ -354,7 +257,7 @@ class JetStreamJournal:
 
     async def complete_responses(self, deliberation_id: str, responses: Iterable[AgentResponse]) -> None:
         """See `ports.Journal.complete_responses`."""
-        stored = await self._last([f"{RESPONSES}.*.{deliberation_id}.*"])
+        stored = await self._reads.last([f"{RESPONSES}.*.{deliberation_id}.*"])
         known = {record.tokens[-1] for record in stored.records}
         await asyncio.gather(*(self.respond(each) for each in responses if each.call_id not in known))
 
@@ -367,21 +270,14 @@ class JetStreamJournal:
     async def read(self, pattern: str, after: int, *, limit: int | None = None) -> AsyncIterator[Record]:
         """See `ports.Journal.read`."""
         left = limit
-        async for batch in self._batches(pattern, after, PAGE_RECORDS if limit is None else min(PAGE_RECORDS, limit)):
+        async for batch in self._reads.batches(
+            pattern, after, PAGE_RECORDS if limit is None else min(PAGE_RECORDS, limit)
+        ):
             for record in batch.records[:left]:
                 yield record
             left = None if left is None else left - len(batch.records)
             if left is not None and left <= 0:
                 return
-
-    async def _batches(self, pattern: str, after: int, size: int) -> AsyncIterator[Batch]:
-        """Everything stored above `after`, in order; after the first batch in large ones."""
-        while True:
-            batch = await self._reads.page(pattern, after, size)
-            yield batch
-            if batch.pending == 0 or batch.position <= after:
-                return
-            after, size = batch.position, PAGE_RECORDS
 
     async def subscribe(self, patterns: Sequence[str], deliver: Callable[[Record], None]) -> LiveSubscription:
         """See `ports.Journal.subscribe`."""
@@ -409,12 +305,7 @@ class JetStreamJournal:
 
     async def state_of(self, stream: str) -> StreamState:
         """The state of one stream; raises JournalUnavailable, also when there is no such stream."""
-        reply = await self.request(f"$JS.API.STREAM.INFO.{stream}")
-        if "error" in reply:
-            raise JournalUnavailable(f"stream {stream}: {reply['error'].get('description')}")
-        # The epoch is a short token of the stream's creation time.
-        epoch, bounds = hashlib.sha256(reply["created"].encode()).hexdigest()[:8], reply["state"]
-        return StreamState(epoch, bounds["first_seq"], bounds["last_seq"])
+        return await state_of(self.client, stream)
 
     async def queue(self, consumer: str) -> QueueState:
         """See `ports.Journal.queue`. Each acknowledges a record only once what it stands for is stored."""

@@ -22,6 +22,7 @@ from app.log.stream_settings import (
     KEYS_STREAM,
     PLANNING_CONSUMER,
     PLANNING_STREAM,
+    RESPONSES,
     RESPONSES_STREAM,
     SPENDS_STREAM,
     STORIES_STREAM,
@@ -104,7 +105,7 @@ def declared_streams(settings: StreamSettings) -> list[dict[str, Any]]:
         _stream(STORIES_STREAM, 30 * DAY_S, r, subjects=["stories.>"], allow_direct=True, max_msgs_per_subject=1),
         # An announcement is stored together with a mark on a subject of its own, which refuses a second one.
         _stream(ANNOUNCEMENTS_STREAM, 7 * DAY_S, r, subjects=["orchestration.>", "announced.*.*"], allow_atomic=True),
-        _stream(RESPONSES_STREAM, 3_600, r, subjects=["agent.response.*.*.*"], allow_direct=True),
+        _stream(RESPONSES_STREAM, 3_600, r, subjects=[f"{RESPONSES}.*.*.*"], allow_direct=True),
         # Prompts on their way to workers: each is removed once its calls are recorded, and at its deadline.
         _stream(TASKS_STREAM, TIMEOUT_S_MAX, r, subjects=[f"{TASKS}.*"], retention="workqueue", allow_msg_ttl=True),
         # Not `context.>`: the server would answer a request on `context.get` itself, as if it were to be stored.

@@ -50,7 +50,7 @@ WORKERS = (
     ),
     Guard(
         "a removal erases untaken tasks",
-        "app/log/journal.py",
+        "app/log/erasure.py",
         """        await self._erase_matching(TASKS_STREAM, ">", of=(tenant, deliberation_id))
 """,
         "",
@@ -58,7 +58,7 @@ WORKERS = (
     ),
     Guard(
         "a removal erases no task of another deliberation",
-        "app/log/journal.py",
+        "app/log/erasure.py",
         "            if of is None or _deliberation_of(",
         "            if True or _deliberation_of(",
         f"{ERASED}test_a_removal_erases_its_untaken_tasks_alone_and_overwrites_them",

@@ -13,7 +13,7 @@ from rich.console import Console
 from app.api.cluster_schemas import Cluster, ConsumerFigures, LogFigures, MissingPart, StreamFigures
 from app.cli.cluster import cluster_text
 from app.deliberation.errors import JournalUnavailable
-from app.log.stats import log_figures
+from app.log.gateway_log import log_figures
 from app.testing import InMemoryJournal
 from tests.components.access.keyed import PEPPER, bearer, make_key
 from tests.components.routes.served import SENDER, Served, served

@@ -33,8 +33,8 @@ from app.deliberation.announcements import announcement, recorded_responses
 from app.deliberation.facts import CancelRequested, Deleted
 from app.deliberation.roles import EngineSpec, Role
 from app.lifecycle.context import SUBJECT
+from app.log.gateway_log import log_figures
 from app.log.journal import JetStreamJournal
-from app.log.stats import log_figures
 from app.log.stream_settings import TASKS_STREAM, StreamSettings
 from app.log.streams import apply, declared_consumers, declared_streams, plan, prove_writes
 from app.log.work_queue import QueueItem, WorkQueue

@@ -1,0 +1,113 @@
+"""Removes what a deliberation has in the log, and overwrites it in the server's files."""
+
+import asyncio
+import base64
+import json
+from collections.abc import Coroutine, Iterable
+from contextlib import suppress
+from itertools import islice
+from typing import Any
+
+from nats.aio.client import Client
+
+from app.deliberation.errors import JournalUnavailable
+from app.deliberation.facts import prefix
+from app.log.connection import request
+from app.log.direct_get import PAGE_RECORDS, DirectGet
+from app.log.stream_settings import ANNOUNCEMENTS_STREAM, COPIES, RESPONSES, RESPONSES_STREAM, STREAM, TASKS_STREAM
+
+NO_MESSAGE = 10037
+NO_SEQUENCE = 10043
+REMOVALS_AT_ONCE = 64
+
+
+class Erasure:
+    """Removals over one connection; methods raise JournalUnavailable."""
+
+    def __init__(self, client: Client, reads: DirectGet) -> None:
+        self._client = client
+        self._reads = reads
+
+    async def purge(self, tenant: str, deliberation_id: str) -> None:
+        """See `ports.Journal.purge`. Records are erased first: a purge leaves their bytes in the server's files.
+
+        The purge goes by subject, because for a pattern the server scans the whole stream.
+        """
+        subject = prefix(tenant, deliberation_id)
+        found = await self._reads.last([f"{subject}.>"])
+        subjects = {record.subject for record in found.records} | found.refused.keys()
+        subjects.discard(f"{subject}.deleted")
+        copies = [(name, f"{copied}.{deliberation_id}") for name, copied in COPIES.items()]
+        answers = await self._reads.last([f"{RESPONSES}.*.{deliberation_id}.*"])
+        responses = {record.subject: record.sequence for record in answers.records} | answers.refused
+        await _gathered(self.erase(RESPONSES_STREAM, sequence) for sequence in responses.values())
+        for each in copies:
+            await self._erase_matching(*each)
+        # A task that no worker has taken holds prompts, and its subject does not name its deliberation.
+        await self._erase_matching(TASKS_STREAM, ">", of=(tenant, deliberation_id))
+        if subjects:
+            accepted = (record.sequence for record in found.records if record.tokens[-1] == "accepted")
+            async for batch in self._reads.batches(f"{subject}.>", next(accepted, 1) - 1, PAGE_RECORDS):
+                stored = [(each.subject, each.sequence) for each in batch.records] + [*batch.refused.items()]
+                await _gathered(self.erase(STREAM, sequence) for name, sequence in stored if name in subjects)
+        pending = [(STREAM, each) for each in sorted(subjects)] + copies
+        pending += [(RESPONSES_STREAM, each) for each in responses]
+        await _gathered(self._purge_subject(*each) for each in pending)
+        await self._purge_announcement(f"announced.{tenant}.{deliberation_id}")
+
+    async def _purge_announcement(self, mark: str) -> None:
+        """Remove a mark and the announcement after it; the mark last, so that a crash leaves a way to both."""
+        query = json.dumps({"last_by_subj": mark}).encode()
+        reply = await request(self._client, f"$JS.API.STREAM.MSG.GET.{ANNOUNCEMENTS_STREAM}", query)
+        if "error" in reply:
+            if reply["error"].get("code") == 404:
+                return
+            raise JournalUnavailable(f"the log refused a read: {reply['error'].get('description')}")
+        marked_at = reply["message"]["seq"]
+        for sequence in (marked_at + 1, marked_at):
+            await self.erase(ANNOUNCEMENTS_STREAM, sequence)
+
+    async def _erase_matching(self, stream: str, subject: str, of: tuple[str, str] | None = None) -> None:
+        """Overwrite the messages on a subject of a stream that allows no direct get.
+
+        With `of`, only the tasks of this tenant and deliberation.
+        """
+        sequence = 0
+        while True:
+            query = json.dumps({"seq": sequence + 1, "next_by_subj": subject}).encode()
+            reply = await request(self._client, f"$JS.API.STREAM.MSG.GET.{stream}", query)
+            if (error := reply.get("error")) is not None:
+                if error.get("err_code") == NO_MESSAGE:
+                    return
+                raise JournalUnavailable(f"the log refused to read {subject}: {error.get('description')}")
+            sequence = reply["message"]["seq"]
+            if of is None or _deliberation_of(base64.b64decode(reply["message"].get("data", ""))) == of:
+                await self.erase(stream, sequence)
+
+    async def erase(self, stream: str, sequence: int) -> None:
+        """Remove a message, and overwrite it in the server's files."""
+        reply = await request(
+            self._client, f"$JS.API.STREAM.MSG.DELETE.{stream}", json.dumps({"seq": sequence}).encode()
+        )
+        error = reply.get("error")
+        if error is not None and error.get("err_code") != NO_SEQUENCE:
+            raise JournalUnavailable(f"the log refused to erase message {sequence}: {error.get('description')}")
+
+    async def _purge_subject(self, stream: str, subject: str) -> None:
+        reply = await request(self._client, f"$JS.API.STREAM.PURGE.{stream}", json.dumps({"filter": subject}).encode())
+        if error := reply.get("error"):
+            raise JournalUnavailable(f"the log refused to remove {subject}: {error.get('description')}")
+
+
+def _deliberation_of(task: bytes) -> tuple[str, str] | None:
+    """The tenant and the deliberation that a stored task names; None for what is no task."""
+    with suppress(ValueError, KeyError, TypeError):
+        found = json.loads(task)
+        return found["tenant"], found["deliberation_id"]
+
+
+async def _gathered(removals: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Await all of them, REMOVALS_AT_ONCE at a time."""
+    waiting = iter(removals)
+    while some := list(islice(waiting, REMOVALS_AT_ONCE)):
+        await asyncio.gather(*some)
