@@ -7,7 +7,7 @@ from app.deliberation.facts import prefix
 from app.deliberation.ports import Record
 
 _TENANT_AND_ID = 3
-# Takes a third of the time of the default, for values that are an eighth larger.
+# Takes a third of the time of the default, for values that are 12 % larger.
 LEVEL = 2
 
 
