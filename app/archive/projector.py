@@ -15,6 +15,7 @@ import structlog
 from app.admission.backlog import Key
 from app.archive.database.rows import Written
 from app.archive.database.store import Store
+from app.archive.database.writing import Rows
 from app.catalog.projection import state_of
 from app.deliberation.errors import ArchiveUnavailable, Gone, JournalUnavailable, UnexpectedFact
 from app.deliberation.facts import decode
@@ -53,8 +54,8 @@ class _Batch:
     """What the log has of some items. `unfinished` ended at a time, before all of their calls had an outcome."""
 
     sequences: Sequence[int]
-    epoch: str
     written: Sequence[Written]
+    rows: Sequence[Rows]
     unfinished: Mapping[str, datetime]
     skipped: int
 
@@ -133,8 +134,7 @@ class Projector:
     async def _write_batches(self) -> None:
         while True:
             batch = await self._read.get()
-            if batch.written:
-                await self._until_answered(partial(self._store.write, batch.epoch, batch.written))
+            await self._until_answered(partial(self._store.put, batch.rows))
             self.counts["written"] += sum(each.state is not None for each in batch.written)
             self.counts["deleted"] += sum(each.state is None for each in batch.written)
             self.counts["skipped"] += batch.skipped
@@ -171,7 +171,8 @@ class Projector:
         whole = len(records) == BATCH_MAX
         projected = await asyncio.gather(*(self._project(key, found, whole) for key, found in due.items()))
         written = [each for each in projected if each is not None]
-        return _Batch(sequences, epoch, written, self._note(written), len(projected) - len(written))
+        rows = await self._store.rows_of(epoch, written)
+        return _Batch(sequences, written, rows, self._note(written), len(projected) - len(written))
 
     def _uncovered(self, epoch: str, records: Sequence[Record]) -> dict[Key, list[Record]]:
         """The records of this log that no batch covers yet, by deliberation."""

@@ -307,6 +307,9 @@ def _distinct(pairs: list[tuple[str, object]]) -> None:
         raise InvalidOutput(f"{repeated[:_WHERE_CHARS_MAX]}: stands twice in one object")
 
 
+_REPETITIONS = json.JSONDecoder(object_pairs_hook=_distinct)
+
+
 def _validated(validate: Callable[[str], _Form], text: str) -> _Form:
     try:
         parsed = validate(text)
@@ -316,7 +319,7 @@ def _validated(validate: Callable[[str], _Form], text: str) -> _Form:
         where = ".".join(str(part) for part in first["loc"])[:_WHERE_CHARS_MAX] or "the document"
         raise InvalidOutput(f"{where}: {first['msg']}") from exc
     # Parsers disagree on which of two equal names in an object counts, so such an answer is refused.
-    json.loads(text, object_pairs_hook=_distinct)
+    _REPETITIONS.decode(text)
     return parsed
 
 

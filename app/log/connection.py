@@ -38,11 +38,14 @@ UNREACHABLE: tuple[type[Exception], ...] = (
     RuntimeError,
 )
 
+# What may stand around a name or a value. Other spaces belong to it.
+_SPACES = " \t\r\n\v\f"
+
 
 @lru_cache(maxsize=1_024)
-def _header_name(raw: bytes) -> str | None:
-    name = raw.strip()
-    return name.decode("ascii") if name.isascii() and len(name.split()) == 1 else None
+def _header_name(raw: str) -> str | None:
+    name = raw.strip(_SPACES)
+    return name if name.isascii() and len(name.split()) == 1 else None
 
 
 async def _keep_cancellation(asking: Awaitable[_Answer]) -> _Answer:
@@ -63,7 +66,7 @@ async def _keep_cancellation(asking: Awaitable[_Answer]) -> _Answer:
 class LogClient(Client):
     """The client of nats-py, which never loses a cancellation.
 
-    Headers are read in a third of the time: names are known from earlier messages.
+    Headers are read in less than half of the time: names are known from earlier messages.
     """
 
     async def request(
@@ -84,10 +87,10 @@ class LogClient(Client):
     @staticmethod
     def _parse_header_lines(raw: bytes) -> dict[str, str]:
         found = dict[str, str]()
-        for line in raw.split(b"\r\n"):
-            raw_name, colon, value = line.partition(b":")
+        for line in raw.decode("utf-8", "replace").split("\r\n"):
+            raw_name, colon, value = line.partition(":")
             if colon and (name := _header_name(raw_name)) is not None:
-                found[name] = value.strip().decode("utf-8", "replace")
+                found[name] = value.strip(_SPACES)
         return found
 
 

@@ -8,22 +8,19 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
 from typing import Any
 
 from sqlalchemy import and_, delete, exists, func, select, tuple_
-from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.admission.backlog import Key
 from app.api.schemas import Stats
 from app.archive.database import measures, texts, transcript
 from app.archive.database.connection import Database, insert
 from app.archive.database.pages import PageBounds, beginning, placed_entry, selection
-from app.archive.database.rows import DELETED, Written, instant, labels_of, microseconds, row_of
+from app.archive.database.rows import DELETED, Written, instant, microseconds
 from app.archive.database.search_query import Search
 from app.archive.database.statistics import StatsFilter, statistics
 from app.archive.database.tables import deliberations, labels, logs
-from app.archive.database.words import document
+from app.archive.database.writing import Rows, put, rows_of
 from app.catalog.entries import Entry, ListFilter
 from app.deliberation.errors import Gone
 from app.deliberation.ports import Record
@@ -61,34 +58,6 @@ class RowFilter:
     tenant: str | None = None
     since: datetime | None = None
     until: datetime | None = None
-
-
-def _rows(batch: Sequence[Written], log: int) -> list[dict[str, object]]:
-    """The rows in an order in which no two writers wait for each other."""
-    return sorted((row_of(each, log) for each in batch), key=lambda row: (row["tenant"], row["id"]))
-
-
-def _words(dialect: str, batch: Sequence[Written]) -> dict[Key, str | None]:
-    """The words of each deliberation as the database reads them; None for a tombstone."""
-    return {
-        (each.tenant, each.deliberation_id): None
-        if each.state is None
-        else texts.written(dialect, document(each.tenant, each.state))
-        for each in batch
-    }
-
-
-@cache
-def _upsert(dialect: str) -> Any:  # noqa: ANN401 -- see `insert`
-    """Writes rows over older ones, and returns which it wrote."""
-    row, statement = deliberations.c, insert(dialect, deliberations)
-    given = {column.name: statement.excluded[column.name] for column in row if not column.primary_key}
-    # A tombstone keeps its place, by which it is removed from other tables.
-    given["accepted"] = func.coalesce(row.accepted, statement.excluded.accepted)
-    newer = statement.excluded.version > row.version
-    return statement.on_conflict_do_update(index_elements=["tenant", "id"], set_=given, where=newer).returning(
-        row.tenant, row.id, row.accepted
-    )
 
 
 class Store:
@@ -131,56 +100,19 @@ class Store:
 
     async def write(self, epoch: str, batch: Sequence[Written]) -> None:
         """Write deliberations of a log in one transaction, each of them once. A tombstone belongs to no log."""
+        await self.put(await self.rows_of(epoch, batch))
+
+    async def rows_of(self, epoch: str, batch: Sequence[Written]) -> list[Rows]:
+        """The rows of deliberations of a log, for `put`."""
         log = await self.log_number(epoch) if any(each.state is not None for each in batch) else 0
-        if not batch:
-            return
         # In a thread, because the event loop would not answer for as long as a batch of long answers takes.
-        rows = await asyncio.to_thread(_rows, batch, log)
-        words = await asyncio.to_thread(_words, self._database.dialect, batch)
-        async with self._database.begin() as connection:
-            changed = await connection.execute(_upsert(self._database.dialect), rows)
-            places = {(each.tenant, each.id): each.accepted for each in changed}
-            await self._write_labels(connection, places, batch)
-            await self._write_texts(connection, places, words)
-            await self._write_measures(connection, places, batch)
+        return await asyncio.to_thread(lambda: [rows_of(each, log, self._database.dialect) for each in batch])
 
-    async def _write_labels(
-        self, connection: AsyncConnection, places: Mapping[Key, int | None], batch: Sequence[Written]
-    ) -> None:
-        """Replace the labels of what was written; what runs has none."""
-        gone, found = list[int](), list[dict[str, int]]()
-        for each in batch:
-            place = places.get((each.tenant, each.deliberation_id))
-            if place is None or (each.state is not None and not each.state.ended):
-                continue
-            gone.append(place)
-            if each.state is not None:
-                found += [{"label": one, "accepted": place} for one in sorted(labels_of(each.tenant, each.state))]
-        if gone:
-            await connection.execute(delete(labels).where(labels.c.accepted.in_(gone)))
-        if found:
-            await connection.execute(insert(self._database.dialect, labels).on_conflict_do_nothing(), found)
-
-    async def _write_texts(
-        self, connection: AsyncConnection, places: Mapping[Key, int | None], words: Mapping[Key, str | None]
-    ) -> None:
-        """Write the words of what was written, and remove those of what was deleted, which has none."""
-        placed = [(place, words[key]) for key, place in places.items() if place is not None]
-        put = [{"rowid": place, "words": text} for place, text in placed if text is not None]
-        gone = [place for place, text in placed if text is None]
-        if put:
-            await connection.execute(texts.put_statement(self._database.dialect), put)
-        if gone:
-            await connection.execute(texts.removal(gone))
-
-    async def _write_measures(
-        self, connection: AsyncConnection, places: Mapping[Key, int | None], batch: Sequence[Written]
-    ) -> None:
-        """Count what was written and has ended, in place of what was counted before."""
-        states = {(each.tenant, each.deliberation_id): each.state for each in batch if each.state is not None}
-        ended = ((key, states[key]) for key in places if key in states and states[key].ended)
-        rows = [row for (tenant, _), state in ended for row in measures.measures_of(tenant, state)]
-        await measures.replace(connection, self._database.dialect, list(places), rows)
+    async def put(self, batch: Sequence[Rows]) -> None:
+        """Write the rows of some deliberations in one transaction, each of them once."""
+        if batch:
+            async with self._database.begin() as connection:
+                await put(connection, self._database.dialect, batch)
 
     async def read(self, tenant: str, deliberation_id: str) -> Archived | None:
         """An ended deliberation, None when there is none; raises Gone for a deleted one."""

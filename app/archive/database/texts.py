@@ -36,11 +36,11 @@ def put_statement(dialect: str) -> TextClause:
     return _PUT[dialect]
 
 
-def written(dialect: str, words: Sequence[str]) -> str:
+def written(dialect: str, words: str) -> str:
     """The words as the database reads them: SQLite splits at spaces, PostgreSQL gets each word with its places."""
     if dialect == "sqlite":
-        return " ".join(words)
-    placed = chain.from_iterable(zip(words, chain(_PLACES, repeat(_PLACES[-1])), strict=False))
+        return words
+    placed = chain.from_iterable(zip(words.split(), chain(_PLACES, repeat(_PLACES[-1])), strict=False))
     return f"'{''.join(placed)}".removesuffix("'")
 
 

@@ -28,13 +28,28 @@ _WORD = re.compile(rf"[{_SINGLE}]|[^\W_{_SINGLE}]{{1,{WORD_CHARS_MAX}}}")
 
 def split(text: str) -> list[str]:
     """The words of a text in order; one of more than WORD_CHARS_MAX characters becomes several."""
+    return _separated(text).split()
+
+
+def _separated(text: str) -> str:
+    """The words with spaces between them. Most texts need no list of their words, which takes five times as long."""
     if text.isascii():
-        words = text.translate(_ASCII).split()
-        if max(map(len, words), default=0) <= WORD_CHARS_MAX:
+        words = text.translate(_ASCII)
+        if _all_short(words):
             return words
     else:
         text = unicodedata.normalize("NFKC", text)
-    return _WORD.findall(text.casefold())
+    return " ".join(_WORD.findall(text.casefold()))
+
+
+def _all_short(words: str) -> bool:
+    """Whether none of them has more than WORD_CHARS_MAX characters."""
+    space = -1
+    while len(words) - space - 1 > WORD_CHARS_MAX:
+        space = words.rfind(" ", space + 1, space + WORD_CHARS_MAX + 2)
+        if space < 0:
+            return False
+    return True
 
 
 def filter_word(tenant: str, parameter: str, value: str) -> str:
@@ -49,22 +64,20 @@ def _marked(label: int) -> str:
     return f"§{label & _UNSIGNED:016x}"
 
 
-def document(tenant: str, state: State) -> list[str]:
-    """All words of a deliberation: its filters, its task, its verdict and every answer, the last words cut if need be.
+def document(tenant: str, state: State) -> str:
+    """All words of a deliberation with spaces between them, the last ones cut if need be.
 
-    A text that is repeated counts once.
+    They are of its filters, its task, its verdict and every answer. A text that is repeated counts once.
     """
     verdict = None if state.end is None else state.end.verdict
     filters = {label(tenant, "tenant", tenant), label(tenant, "status", state.status), *labels_of(tenant, state)}
-    words = [_marked(each) for each in sorted(filters)]
     decided = () if verdict is None or verdict.content is None else (verdict.content,)
-    for text in dict.fromkeys((state.specification.task, *decided, *answers(state))):
-        words += [BOUNDARY, *split(text)]
-    return words if _size(words) <= BYTES_MAX else list(_fitting(words))
-
-
-def _size(words: list[str]) -> int:
-    return len("".join(words).encode()) + _PLACE_BYTES * len(words)
+    found = dict.fromkeys((state.specification.task, *decided, *answers(state)))
+    texts = (f"{BOUNDARY} {_separated(text)}" for text in found)
+    words = " ".join((*(_marked(each) for each in sorted(filters)), *texts))
+    # Where words have several spaces between them, this is more than their size.
+    size_max = len(words.encode()) + _PLACE_BYTES * (1 + words.count(" "))
+    return words if size_max <= BYTES_MAX else " ".join(_fitting(words.split()))
 
 
 def _fitting(words: Iterable[str]) -> Iterator[str]:

@@ -15,6 +15,7 @@ BLOCKS = [
     "N\u00e4me: x\r\nName: \u00e4\r\n".encode(),
     b"Name: \xff\xfe\r\n",
     "Name: \u00a0kept\u00a0 \r\n".encode(),
+    "\u00a0Name: x\r\nIn\u2003ner: x\r\nEnd: x\x1c\r\n".encode(),
     b"Twice: 1\r\nTwice: 2\r\n",
 ]
 
