@@ -69,7 +69,7 @@ def main() -> None:
     """Read the arguments and measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--deliberations", type=int, default=500, help="in each round")
+    parser.add_argument("--deliberations", type=int, default=300, help="in each round, of less than ten seconds")
     given = parser.parse_args()
     asyncio.run(measure(given.rounds, given.deliberations))
 
