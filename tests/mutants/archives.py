@@ -51,9 +51,9 @@ ARCHIVES = (
     ),
     Guard(
         "what is deleted leaves the sums",
-        "app/archive/database/store.py",
-        "await measures.replace(connection, self._database.dialect, list(places), rows)",
-        "await measures.replace(connection, self._database.dialect, [key for key in places if key in states], rows)",
+        "app/archive/database/writing.py",
+        "await replace(connection, dialect, [each.key for _, each in placed], measured)",
+        "await replace(connection, dialect, [each.key for _, each in placed if each.measures], measured)",
         f"{SUMS}test_a_deletion_leaves_no_trace_in_statistics[sqlite-begin0]",
     ),
 )
