@@ -113,6 +113,7 @@ def check_exposure(settings: Settings) -> None:
         )
 
 
+# Long by its parts: each is made once and named where others need it.
 def gateway_over(
     journal: GatewayLog,
     settings: Settings,

@@ -134,7 +134,8 @@ class Projector:
     async def _write_batches(self) -> None:
         while True:
             batch = await self._read.get()
-            await self._until_answered(partial(self._store.put, batch.rows))
+            if batch.rows:
+                await self._until_answered(partial(self._store.put, batch.rows))
             self.counts["written"] += sum(each.state is not None for each in batch.written)
             self.counts["deleted"] += sum(each.state is None for each in batch.written)
             self.counts["skipped"] += batch.skipped
@@ -163,7 +164,7 @@ class Projector:
                 return answer
 
     async def _project_all(self, sequences: Sequence[int]) -> _Batch:
-        """Read the deliberations of these items, but for those that an earlier batch covers."""
+        """Read these items' deliberations and make their rows, but for those that an earlier batch covers."""
         records = [self._writing[sequence].record for sequence in sequences]
         epoch = (await self._journal.state()).epoch
         due = self._uncovered(epoch, records)

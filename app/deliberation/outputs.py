@@ -307,7 +307,7 @@ def _distinct(pairs: list[tuple[str, object]]) -> None:
         raise InvalidOutput(f"{repeated[:_WHERE_CHARS_MAX]}: stands twice in one object")
 
 
-_REPETITIONS = json.JSONDecoder(object_pairs_hook=_distinct)
+_DISTINCT_NAMES = json.JSONDecoder(object_pairs_hook=_distinct)
 
 
 def _validated(validate: Callable[[str], _Form], text: str) -> _Form:
@@ -319,7 +319,7 @@ def _validated(validate: Callable[[str], _Form], text: str) -> _Form:
         where = ".".join(str(part) for part in first["loc"])[:_WHERE_CHARS_MAX] or "the document"
         raise InvalidOutput(f"{where}: {first['msg']}") from exc
     # Parsers disagree on which of two equal names in an object counts, so such an answer is refused.
-    _REPETITIONS.decode(text)
+    _DISTINCT_NAMES.decode(text)
     return parsed
 
 

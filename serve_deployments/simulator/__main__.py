@@ -56,6 +56,7 @@ def serve(settings: SimulatorSettings, listener: socket.socket) -> None:
         runner.run(uvicorn.Server(config).serve(sockets=[listener]))
 
 
+# Long by its options: typer reads each from a parameter.
 def simulator(
     *,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",

@@ -21,7 +21,7 @@ BOUNDARY = "¶"
 _SINGLE = (
     "\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
-# Finds the words of most texts in a third of the time.
+# Finds the words of most texts faster than `_WORD` does.
 _ASCII = {code: chr(code).lower() if chr(code).isalnum() else " " for code in range(128)}
 _WORD = re.compile(rf"[{_SINGLE}]|[^\W_{_SINGLE}]{{1,{WORD_CHARS_MAX}}}")
 
@@ -32,7 +32,7 @@ def split(text: str) -> list[str]:
 
 
 def _separated(text: str) -> str:
-    """The words with spaces between them. Most texts need no list of their words, which takes five times as long."""
+    """The words with spaces between them; without a list of them where the text allows it, because that is faster."""
     if text.isascii():
         words = text.translate(_ASCII)
         if _all_short(words):

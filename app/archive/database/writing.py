@@ -40,7 +40,7 @@ def rows_of(written: Written, log: int, dialect: str) -> Rows:
 
 
 async def put(connection: AsyncConnection, dialect: str, batch: Sequence[Rows]) -> None:
-    """Write the rows of some deliberations, but for those whose newer ones are there."""
+    """Write the rows of some deliberations. Newer rows of a deliberation stay."""
     # In an order in which no two writers wait for each other.
     rows = {each.key: each for each in sorted(batch, key=lambda each: each.key)}
     changed = await connection.execute(_upsert(dialect), [each.row for each in rows.values()])
