@@ -96,16 +96,27 @@ class Lists:
     async def search(
         self, tenant: str, search: Search, asked: ListFilter, *, limit: int, cursor: str | None = None
     ) -> Listed:
-        """A page of what has the words. What the archive has not copied yet is not found.
+        """A page of what has the words. What the archive has not copied yet is not found; the status is as of now.
 
         Raises InvalidListCursor and ArchiveUnavailable.
         """
         before = None if cursor is None else _parsed_place(cursor)
         if self.archive is None:
             raise ArchiveUnavailable(NO_ARCHIVE)
-        found = await self.archive.search(tenant, search, asked, limit=limit + 1, before=before)
-        more = _search_cursor(found[limit - 1][0]) if len(found) > limit else None
-        return Listed([entry for _, entry in found[:limit]], more)
+        found, more = list[tuple[int, Entry]](), True
+        while more and len(found) <= limit:
+            hits = await self.archive.search(tenant, search, asked, limit=limit + 1, before=before)
+            more = len(hits) > limit
+            before = hits[-1][0] if more else None
+            current = ((place, self._current(tenant, entry)) for place, entry in hits)
+            found += [each for each in current if asked.shows(each[1])]
+        next_cursor = _search_cursor(found[limit - 1][0]) if len(found) > limit else None
+        return Listed([entry for _, entry in found[:limit]], next_cursor)
+
+    def _current(self, tenant: str, entry: Entry) -> Entry:
+        """The entry as of now: the archive does not copy each change of what runs."""
+        known = self.catalog.find(tenant, entry.id)
+        return entry if known is None or not known.sequence else known
 
     async def stats(self, asked: StatsFilter) -> Stats:
         """Statistics of what the archive has; what runs is counted as of now. Raises as `page` does."""

@@ -141,14 +141,15 @@ def declared_consumers(settings: StreamSettings) -> list[tuple[str, dict[str, An
     """
     accepted = "deliberations.*.*.accepted"
     due = ["webhooks.*.*.*.failed.*", "webhooks.*.*.*.redelivery.*"]
-    archived = [f"deliberations.*.*.{tail}" for tail in ("accepted", "stage.1.opened", "cancel", "end", "deleted")]
+    # Acceptances, cancellations, ends and deletions. Several filters would cost the server twenty times as much.
+    archived = "deliberations.*.*.*"
     planned = ["planning.plan.approved", "planning.story.transitioned"]
     ended = "orchestration.deliberation.*"
     attempts = _consumer(ATTEMPTS_CONSUMER, WORKER_ACK_WAIT_S, 1_000_000, filter_subjects=due)
     return [
         (STREAM, _consumer(CONSUMER, settings.ack_wait_s, 10_000, filter_subject=accepted)),
         (STREAM, _consumer(WEBHOOKS_CONSUMER, WORKER_ACK_WAIT_S, 1_000_000, filter_subject=accepted)),
-        (STREAM, _consumer(ARCHIVE_CONSUMER, WORKER_ACK_WAIT_S, 100_000, filter_subjects=archived)),
+        (STREAM, _consumer(ARCHIVE_CONSUMER, WORKER_ACK_WAIT_S, 100_000, filter_subject=archived)),
         (WEBHOOKS_STREAM, attempts),
         (PLANNING_STREAM, _consumer(PLANNING_CONSUMER, WORKER_ACK_WAIT_S, 100_000, filter_subjects=planned)),
         (ANNOUNCEMENTS_STREAM, _consumer(CONTEXT_CONSUMER, WORKER_ACK_WAIT_S, 100_000, filter_subject=ended)),
@@ -175,10 +176,16 @@ def differences(name: str, declared: dict[str, Any], found: dict[str, Any]) -> l
     return lines
 
 
-# The fields of streams that an earlier version declared otherwise, as it did.
+# The fields of streams and consumers that an earlier version declared otherwise, as it did.
 EARLIER: dict[str, dict[str, Any]] = {
     ANNOUNCEMENTS_STREAM: {"subjects": ["orchestration.>"], "allow_atomic": None},
     CONTEXT_STREAM: {"subjects": ["context.>"]},
+    f"{STREAM}/{ARCHIVE_CONSUMER}": {
+        "filter_subject": None,
+        "filter_subjects": [
+            f"deliberations.*.*.{tail}" for tail in ("accepted", "stage.1.opened", "cancel", "end", "deleted")
+        ],
+    },
 }
 UPGRADE = " of an earlier version"
 
@@ -202,20 +209,22 @@ async def _create(journal: JetStreamJournal, subject: str, config: dict[str, Any
 
 async def plan(journal: JetStreamJournal, settings: StreamSettings) -> tuple[list[str], list[str]]:
     """The names of what is missing or of an earlier version, and a line for each difference."""
-    missing, different = list[str](), list[str]()
-    for declared in declared_streams(settings):
-        found = await _find(journal, f"STREAM.INFO.{declared['name']}")
-        if found is None:
-            missing.append(declared["name"])
-        elif (earlier := EARLIER.get(declared["name"])) and not differences("", {**declared, **earlier}, found):
-            missing.append(f"{declared['name']}{UPGRADE}")
-        else:
-            different += differences(declared["name"], declared, found)
+    compared: list[tuple[str, dict[str, Any], dict[str, Any] | None]] = [
+        (declared["name"], declared, await _find(journal, f"STREAM.INFO.{declared['name']}"))
+        for declared in declared_streams(settings)
+    ]
+    absent = {name for name, _, found in compared if found is None}
     for stream, declared in declared_consumers(settings):
-        name = f"{stream}/{declared['name']}"
-        found = None if stream in missing else await _find(journal, f"CONSUMER.INFO.{stream}.{declared['name']}")
+        subject = f"CONSUMER.INFO.{stream}.{declared['name']}"
+        compared.append(
+            (f"{stream}/{declared['name']}", declared, None if stream in absent else await _find(journal, subject))
+        )
+    missing, different = list[str](), list[str]()
+    for name, declared, found in compared:
         if found is None:
             missing.append(name)
+        elif (earlier := EARLIER.get(name)) and not differences("", {**declared, **earlier}, found):
+            missing.append(f"{name}{UPGRADE}")
         else:
             different += differences(name, declared, found)
     return missing, different
@@ -235,7 +244,8 @@ async def apply(journal: JetStreamJournal, settings: StreamSettings) -> list[str
         elif f"{declared['name']}{UPGRADE}" in missing:
             await _create(journal, f"STREAM.UPDATE.{declared['name']}", declared)
     for stream, declared in declared_consumers(settings):
-        if f"{stream}/{declared['name']}" in missing:
+        name = f"{stream}/{declared['name']}"
+        if name in missing or f"{name}{UPGRADE}" in missing:
             body = {"stream_name": stream, "config": declared}
             await _create(journal, f"CONSUMER.DURABLE.CREATE.{stream}.{declared['name']}", body)
     return missing

@@ -27,14 +27,20 @@ async def copy(journal: JetStreamJournal, database: Database, count: int) -> Non
     print(f"inserted  {2 * count / inserted_s:8.0f} rows of both a second, without reading the log")
 
 
-async def _copy(journal: JetStreamJournal, database: Database, count: int, kind: str, told: Iterable[Told]) -> None:
-    facts, store = await fill(journal, told), Store(database)
+async def copy_waiting(journal: JetStreamJournal, database: Database) -> tuple[float, float]:
+    """Have a projector copy all that waits in the log; returns the seconds that passed and those that it computed."""
     began_s, computed_s = time.perf_counter(), time.process_time()
-    copying = asyncio.create_task(Projector(journal, store, retention_s=KEPT_S).run())
+    copying = asyncio.create_task(Projector(journal, Store(database), retention_s=KEPT_S).run())
     await until_copied(journal)
     took_s, computed_s = time.perf_counter() - began_s, time.process_time() - computed_s
     copying.cancel()
     await asyncio.gather(copying, return_exceptions=True)
+    return took_s, computed_s
+
+
+async def _copy(journal: JetStreamJournal, database: Database, count: int, kind: str, told: Iterable[Told]) -> None:
+    facts = await fill(journal, told)
+    took_s, computed_s = await copy_waiting(journal, database)
     newest = select(deliberations.c.facts).order_by(deliberations.c.accepted.desc()).limit(count).subquery()
     async with database.begin() as connection:
         size = (await connection.execute(select(func.sum(func.length(newest.c.facts))))).scalar_one()

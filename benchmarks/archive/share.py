@@ -3,6 +3,9 @@
 The stack of `make bench`, with the engine at 500 ms a call, gets 200 deliberations at once, which need all CPU. Rounds
 alternate between an archive that copies and one that SIGSTOP holds, which `up` bears for ten seconds. The ratio of
 the two rates varies by a tenth from run to run. The share of the machine's CPU varies less.
+
+After the stack has stopped, a projector copies the whole log into a new database. So the speed of one that is behind
+stands beside that of the stack, with the same deliberations.
 """
 
 import argparse
@@ -10,9 +13,24 @@ import asyncio
 import os
 import signal
 import statistics
+import tempfile
+from pathlib import Path
 
+from sqlalchemy import func, select
+
+from app.archive.database.connection import Database
+from app.archive.database.migrate import migrate
+from app.archive.database.tables import deliberations
+from app.cli.stack.stack import StackOptions, running_stack
+from app.log.journal import JetStreamJournal
+from app.log.seal import LOG_KEY_NAME, LogSeal
+from app.log.stream_settings import ARCHIVE_CONSUMER, STREAM, StreamSettings
+from app.log.streams import apply
+from app.observability.process import settle_heap
+from benchmarks.archive.copying import copy_waiting
 from benchmarks.archive.reading import cpu_s
-from benchmarks.bench import CALL_MS, Product, closed_loop, stack_of
+from benchmarks.bench import CALL_MS, Product, closed_loop, simulator
+from tests.conftest import NatsServer
 
 IN_FLIGHT = 200
 
@@ -37,12 +55,13 @@ def machine_cpu_s() -> float:
     return (user + nice + system) / os.sysconf("SC_CLK_TCK")
 
 
-async def measure(rounds: int, total: int) -> None:
-    """Print the rounds, the ratio of the medians, and the archive's share of the CPU."""
+async def measure(data: Path, rounds: int, total: int) -> float:
+    """Print the rounds, the ratio of the medians, and the archive's share of the CPU; returns the stack's rate."""
     before = processes_of("app.archive")
     rates: dict[bool, list[float]] = {True: [], False: []}
     shares = list[float]()
-    async with stack_of(CALL_MS) as stack:
+    options = StackOptions(data_dir=data, port=0, nats_port=0, simulate=simulator(CALL_MS))
+    async with running_stack(options) as stack:
         (archive,) = set(processes_of("app.archive")) - set(before)
         product = Product(stack.url)
         for _ in range(rounds):
@@ -63,6 +82,36 @@ async def measure(rounds: int, total: int) -> None:
         await product.close()
     print(f"rates, copying over stopped {statistics.median(rates[True]) / statistics.median(rates[False]):.3f}")
     print(f"share of the machine's CPU  {statistics.median(shares):.3f}")
+    return statistics.median(rates[True])
+
+
+async def copy_again(data: Path, rate: float) -> None:
+    """Have the log of a stack that has stopped copied into a new database; print how fast, beside the stack's rate."""
+    settle_heap()
+    url = f"sqlite:///{data}/again.db"
+    await migrate(url)
+    database = await Database.connect(url)
+    server = NatsServer(data / "nats")
+    server.start()
+    try:
+        seal = LogSeal.of_file(data / LOG_KEY_NAME)
+        journal = await JetStreamJournal.connect(server.url, name="benchmark", seal=seal)
+        # A new queue begins with the oldest fact.
+        await journal.request(f"$JS.API.CONSUMER.DELETE.{STREAM}.{ARCHIVE_CONSUMER}")
+        await apply(journal, StreamSettings())
+        assert server.process is not None, "it was started"
+        served_s = -cpu_s(server.process.pid)
+        took_s, computed_s = await copy_waiting(journal, database)
+        served_s += cpu_s(server.process.pid)
+        async with database.begin() as connection:
+            count = (await connection.execute(select(func.count()).select_from(deliberations))).scalar_one()
+        await journal.close()
+        await database.close()
+    finally:
+        server.stop()
+    each = f"{1_000 * computed_s / count:.2f} ms CPU each, of nats-server {1_000 * served_s / count:.2f} ms"
+    print(f"copied again {count / took_s:7.1f} a second, {each}")
+    print(f"over the stack's rate {count / took_s / rate:.1f}")
 
 
 def main() -> None:
@@ -71,7 +120,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--deliberations", type=int, default=300, help="in each round, of less than ten seconds")
     given = parser.parse_args()
-    asyncio.run(measure(given.rounds, given.deliberations))
+    with tempfile.TemporaryDirectory() as temporary:
+        rate = asyncio.run(measure(Path(temporary), given.rounds, given.deliberations))
+        asyncio.run(copy_again(Path(temporary), rate))
 
 
 if __name__ == "__main__":

@@ -229,9 +229,8 @@ class Store:
     async def search(
         self, tenant: str, search: Search, asked: ListFilter, *, limit: int, before: int | None = None
     ) -> list[tuple[int, Entry]]:
-        """At most `limit` entries of `texts.selection` with their places."""
+        """At most `limit` entries of `texts.selection` with their places; the caller filters them once more."""
         statement = texts.selection(self._database.dialect, tenant, search, asked, limit=limit, before=before)
         async with self._database.begin() as connection:
             rows = (await connection.execute(statement)).all()
-        entries = [placed_entry(tenant, row) for row in rows]
-        return [each for each in entries if asked.shows(each[1])]
+        return [placed_entry(tenant, row) for row in rows]

@@ -11,7 +11,7 @@ from app.archive.database.pages import bounds_of_place, bounds_of_time, shown
 from app.archive.database.rows import maybe_microseconds
 from app.archive.database.search_query import Search
 from app.archive.database.tables import deliberations, texts
-from app.archive.database.words import filter_word
+from app.archive.database.words import filter_word, status_value
 from app.catalog.entries import ListFilter
 
 # What stands in PostgreSQL's vector between a word and the next one. It counts places up to the last of these.
@@ -54,7 +54,8 @@ def selection(
 ) -> Select[Any]:
     """At most `limit` rows of a tenant with the words and the filter, accepted before a position, newest first.
 
-    Words of filters may be equal by chance, so that the caller filters the rows once more.
+    Words of filters may be equal by chance, and what runs has one word for all its statuses. So the caller filters the
+    rows once more.
     """
     place, row = texts.c.rowid, deliberations.c
     found = select(place).where(_matches(dialect, _filtered(tenant, search, asked)), *_times(tenant, asked))
@@ -71,7 +72,8 @@ def _filtered(tenant: str, search: Search, asked: ListFilter) -> Search:
     given |= {f"metadata.{name}": value for name, value in asked.metadata.items()}
     words = [[filter_word(tenant, name, value)] for name, value in given.items() if value is not None]
     if asked.statuses:
-        words.append([filter_word(tenant, "status", status) for status in sorted(asked.statuses)])
+        values = sorted({status_value(status) for status in asked.statuses})
+        words.append([filter_word(tenant, "status", value) for value in values])
     return search.with_words(words)
 
 

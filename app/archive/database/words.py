@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from app.archive.database.rows import label, labels_of
 from app.catalog.projection import answers
+from app.deliberation.facts import TERMINAL_STATUS
 from app.deliberation.fold import State
 
 WORD_CHARS_MAX = 64
@@ -21,8 +22,9 @@ BOUNDARY = "¶"
 _SINGLE = (
     "\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
-# Finds the words of most texts faster than `_WORD` does.
+# Find the words of most texts faster than `_WORD` does.
 _ASCII = {code: chr(code).lower() if chr(code).isalnum() else " " for code in range(128)}
+_MARKS = re.compile(r"[^\w\x00-\x7f]+")
 _WORD = re.compile(rf"[{_SINGLE}]|[^\W_{_SINGLE}]{{1,{WORD_CHARS_MAX}}}")
 
 
@@ -33,12 +35,13 @@ def split(text: str) -> list[str]:
 
 def _separated(text: str) -> str:
     """The words with spaces between them; without a list of them where the text allows it, because that is faster."""
+    if not text.isascii():
+        # Quotation marks and dashes are all that is not ASCII in most texts.
+        text = _MARKS.sub(" ", unicodedata.normalize("NFKC", text))
     if text.isascii():
         words = text.translate(_ASCII)
         if _all_short(words):
             return words
-    else:
-        text = unicodedata.normalize("NFKC", text)
     return " ".join(_WORD.findall(text.casefold()))
 
 
@@ -60,6 +63,11 @@ def filter_word(tenant: str, parameter: str, value: str) -> str:
     return _marked(label(tenant, parameter, value))
 
 
+def status_value(status: str) -> str:
+    """What stands for a status in filters. What runs has one value, because the archive does not copy its changes."""
+    return status if status in TERMINAL_STATUS.values() else "active"
+
+
 def _marked(label: int) -> str:
     return f"§{label & _UNSIGNED:016x}"
 
@@ -70,7 +78,8 @@ def document(tenant: str, state: State) -> str:
     They are of its filters, its task, its verdict and every answer. A text that is repeated counts once.
     """
     verdict = None if state.end is None else state.end.verdict
-    filters = {label(tenant, "tenant", tenant), label(tenant, "status", state.status), *labels_of(tenant, state)}
+    status = status_value(state.status)
+    filters = {label(tenant, "tenant", tenant), label(tenant, "status", status), *labels_of(tenant, state)}
     decided = () if verdict is None or verdict.content is None else (verdict.content,)
     found = dict.fromkeys((state.specification.task, *decided, *answers(state)))
     texts = (f"{BOUNDARY} {_separated(text)}" for text in found)

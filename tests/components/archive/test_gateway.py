@@ -261,6 +261,25 @@ async def test_a_search_finds_the_words_of_answers_and_tasks(gateway: Served, da
     assert await found_by(gateway, q="fruit", status="failed") == []
 
 
+async def test_a_search_shows_what_runs_as_of_now_though_the_archive_copied_its_acceptance() -> None:
+    async with served(lists=True) as serving:
+        ids = [await serving.accepted() for _ in range(4)]
+        await serving.copied()
+        await serving.play(ids[0], until_stage=1)
+        await serving.play(ids[2])
+        page = await serving.client.get("/deliberations", params={"q": "colour"})
+        by_status = {
+            status: await found_by(serving, q="colour", status=status, limit=1)
+            for status in ("pending", "in_progress", "cancelling", "completed")
+        }
+        rest = await found_by(serving, q="colour", status="pending", limit=4)
+
+    assert [item["status"] for item in page.json()["items"]] == ["pending", "completed", "pending", "in_progress"]
+    # An end is found once the archive has it.
+    assert by_status == {"pending": [ids[3]], "in_progress": [ids[0]], "cancelling": [], "completed": []}
+    assert rest == [ids[3], ids[1]]
+
+
 async def test_pages_of_a_search_follow_each_other(gateway: Served, database_url: str) -> None:
     ids = [await ended(gateway) for _ in range(3)]
     for id in ids:

@@ -1,6 +1,7 @@
 """Projectors copy what the log holds, whatever is killed meanwhile."""
 
 import asyncio
+import json
 import random
 import signal
 import sys
@@ -18,7 +19,7 @@ from app.deliberation.errors import Gone
 from app.deliberation.facts import Deleted, Fact
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import StreamSettings
-from app.log.streams import apply
+from app.log.streams import EARLIER, UPGRADE, apply, plan
 from tests.conftest import NatsServer
 from tests.integration.archive.postgres import PostgresServer
 from tests.story import Story
@@ -92,6 +93,32 @@ async def test_what_is_copied_equals_the_log(journal: JetStreamJournal, store: S
         assert await read(store, story.id) == Archived(epoch, await journal.facts("acme", story.id))
     assert await read(store, running.id) is None
     assert projector.counts["skipped"] == 0
+
+
+async def test_the_queue_of_an_earlier_version_is_upgraded_and_keeps_what_was_acknowledged(
+    own_nats_server: NatsServer, store: Store
+) -> None:
+    journal = await JetStreamJournal.connect(own_nats_server.url)
+    await apply(journal, StreamSettings())
+    name = "DELIBERATIONS/archive"
+    found = await journal.request("$JS.API.CONSUMER.INFO.DELIBERATIONS.archive")
+    await journal.request("$JS.API.CONSUMER.DELETE.DELIBERATIONS.archive")
+    body = json.dumps({"stream_name": "DELIBERATIONS", "config": {**found["config"], **EARLIER[name]}}).encode()
+    await journal.request("$JS.API.CONSUMER.DURABLE.CREATE.DELIBERATIONS.archive", body)
+    before, after = stories(2)
+    async with projecting(journal, store) as projector:
+        await tell(journal, before)
+        await until_copied(journal)
+    assert projector.counts["written"] == 1
+
+    assert await apply(journal, StreamSettings()) == [f"{name}{UPGRADE}"]
+    assert await plan(journal, StreamSettings()) == ([], [])
+    async with projecting(journal, store) as projector:
+        await tell(journal, after)
+        await until_copied(journal)
+    assert projector.counts["written"] == 1
+    assert await read(store, after.id) == Archived((await journal.state()).epoch, await journal.facts("acme", after.id))
+    await journal.close()
 
 
 async def test_outcomes_after_the_end_are_copied_too(
