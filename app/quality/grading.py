@@ -16,11 +16,12 @@ class GradedAnswer:
 
     `majority_right`: whether the most frequent first draft is right; `first_right`: whether the first agent's draft is;
     None without drafts. `readable` of `answers` (first drafts and verdict) have the required form. `seconds` are from
-    acceptance to the end.
+    acceptance to the end. `problem` is the code of what a deliberation without a verdict ended with.
     """
 
     id: str
     status: str
+    problem: str | None = None
     right: bool
     majority_right: bool | None
     first_right: bool | None
@@ -53,6 +54,7 @@ def grade(question: Question, found: Deliberation) -> GradedAnswer:
     return GradedAnswer(
         id=found.id,
         status=found.status,
+        problem=None if found.problem is None else found.problem.code,
         right=question.is_right(verdict),
         majority_right=_majority_right(question, drafts, found.seed),
         first_right=None if first is None else question.is_right(first),

@@ -1,5 +1,6 @@
 """Results of strategies as text and as JSON."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 
@@ -28,6 +29,13 @@ def _flips(found: Flips) -> str:
     return f"{found.spoilt} spoilt, {found.mended} mended"
 
 
+def _failures(result: StrategyResult) -> str:
+    """How many failed for each reason, and the command that tells more about the first."""
+    failed = [each for each in result.deliberations if each.status != "completed"]
+    reasons = Counter(each.problem or each.status for each in failed).most_common()
+    return f"{', '.join(f'{count} {reason}' for reason, count in reasons)}; see `deliberate show {failed[0].id}`"
+
+
 def result_lines(result: StrategyResult, vote: StrategyResult | None) -> Iterator[Text]:
     """One strategy's result and that of the vote with as many calls."""
     members = "1 agent" if result.agents == 1 else f"{result.agents} agents"
@@ -40,6 +48,8 @@ def result_lines(result: StrategyResult, vote: StrategyResult | None) -> Iterato
         "unread": f"{result.unread} of {result.answers} answers",
         "time": f"{result.mean_seconds:.1f} s in the mean; {result.degraded} degraded, {result.failed} failed",
     }
+    if result.failed:
+        entries["failed"] = _failures(result)
     if vote is not None:
         entries[f"vote of {vote.agents}"] = f"{_right(vote)}; {_cost(vote)}"
     for name, text in entries.items():
@@ -52,6 +62,6 @@ def result_document(result: StrategyResult, vote: StrategyResult | None) -> Json
 
 
 def _figures(result: StrategyResult) -> JsonObject:
-    names = ("id", "status", "right", "calls", "tokens")
+    names = ("id", "status", "problem", "right", "calls", "tokens")
     deliberations = [{name: getattr(each, name) for name in names} for each in result.deliberations]
     return asdict(result) | {"deliberations": deliberations}

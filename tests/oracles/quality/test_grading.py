@@ -115,6 +115,7 @@ def test_a_grade_counts_calls_tokens_and_readable_answers() -> None:
 def test_a_failed_deliberation_is_wrong_and_has_no_answers() -> None:
     failed = grade(RED, ended(CouncilScript(failing={f"s1-{each}" for each in agent_ids(3)})))
     assert (failed.status, failed.right, failed.majority_right, failed.answers) == ("failed", False, None, 0)
+    assert (failed.problem, GRADED.problem) == ("no_answers", None)
 
 
 def test_counts_flips_in_both_directions_and_ignores_missing_drafts() -> None:

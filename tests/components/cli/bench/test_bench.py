@@ -17,6 +17,7 @@ from app.api.schemas import StrategyList, StrategyResource
 from app.cli import cli
 from app.cli.bench.engines import Plan, measure, own_parameters, read_dataset, request_body
 from app.cli.bench.proof import NOTICE, figure_line, proof
+from app.cli.bench.results import result_document, result_lines
 from app.cli.client import GatewayClient
 from app.cli.exits import CommandError, Exit
 from app.deliberation.calls import Call
@@ -27,6 +28,7 @@ from app.quality.closed_forms import plurality
 from app.quality.dataset import Question
 from app.quality.experiments import Experiment
 from app.quality.figures import Figure
+from app.quality.grading import GradedAnswer, summed_up
 from app.quality.selections import selections
 from app.quality.simulated_agents import AgentModel
 from app.quality.table import experiments as all_experiments
@@ -260,6 +262,36 @@ async def test_results_as_text_are_labelled_when_the_engine_is_simulated(capsys:
         and "0 of 2 = 0.000" in printed
         and "– calls and – tokens per right answer" in printed
     )
+
+
+def test_results_name_the_reasons_of_failed_deliberations() -> None:
+    grades = [
+        GradedAnswer(
+            id=f"d{number}",
+            status=status,
+            problem=problem,
+            right=status == "completed",
+            majority_right=None,
+            first_right=None,
+            answers=0,
+            readable=0,
+            calls=0,
+            tokens=0,
+            seconds=1.0,
+            degraded=False,
+        )
+        for number, (status, problem) in enumerate(
+            [("completed", None), ("timeout", None), ("failed", "no_quorum"), ("failed", "no_quorum")]
+        )
+    ]
+    result = summed_up("vote", 3, grades)
+    lines = [line.plain for line in result_lines(result, None)]
+    whole = [line.plain for line in result_lines(summed_up("vote", 3, grades[:1]), None)]
+    document = result_document(result, None)
+
+    assert "  failed      2 no_quorum, 1 timeout; see `deliberate show d1`" in lines
+    assert not any(line.startswith("  failed") for line in whole)
+    assert [each["problem"] for each in document["deliberations"]] == [None, None, "no_quorum", "no_quorum"]
 
 
 async def test_a_refusal_of_the_gateway_ends_the_bench_with_its_problem() -> None:
