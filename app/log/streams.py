@@ -141,7 +141,7 @@ def declared_consumers(settings: StreamSettings) -> list[tuple[str, dict[str, An
     """
     accepted = "deliberations.*.*.accepted"
     due = ["webhooks.*.*.*.failed.*", "webhooks.*.*.*.redelivery.*"]
-    # Acceptances, cancellations, ends and deletions. Several filters would cost the server twenty times as much.
+    # Acceptances, cancellations, ends and deletions. Several filters cost the server five times as much.
     archived = "deliberations.*.*.*"
     planned = ["planning.plan.approved", "planning.story.transitioned"]
     ended = "orchestration.deliberation.*"

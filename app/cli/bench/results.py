@@ -30,7 +30,7 @@ def _flips(found: Flips) -> str:
 
 
 def _failures(result: StrategyResult) -> str:
-    """How many failed for each reason, and the command that tells more about the first."""
+    """The number of failed deliberations by reason, and the command that shows the first one."""
     failed = [each for each in result.deliberations if each.status != "completed"]
     reasons = Counter(each.problem or each.status for each in failed).most_common()
     return f"{', '.join(f'{count} {reason}' for reason, count in reasons)}; see `deliberate show {failed[0].id}`"

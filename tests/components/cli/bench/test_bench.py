@@ -28,11 +28,12 @@ from app.quality.closed_forms import plurality
 from app.quality.dataset import Question
 from app.quality.experiments import Experiment
 from app.quality.figures import Figure
-from app.quality.grading import GradedAnswer, summed_up
+from app.quality.grading import summed_up
 from app.quality.selections import selections
 from app.quality.simulated_agents import AgentModel
 from app.quality.table import experiments as all_experiments
 from tests.components.routes.served import APP, COORDINATOR, played, served, written
+from tests.oracles.quality.test_grading import GRADED
 
 runner = CliRunner()
 PLAN = Plan(
@@ -266,20 +267,7 @@ async def test_results_as_text_are_labelled_when_the_engine_is_simulated(capsys:
 
 def test_results_name_the_reasons_of_failed_deliberations() -> None:
     grades = [
-        GradedAnswer(
-            id=f"d{number}",
-            status=status,
-            problem=problem,
-            right=status == "completed",
-            majority_right=None,
-            first_right=None,
-            answers=0,
-            readable=0,
-            calls=0,
-            tokens=0,
-            seconds=1.0,
-            degraded=False,
-        )
+        replace(GRADED, id=f"d{number}", status=status, problem=problem, right=status == "completed")
         for number, (status, problem) in enumerate(
             [("completed", None), ("timeout", None), ("failed", "no_quorum"), ("failed", "no_quorum")]
         )
