@@ -75,7 +75,7 @@ async def _archive_faults(gateway: Gateway) -> list[FieldProblem]:
         # Without a key a client learns that it waits; `GET /cluster` has the cause.
         detail = waiting[0].failure if waiting and gateway["access"].development else "A projector waits"
         return [_missing("archive", detail, "`deliberate cluster` shows what it waits for.")] if waiting else []
-    remedy = "Run `python -m app.archive`; it copies what waits in the log."
+    remedy = "Run `python -m app.archive`, or give it CPU if it runs; it copies what waits in the log."
     return [_missing("archive", f"No projector answered within {INQUIRY_TIMEOUT_S:g} s", remedy)]
 
 

@@ -117,6 +117,12 @@ async def test_a_key_is_refused_replaced_and_appears_nowhere(
     assert facts, "the facts of refused calls are read"
 
 
+async def unusable_engines(client: httpx.AsyncClient) -> list[dict[str, str]]:
+    """The engines that `/readyz` calls unusable. On a busy machine the archive may be late too, which is not meant."""
+    degraded = (await client.get("/readyz")).json()["degraded"]
+    return [each for each in degraded if each["pointer"] == "engines"]
+
+
 async def refused_and_replaced(client: httpx.AsyncClient, keys: Keys, engines: tuple[str, str], key_file: Path) -> str:
     """Make calls while one engine's key changes; returns all that a client can read."""
     outcomes = [await run(client, role, 3) for role in ("DEV", "QA")]
@@ -127,13 +133,13 @@ async def refused_and_replaced(client: httpx.AsyncClient, keys: Keys, engines: t
     assert refused["status"] == "failed"
     assert "by-file" in refused["problem"]["detail"] and str(key_file) in refused["problem"]["detail"]
     assert refused["usage"]["calls"] == 3, "a refused key is not tried again"
-    (problem,) = (await client.get("/readyz")).json()["degraded"]
-    assert (problem["pointer"], engines[0] in problem["detail"]) == ("engines", True)
+    (problem,) = await unusable_engines(client)
+    assert engines[0] in problem["detail"]
     assert "refuses its key" in (await client.get("/cluster")).text
     await asyncio.to_thread(key_file.write_text, keys.new)
     outcomes.append(await run(client, "DEV", 3))
     assert outcomes[-1]["status"] == "completed", outcomes[-1]
-    assert (await client.get("/readyz")).json()["degraded"] == []
+    assert await unusable_engines(client) == []
     for url in engines:
         async with httpx.AsyncClient(base_url=url) as engine:
             (await engine.post("/simulator/script", json={"faults": FAULTS})).raise_for_status()
