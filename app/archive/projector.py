@@ -13,13 +13,10 @@ from typing import TypeVar
 import structlog
 
 from app.admission.backlog import Key
-from app.archive.database.rows import Written
 from app.archive.database.store import Store
-from app.archive.database.writing import Rows
-from app.catalog.projection import state_of
-from app.deliberation.errors import ArchiveUnavailable, Gone, JournalUnavailable, UnexpectedFact
-from app.deliberation.facts import decode
-from app.deliberation.fold import State
+from app.archive.projection import Projected, project
+from app.archive.row_process import RowProcess
+from app.deliberation.errors import ArchiveUnavailable, JournalUnavailable
 from app.deliberation.ports import Record
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import ARCHIVE_CONSUMER
@@ -27,6 +24,7 @@ from app.log.streams import WORKER_ACK_WAIT_S
 from app.log.work_queue import QueueItem, WorkQueue
 
 BATCH_MAX = 256
+# More than are read, made and written at once.
 HELD_MAX = 8 * BATCH_MAX
 # After a batch that was not full. A request and a transaction cost as much as some deliberations.
 FETCH_EVERY_S = 0.75
@@ -40,7 +38,7 @@ LATE_S = 10.0
 EXPIRE_EVERY_S = 60.0
 
 # The last tokens of facts after which nothing waits.
-_OVER = "end", "deleted"
+_OVER = ".end", ".deleted"
 # The clocks of two processes differ by less than this.
 _SKEW = timedelta(minutes=1)
 
@@ -50,18 +48,25 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Batch:
-    """What the log has of some items. `unfinished` ended at a time, before all of their calls had an outcome."""
+class _Read:
+    """What the log with this number has of some items; `behind`: it has many more."""
 
     sequences: Sequence[int]
-    written: Sequence[Written]
-    rows: Sequence[Rows]
-    unfinished: Mapping[str, datetime]
-    skipped: int
+    facts: Sequence[tuple[Key, Sequence[Record]]]
+    log: int
+    behind: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """What is written of some items."""
+
+    sequences: Sequence[int]
+    projected: Sequence[Projected]
 
 
 class Projector:
-    """Takes items in batches of at most BATCH_MAX. While a batch is written, the next one is read.
+    """Takes items in batches of at most BATCH_MAX. While one is written, rows of the next are made, and one is read.
 
     Ends and deletions are written at once, and what has begun after BEGUN_S, or with its end.
 
@@ -84,8 +89,10 @@ class Projector:
         self._queue = WorkQueue(journal, HELD_MAX, self._take, consumer=ARCHIVE_CONSUMER, standing=False)
         self._waiting: dict[int, QueueItem] = {}
         self._writing: dict[int, QueueItem] = {}
-        self._read = asyncio.Queue[_Batch](maxsize=1)
-        # The last sequence of deliberations to which nothing more is expected, oldest write first.
+        self._row_process = RowProcess()
+        self._read = asyncio.Queue[_Read](maxsize=1)
+        self._made = asyncio.Queue[_Batch](maxsize=1)
+        # The last sequence of deliberations to which nothing more is expected, oldest read first.
         self._copied: dict[Key, int] = {}
         self._epoch = ""
 
@@ -97,8 +104,10 @@ class Projector:
                 group.create_task(self._report_progress())
                 group.create_task(self._expire())
                 group.create_task(self._read_batches())
+                group.create_task(self._make_batches())
                 group.create_task(self._write_batches())
         finally:
+            self._row_process.close()
             await self._queue.close()
             for item in [*self._writing.values(), *self._waiting.values()]:
                 await self._queue.requeue(item)
@@ -112,36 +121,55 @@ class Projector:
         held[sequence] = item
 
     async def _read_batches(self) -> None:
-        """Read one batch ahead of the one that is being written."""
         while True:
             behind = len(self._waiting) >= HELD_MAX // 2 or not await self._queue.fetch()
             chosen = list(islice(self._waiting if behind else self._due(), BATCH_MAX))
             for sequence in chosen:
                 self._writing[sequence] = self._waiting.pop(sequence)
             if chosen:
-                await self._read.put(await self._until_answered(partial(self._project_all, chosen)))
+                await self._read.put(await self._until_answered(partial(self._read_all, chosen, behind)))
             if not behind and len(chosen) < BATCH_MAX:
                 await asyncio.sleep(FETCH_EVERY_S)
 
     def _due(self) -> Iterator[int]:
         """The sequences of what ended or was deleted, and of what began a while ago."""
-        over = {item.record.tokens[2] for item in self._waiting.values() if item.record.tokens[-1] in _OVER}
+        over = {item.record.tokens[2] for item in self._waiting.values() if item.record.subject.endswith(_OVER)}
         long_ago_s = asyncio.get_running_loop().time() - BEGUN_S
         for sequence, item in self._waiting.items():
-            if item.record.tokens[2] in over or item.taken_at_s < long_ago_s:
+            if item.taken_at_s < long_ago_s or item.record.tokens[2] in over:
                 yield sequence
+
+    async def _make_batches(self) -> None:
+        while True:
+            read = await self._read.get()
+            given = read.facts, read.log, self._store.dialect
+            if read.behind:
+                projected = await self._row_process.project(*given)
+            else:
+                # In a thread, because the event loop would not answer for as long as a batch of long answers takes.
+                projected = await asyncio.to_thread(project, *given)
+            for each in projected:
+                if each.fault:
+                    log.error("archive_skipped", deliberation_id=each.key[1], error=each.fault)
+                if each.unfinished_at is not None:
+                    self._copied.pop(each.key, None)
+            await self._made.put(_Batch(read.sequences, projected))
 
     async def _write_batches(self) -> None:
         while True:
-            batch = await self._read.get()
-            if batch.rows:
-                await self._until_answered(partial(self._store.put, batch.rows))
-            self.counts["written"] += sum(each.state is not None for each in batch.written)
-            self.counts["deleted"] += sum(each.state is None for each in batch.written)
-            self.counts["skipped"] += batch.skipped
+            batch = await self._made.get()
+            rows = [each.rows for each in batch.projected if each.rows is not None]
+            if rows:
+                await self._until_answered(partial(self._store.put, rows))
+            deleted = sum(each.words is None for each in rows)
+            self.counts["written"] += len(rows) - deleted
+            self.counts["deleted"] += deleted
+            self.counts["skipped"] += len(batch.projected) - len(rows)
+            unfinished_at = {each.key[1]: each.unfinished_at for each in batch.projected}
             for sequence in batch.sequences:
                 item = self._writing.pop(sequence)
-                ended_at = batch.unfinished.get(item.record.tokens[2]) if item.record.tokens[-1] == "end" else None
+                tokens = item.record.tokens
+                ended_at = unfinished_at.get(tokens[2]) if tokens[-1] == "end" else None
                 # A restart redelivers too, maybe before late outcomes are recorded.
                 young = ended_at is not None and datetime.now(UTC) - ended_at < timedelta(seconds=LATE_S)
                 if ended_at is not None and (young or item.deliveries == 1):
@@ -163,17 +191,17 @@ class Projector:
                 self.failure = ""
                 return answer
 
-    async def _project_all(self, sequences: Sequence[int]) -> _Batch:
-        """Read these items' deliberations and make their rows, but for those that an earlier batch covers."""
+    async def _read_all(self, sequences: Sequence[int], behind: bool) -> _Read:
+        """Read these items' deliberations, but for those that an earlier batch covers."""
         records = [self._writing[sequence].record for sequence in sequences]
         epoch = (await self._journal.state()).epoch
+        number = await self._store.log_number(epoch)
         due = self._uncovered(epoch, records)
         # A full batch means that later facts are in the log already: each deliberation is read once.
         whole = len(records) == BATCH_MAX
-        projected = await asyncio.gather(*(self._project(key, found, whole) for key, found in due.items()))
-        written = [each for each in projected if each is not None]
-        rows = await self._store.rows_of(epoch, written)
-        return _Batch(sequences, written, rows, self._note(written), len(projected) - len(written))
+        facts = await asyncio.gather(*(self._facts(key, found, whole) for key, found in due.items()))
+        self._note(facts)
+        return _Read(sequences, facts, number, behind)
 
     def _uncovered(self, epoch: str, records: Sequence[Record]) -> dict[Key, list[Record]]:
         """The records of this log that no batch covers yet, by deliberation."""
@@ -187,48 +215,32 @@ class Projector:
                 due.setdefault(key, []).append(record)
         return due
 
-    def _note(self, written: Sequence[Written]) -> Mapping[str, datetime]:
-        """Remember what is complete; the ends by id of those that ended before all of their calls had an outcome."""
-        unfinished = dict[str, datetime]()
-        for each in written:
-            if each.state is not None and each.state.end is not None:
-                if _unfinished(each.state):
-                    unfinished[each.deliberation_id] = each.state.end.ts
-                else:
-                    self._copied[each.tenant, each.deliberation_id] = each.state.last_sequence
+    def _note(self, facts: Sequence[tuple[Key, Sequence[Record]]]) -> None:
+        """Remember how far what has ended, or was deleted, is read."""
+        for key, records in facts:
+            if any(record.subject.endswith(_OVER) for record in records):
+                self._copied[key] = records[-1].sequence
         while len(self._copied) > COPIED_MAX:
             del self._copied[next(iter(self._copied))]
-        return unfinished
 
-    async def _project(self, key: Key, records: Sequence[Record], whole: bool) -> Written | None:
-        """The deliberation as of its newest fact; None when its facts are damaged or have left the log.
+    async def _facts(self, key: Key, records: Sequence[Record], whole: bool) -> tuple[Key, Sequence[Record]]:
+        """All facts of a deliberation. Beside a tombstone nothing else is needed.
 
         An acceptance alone is all that there is of it, unless the `whole` is asked for.
         """
-        tombstone = next((record for record in records if record.tokens[-1] == "deleted"), None)
-        if tombstone is not None:
-            return Written(*key, at=decode(tombstone.data).ts)
-        if whole or any(record.tokens[-1] != "accepted" for record in records):
-            records = await self._journal.facts(*key)
-        try:
-            state = state_of(records)
-        except Gone:
-            # Its tombstone comes as an item of its own.
-            return None
-        except UnexpectedFact as exc:
-            log.error("archive_fact_damaged", deliberation_id=key[1], error=str(exc))
-            return None
-        if state is None:
-            log.error("archive_too_late", deliberation_id=key[1], error="its facts have left the log")
-            return None
-        return Written(*key, at=state.accepted.ts, state=state, records=records)
+        kinds = {record.tokens[-1] for record in records}
+        if "deleted" not in kinds and (whole or kinds != {"accepted"}):
+            records = await self._journal.facts(*key, known=records)
+        return key, records
 
     async def _report_progress(self) -> None:
         """Keep the server from redelivering items that are in progress."""
         while True:
             await asyncio.sleep(WORKER_ACK_WAIT_S / 3)
+            young_s = asyncio.get_running_loop().time() - WORKER_ACK_WAIT_S / 3
             for item in [*self._writing.values(), *self._waiting.values()]:
-                await self._queue.working(item)
+                if item.taken_at_s < young_s:
+                    await self._queue.working(item)
 
     async def _expire(self) -> None:
         """Remove what is past its retention, some rows at a time; then overwrite what was removed or deleted."""
@@ -243,8 +255,3 @@ class Projector:
                 await self._store.erase_removed(erased_at - _SKEW, expired=expired > 0)
                 erased_at, expired = now, 0
             await asyncio.sleep(EXPIRE_EVERY_S)
-
-
-def _unfinished(state: State) -> bool:
-    planned = {call.call_id for stage in state.stages for call in stage.opened.calls}
-    return state.ended and not planned <= state.finished.keys()

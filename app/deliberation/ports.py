@@ -7,7 +7,7 @@ The journal is in `app.log.journal` (JetStream) and in `app.testing` (memory). A
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from app.deliberation.announcements import AgentResponse, Announcement
 from app.deliberation.calls import StageRequest
@@ -26,6 +26,10 @@ class Record:
     def tokens(self) -> list[str]:
         """The subject's tokens: `deliberations, <tenant>, <id>, …`."""
         return self.subject.split(".")
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, int, bytes]]:
+        # Without it, to send a record to another process takes six times as long.
+        return type(self), (self.subject, self.sequence, self.data)
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,10 +210,14 @@ class JetStreamJournal:
         except UNREACHABLE as exc:
             log.debug("view_lost", error=repr(exc))
 
-    async def facts(self, tenant: str, deliberation_id: str) -> list[Record]:
-        """See `ports.Journal.facts`."""
-        subject = prefix(tenant, deliberation_id)
-        return await self.last([f"{subject}.{tail}" for tail in FACT_SUFFIXES])
+    async def facts(self, tenant: str, deliberation_id: str, known: Sequence[Record] = ()) -> list[Record]:
+        """See `ports.Journal.facts`. What is `known` already is not read again."""
+        subject, facts = prefix(tenant, deliberation_id), {record.subject: record for record in known}
+        patterns = (f"{subject}.{tail}" for tail in FACT_SUFFIXES)
+        found = await self.last([pattern for pattern in patterns if pattern not in facts])
+        # A known fact may match a pattern of several.
+        facts |= {record.subject: record for record in found}
+        return sorted(facts.values(), key=lambda record: record.sequence)
 
     async def last(self, patterns: Sequence[str]) -> list[Record]:
         """See `ports.Journal.last`. On a subject that ends with records that are not believed, the first believed."""

@@ -64,6 +64,7 @@ class Store:
     """The deliberations in a database; methods raise ArchiveUnavailable."""
 
     def __init__(self, database: Database) -> None:
+        self.dialect = database.dialect
         self._database = database
         self._log_numbers: dict[str, int] = {}
 
@@ -75,9 +76,7 @@ class Store:
         """The number of a log, given to it at its first use."""
         if epoch not in self._log_numbers:
             async with self._database.begin() as connection:
-                await connection.execute(
-                    insert(self._database.dialect, logs).values(epoch=epoch).on_conflict_do_nothing()
-                )
+                await connection.execute(insert(self.dialect, logs).values(epoch=epoch).on_conflict_do_nothing())
             await self._read_logs()
         return self._log_numbers[epoch]
 
@@ -100,19 +99,15 @@ class Store:
 
     async def write(self, epoch: str, batch: Sequence[Written]) -> None:
         """Write deliberations of a log in one transaction, each of them once. A tombstone belongs to no log."""
-        await self.put(await self.rows_of(epoch, batch))
-
-    async def rows_of(self, epoch: str, batch: Sequence[Written]) -> list[Rows]:
-        """The rows of deliberations of a log, for `put`."""
         log = await self.log_number(epoch) if any(each.state is not None for each in batch) else 0
         # In a thread, because the event loop would not answer for as long as a batch of long answers takes.
-        return await asyncio.to_thread(lambda: [rows_of(each, log, self._database.dialect) for each in batch])
+        await self.put(await asyncio.to_thread(lambda: [rows_of(each, log, self.dialect) for each in batch]))
 
     async def put(self, batch: Sequence[Rows]) -> None:
         """Write the rows of some deliberations in one transaction, each of them once."""
         if batch:
             async with self._database.begin() as connection:
-                await put(connection, self._database.dialect, batch)
+                await put(connection, self.dialect, batch)
 
     async def read(self, tenant: str, deliberation_id: str) -> Archived | None:
         """An ended deliberation, None when there is none; raises Gone for a deleted one."""
@@ -190,7 +185,7 @@ class Store:
         """Overwrite what was deleted since then, or has just expired, in SQLite's files."""
         deleted = exists().where(deliberations.c.status == DELETED, deliberations.c.created_us >= microseconds(since))
         async with self._database.begin() as connection:
-            due = self._database.dialect == "sqlite" and (expired or await connection.scalar(select(deleted)))
+            due = self.dialect == "sqlite" and (expired or await connection.scalar(select(deleted)))
         # In steps, so that no write waits for all of it.
         pages = -MERGED_AT_ONCE
         while due:
@@ -223,14 +218,14 @@ class Store:
             places = [each.accepted for each in gone if each.accepted is not None]
             await connection.execute(delete(labels).where(labels.c.accepted.in_(places)))
             await connection.execute(texts.removal(places))
-            await measures.replace(connection, self._database.dialect, [(each.tenant, each.id) for each in gone], [])
+            await measures.replace(connection, self.dialect, [(each.tenant, each.id) for each in gone], [])
         return len(gone)
 
     async def search(
         self, tenant: str, search: Search, asked: ListFilter, *, limit: int, before: int | None = None
     ) -> list[tuple[int, Entry]]:
         """At most `limit` entries of `texts.selection` with their places; the caller filters them once more."""
-        statement = texts.selection(self._database.dialect, tenant, search, asked, limit=limit, before=before)
+        statement = texts.selection(self.dialect, tenant, search, asked, limit=limit, before=before)
         async with self._database.begin() as connection:
             rows = (await connection.execute(statement)).all()
         return [placed_entry(tenant, row) for row in rows]

@@ -1,9 +1,8 @@
 """The rows of a deliberation in all tables, and the statements that write them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import delete, func
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -17,8 +16,7 @@ from app.archive.database.tables import deliberations, labels
 from app.archive.database.words import document
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(NamedTuple):
     """All that is written of a deliberation. Only an ended one has labels and measures; a tombstone has no words."""
 
     key: Key

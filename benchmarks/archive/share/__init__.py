@@ -1,0 +1,1 @@
+"""What the archive takes of the throughput of the stack."""
