@@ -24,7 +24,7 @@ from app.log.streams import WORKER_ACK_WAIT_S
 from app.log.work_queue import QueueItem, WorkQueue
 
 BATCH_MAX = 256
-# More than are read, made and written at once.
+# Five batches at most are read, made and written at once. Further items wait.
 HELD_MAX = 8 * BATCH_MAX
 # After a batch that was not full. A request and a transaction cost as much as some deliberations.
 FETCH_EVERY_S = 0.75
@@ -37,7 +37,7 @@ RETRY_S = 1.0
 LATE_S = 10.0
 EXPIRE_EVERY_S = 60.0
 
-# The last tokens of facts after which nothing waits.
+# The subjects of facts after which nothing waits end so.
 _OVER = ".end", ".deleted"
 # The clocks of two processes differ by less than this.
 _SKEW = timedelta(minutes=1)
@@ -128,7 +128,7 @@ class Projector:
                 self._writing[sequence] = self._waiting.pop(sequence)
             if chosen:
                 await self._read.put(await self._until_answered(partial(self._read_all, chosen, behind)))
-            if not behind and len(chosen) < BATCH_MAX:
+            if not chosen or (not behind and len(chosen) < BATCH_MAX):
                 await asyncio.sleep(FETCH_EVERY_S)
 
     def _due(self) -> Iterator[int]:
@@ -140,6 +140,7 @@ class Projector:
                 yield sequence
 
     async def _make_batches(self) -> None:
+        """Make the rows of what was read, in the second process while this one is behind."""
         while True:
             read = await self._read.get()
             given = read.facts, read.log, self._store.dialect
@@ -237,9 +238,10 @@ class Projector:
         """Keep the server from redelivering items that are in progress."""
         while True:
             await asyncio.sleep(WORKER_ACK_WAIT_S / 3)
-            young_s = asyncio.get_running_loop().time() - WORKER_ACK_WAIT_S / 3
+            # What was taken later is safe until the next round, and is mostly written before it.
+            taken_before_s = asyncio.get_running_loop().time() - WORKER_ACK_WAIT_S / 3
             for item in [*self._writing.values(), *self._waiting.values()]:
-                if item.taken_at_s < young_s:
+                if item.taken_at_s < taken_before_s:
                     await self._queue.working(item)
 
     async def _expire(self) -> None:

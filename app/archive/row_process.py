@@ -32,7 +32,7 @@ class RowProcess:
         """What `projection.project` returns. A thread makes it until the process has started, and if it was killed."""
         try:
             if self._pool is None:
-                # Not a copy of this process, whose event loop and threads would be copied too.
+                # `fork` would copy this process while its threads hold locks.
                 self._pool = ProcessPoolExecutor(1, get_context("spawn"), _serve_parent)
                 self.started = self._pool.submit(_greet)
             if self.started.done():
@@ -58,7 +58,7 @@ def _serve_parent() -> None:
 
 
 def _greet() -> None:
-    """Nothing: whoever has its result knows that the process has started."""
+    """Do nothing. A result proves that the process has started."""
 
 
 def _end_with_parent() -> None:

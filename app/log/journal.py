@@ -215,7 +215,7 @@ class JetStreamJournal:
         subject, facts = prefix(tenant, deliberation_id), {record.subject: record for record in known}
         patterns = (f"{subject}.{tail}" for tail in FACT_SUFFIXES)
         found = await self.last([pattern for pattern in patterns if pattern not in facts])
-        # A known fact may match a pattern of several.
+        # A pattern with a wildcard also finds facts that are known.
         facts |= {record.subject: record for record in found}
         return sorted(facts.values(), key=lambda record: record.sequence)
 

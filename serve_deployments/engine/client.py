@@ -252,6 +252,7 @@ class Engines:
     def _unknown(self, engine: EngineState, named: str | None) -> bool:
         return engine.extended is None or (named is None and not engine.models)
 
+    # Long by its contract: half of it are parameters and the docstring.
     async def complete(
         self,
         engine: EngineState,

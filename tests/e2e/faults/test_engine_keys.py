@@ -118,7 +118,7 @@ async def test_a_key_is_refused_replaced_and_appears_nowhere(
 
 
 async def unusable_engines(client: httpx.AsyncClient) -> list[dict[str, str]]:
-    """The engines that `/readyz` calls unusable. On a busy machine the archive may be late too, which is not meant."""
+    """The engines that `/readyz` calls unusable. A busy machine may delay the archive, so its faults are left out."""
     degraded = (await client.get("/readyz")).json()["degraded"]
     return [each for each in degraded if each["pointer"] == "engines"]
 

@@ -42,6 +42,8 @@ async def making() -> AsyncGenerator[RowProcess]:
     rows = RowProcess()
     yield rows
     rows.close()
+    for process_id in children():
+        await until_gone(process_id)
 
 
 def children() -> list[int]:
