@@ -1,14 +1,71 @@
-"""Schemas of `GET /cluster`: replicas, the queue, the log, engines and versions."""
+"""Schemas of `GET /roles`, and of `GET /cluster`: replicas, the queue, the log, engines and versions."""
 
 from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import AwareDatetime, Field
 
-from app.api.schemas import KeyRejected, Resource, Unreachable
-from app.deliberation.specification import Priority
+from app.api.schemas import Resource
+from app.deliberation.facts import Unreachable
+from app.deliberation.roles import KeyRejected
+from app.deliberation.specification import Priority, Sampling
 
 CircuitState = Literal["closed", "open", "half_open"]
+
+
+class ReplicaBounds(Resource):
+    """Autoscaling bounds of a role's replicas; with a `min` of 0 they start at the role's first use."""
+
+    min: int
+    max: int
+
+
+class EngineView(Resource):
+    """An engine as a replica of the role sees it."""
+
+    url: str
+    name: str | None = Field(default=None, description="Its name under `engines` in roles.yaml")
+    healthy: bool
+    circuit: CircuitState = Field(description="Open: it failed and gets no calls for a while")
+    models: tuple[str, ...]
+    unreachable: Unreachable | None = Field(
+        default=None, description="Since when and why a replica cannot connect to it; null when all can"
+    )
+    key_rejected: KeyRejected | None = Field(
+        default=None, description="Since when it refuses its key, and what to do; null when it does not"
+    )
+
+
+class LiveRole(Resource):
+    """The replicas of this role that answered."""
+
+    replicas: int
+    models: tuple[str, ...]
+    simulated: bool = Field(description="Whether a simulator replaces the model")
+    in_flight: int
+    engines: tuple[EngineView, ...]
+
+
+class RoleResource(Resource):
+    """A role as declared, with its live replicas; `live` is null when no replica answered, or none runs yet."""
+
+    name: str
+    persona: str
+    model: str | None = Field(description="As declared; null selects the first model of the engine")
+    engines: tuple[str, ...] = Field(description="URLs of the first choice; empty selects the default engines")
+    fallback: tuple[str, ...] = Field(
+        default=(), description="URLs of engines that are asked while none of the first choice can take a call"
+    )
+    sampling: Sampling
+    replicas: ReplicaBounds
+    concurrency: int
+    live: LiveRole | None
+
+
+class RoleList(Resource):
+    """All roles."""
+
+    items: tuple[RoleResource, ...]
 
 
 class MissingPart(Resource):

@@ -1,13 +1,10 @@
-"""Requests: bodies with their bounds, and the headers that routes read."""
+"""Bodies of requests, with their bounds."""
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from decimal import Decimal
 from math import ceil
 from typing import Annotated, Any, Self
 
-from fastapi import Request
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -22,7 +19,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError
 
-from app.api.problems import ValidationFailed, body_fault, body_problems, request_id_of
+from app.api.problems import ValidationFailed, body_fault, body_problems
 from app.api.schemas import FieldProblem
 from app.api.suggestions import did_you_mean
 from app.api.webhook_payloads import TERMINAL_EVENTS, WebhookEvent
@@ -42,15 +39,10 @@ DEFAULT_SIZE = 3
 SEED_MAX = 2**63 - 1
 SEED_DRAWN_MAX = 2**53 - 1
 """The largest seed that is drawn: every JSON reader keeps it, also one in which all numbers are doubles."""
-WAIT_MAX_S = 60
 _UNPRICED_REMEDY = (
     "Leave it out, or have the operator declare the engine under `engines` of the roles file, with `prices` (0 for a "
     "free one), and name it in the role."
 )
-KEY_PATTERN = r"^[\x21-\x7e]{1,255}$"
-
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
-_WAIT = re.compile(r"\s*wait\s*=\s*\"?(\d{1,9})\"?\s*", re.IGNORECASE)
 
 
 class RequestModel(BaseModel):
@@ -392,45 +384,3 @@ def _gateway_faults(request: DeliberationRequest, gateway: dict[str, Any]) -> li
         remedy = "Leave it out, or have the operator set WEBHOOKS and run a sender."
         faults.append(body_fault("/webhook", "webhooks_off", "This gateway sends no webhooks", remedy))
     return faults
-
-
-def wait_of(request: Request) -> int | None:
-    """Seconds of the preference `wait` (RFC 7240), at most 60; None without a valid one."""
-    for header in request.headers.getlist("prefer"):
-        for preference in header.split(","):
-            found = _WAIT.fullmatch(preference.partition(";")[0])
-            if found is not None:
-                return min(int(found[1]), WAIT_MAX_S)
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """The headers of a request that determine or are recorded with its acceptance."""
-
-    idempotency_key: str | None = None
-    request_id: str | None = None
-    traceparent: str | None = None
-
-
-def submission_of(request: Request) -> Submission:
-    """The submission that a request's headers describe; raises ValidationFailed on an unusable Idempotency-Key."""
-    traceparent = request.headers.get("traceparent", "")
-    return Submission(
-        idempotency_key=idempotency_key_of(request),
-        request_id=request_id_of(request) or None,
-        traceparent=traceparent if _TRACEPARENT.fullmatch(traceparent) else None,
-    )
-
-
-def idempotency_key_of(request: Request) -> str | None:
-    """The Idempotency-Key, if any; raises ValidationFailed unless it is 1 to 255 visible ASCII characters."""
-    given = request.headers.getlist("idempotency-key")
-    if not given:
-        return None
-    if len(given) > 1 or re.fullmatch(KEY_PATTERN, given[0]) is None:
-        remedy = "Send one key of 1 to 255 visible ASCII characters, for example a UUID."
-        detail, name = "The key is not valid", "Idempotency-Key"
-        fault = FieldProblem(location="header", pointer=name, code="invalid_key", detail=detail, remedy=remedy)
-        raise ValidationFailed([fault])
-    return given[0]

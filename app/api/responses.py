@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from app.api.headers import KEY_PATTERN, WAIT_MAX_S
 from app.api.problems import PROBLEM_JSON, STATUSES, ErrorAnswer, body_fault, problem
-from app.api.requests import KEY_PATTERN, WAIT_MAX_S
 
 Declared = dict[int | str, dict[str, Any]]
 

@@ -1,4 +1,4 @@
-"""Schemas of answers: resources and problems. Events are in `event_schemas`, requests in `requests`."""
+"""Schemas of answers: resources and problems. `cluster_schemas` has those of roles, `event_schemas` those of events."""
 
 from decimal import Decimal
 from typing import Any, Literal, Self, TypeVar
@@ -7,9 +7,8 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from app.deliberation.calls import FactProblem, Money, Usage, UsageCost
 from app.deliberation.engine import StrategyDefinition
-from app.deliberation.facts import Degraded, TotalUsage, Unreachable, Verdict
+from app.deliberation.facts import Degraded, TotalUsage, Verdict
 from app.deliberation.outputs import CheckOutcome, Issue, IssueResponse
-from app.deliberation.roles import KeyRejected
 from app.deliberation.specification import (
     AgentSpec,
     Amount,
@@ -18,7 +17,6 @@ from app.deliberation.specification import (
     Currency,
     Evidence,
     Purpose,
-    Sampling,
     StoryContext,
     Token,
     Webhook,
@@ -237,61 +235,6 @@ class DeliberationPage(Resource):
 
     items: tuple[DeliberationSummary, ...]
     next_cursor: str | None
-
-
-class ReplicaBounds(Resource):
-    """Autoscaling bounds of a role's replicas; with a `min` of 0 they start at the role's first use."""
-
-    min: int
-    max: int
-
-
-class EngineView(Resource):
-    """An engine as a replica of the role sees it."""
-
-    url: str
-    name: str | None = Field(default=None, description="Its name under `engines` in roles.yaml")
-    healthy: bool
-    circuit: Literal["closed", "open", "half_open"] = Field(description="Open: it failed and gets no calls for a while")
-    models: tuple[str, ...]
-    unreachable: Unreachable | None = Field(
-        default=None, description="Since when and why a replica cannot connect to it; null when all can"
-    )
-    key_rejected: KeyRejected | None = Field(
-        default=None, description="Since when it refuses its key, and what to do; null when it does not"
-    )
-
-
-class LiveRole(Resource):
-    """The replicas of this role that answered."""
-
-    replicas: int
-    models: tuple[str, ...]
-    simulated: bool = Field(description="Whether a simulator replaces the model")
-    in_flight: int
-    engines: tuple[EngineView, ...]
-
-
-class RoleResource(Resource):
-    """A role as declared, with its live replicas; `live` is null when no replica answered, or none runs yet."""
-
-    name: str
-    persona: str
-    model: str | None = Field(description="As declared; null selects the first model of the engine")
-    engines: tuple[str, ...] = Field(description="URLs of the first choice; empty selects the default engines")
-    fallback: tuple[str, ...] = Field(
-        default=(), description="URLs of engines that are asked while none of the first choice can take a call"
-    )
-    sampling: Sampling
-    replicas: ReplicaBounds
-    concurrency: int
-    live: LiveRole | None
-
-
-class RoleList(Resource):
-    """All roles."""
-
-    items: tuple[RoleResource, ...]
 
 
 class StrategyResource(Resource):

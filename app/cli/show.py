@@ -16,15 +16,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from app.api.schemas import (
-    Deliberation,
-    DeliberationPage,
-    DeliberationSummary,
-    EngineView,
-    RoleList,
-    RoleResource,
-    Stats,
-)
+from app.api.cluster_schemas import EngineView, RoleList, RoleResource
+from app.api.schemas import Deliberation, DeliberationPage, DeliberationSummary, Stats
 from app.cli.client import GatewayClient, GatewayRefused, JsonObject, parsed
 from app.cli.exits import Exit, naming_options, output, print_json, run
 from app.cli.ids import full_id

@@ -6,8 +6,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from app.api.cluster_schemas import Cluster
-from app.api.schemas import Ready, RoleList, Stats
+from app.api.cluster_schemas import Cluster, RoleList
+from app.api.schemas import Ready, Stats
 from app.cli.client import GatewayClient, GatewayRefused, GatewayUnreachable, JsonObject, parsed
 from app.cli.cluster import engine_text, projector_text, queue_text, versions_text
 from app.cli.exits import Exit, print_json, run

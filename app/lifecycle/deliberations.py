@@ -10,8 +10,9 @@ from typing import Literal
 
 from app.admission.backlog import Key
 from app.admission.spends import DailySpends
+from app.api.headers import Submission
 from app.api.problems import NotReady, StillLive, ValidationFailed, body_fault
-from app.api.requests import EVIDENCE_TOKENS_MAX, DeliberationRequest, EvidenceRequest, Submission, evidence_tokens
+from app.api.requests import EVIDENCE_TOKENS_MAX, DeliberationRequest, EvidenceRequest, evidence_tokens
 from app.api.schemas import FieldProblem, Spend
 from app.archive.database.store import Archived, Store
 from app.catalog.index import Catalog

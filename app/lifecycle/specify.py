@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from math import ceil
 
-from app.api.requests import SEED_DRAWN_MAX, DeliberationRequest, SamplingRequest, Submission
+from app.api.headers import Submission
+from app.api.requests import SEED_DRAWN_MAX, DeliberationRequest, SamplingRequest
 from app.api.webhook_payloads import ordered
 from app.deliberation.engine import StrategyDefinition
 from app.deliberation.facts import Accepted

@@ -15,9 +15,9 @@ import structlog
 from fastapi import Path, Request, Response
 from starlette.types import Receive, Scope, Send
 
+from app.api.headers import submission_of
 from app.api.problems import STATUSES, NotReady, request_id_of
 from app.api.request_body import body_of
-from app.api.requests import submission_of
 from app.api.responses import IDEMPOTENCY_KEY, Declared, answer, body, declared_errors, headers
 from app.api.schemas import dump
 from app.deliberation.calls import FactProblem

@@ -11,7 +11,8 @@ from decimal import Decimal
 from functools import cache
 from typing import Any
 
-from app.api.requests import DeliberationRequest, Submission
+from app.api.headers import Submission
+from app.api.requests import DeliberationRequest
 from app.api.schemas import dump
 from app.api.webhook_payloads import delivery_id
 from app.catalog.projection import state_of

@@ -14,19 +14,15 @@ from typing import Any
 from pydantic import BaseModel
 
 from app.admission.backlog import Backlog
+from app.api.cluster_schemas import EngineView, LiveRole, ReplicaBounds, RoleList, RoleResource
 from app.api.cursor import Cursor
 from app.api.schemas import (
     DeliberationPage,
     Durations,
-    EngineView,
     Figures,
     GroupFigures,
     Health,
-    LiveRole,
     Ready,
-    ReplicaBounds,
-    RoleList,
-    RoleResource,
     Stats,
     StrategyList,
     StrategyResource,

@@ -9,9 +9,9 @@ from typing import Any, cast
 import structlog
 from pydantic import AwareDatetime, Field
 
+from app.api.headers import Submission
 from app.api.problems import PROBLEM_DOCUMENTS, answer_to, problem
 from app.api.request_body import parsed_body
-from app.api.requests import Submission
 from app.api.schemas import Problem, Resource, dump
 from app.deliberation.errors import ArchiveUnavailable, DeliberationError, JournalUnavailable, QueueFull
 from app.deliberation.ports import Record

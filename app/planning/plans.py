@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from app.api.requests import Submission
+from app.api.headers import Submission
 from app.deliberation.errors import Gone, IdempotencyConflict, InvalidRequest, NotFound
 from app.deliberation.facts import Accepted, decode, prefix
 from app.deliberation.fold import State

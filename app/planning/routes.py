@@ -4,8 +4,8 @@ from typing import Annotated
 
 from fastapi import Path, Request, Response
 
+from app.api.headers import submission_of
 from app.api.request_body import body_of
-from app.api.requests import submission_of
 from app.api.responses import answer, body, problems
 from app.api.schemas import dump
 from app.planning.events import PLAN_ID_PATTERN, PlanRequest

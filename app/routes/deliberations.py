@@ -8,9 +8,10 @@ from fastapi import Query, Request, Response
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
+from app.api.headers import submission_of, wait_of
 from app.api.problems import ValidationFailed, parameter_problems
 from app.api.request_body import body_of
-from app.api.requests import CancelRequest, DeliberationRequest, submission_of, wait_of
+from app.api.requests import CancelRequest, DeliberationRequest
 from app.api.responses import IDEMPOTENCY_KEY, IF_NONE_MATCH, PREFER, answer, body, parameter, problems
 from app.api.schemas import (
     Deliberation,

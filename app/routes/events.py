@@ -12,7 +12,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from app.api.cursor import CURSOR_PATTERN, Cursor, parse_cursor
 from app.api.event_schemas import EventPage
-from app.api.negotiation import Media, media_of
+from app.api.headers import Media, media_of
 from app.api.problems import TooManyStreams, ValidationFailed
 from app.api.responses import answer, headers, problems
 from app.api.schemas import FieldProblem

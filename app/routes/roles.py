@@ -9,17 +9,9 @@ import yaml
 from fastapi import Path as PathParameter
 from fastapi import Response
 
+from app.api.cluster_schemas import EngineView, LiveRole, ReplicaBounds, RoleList, RoleResource
 from app.api.responses import answer, problems
-from app.api.schemas import (
-    EngineView,
-    LiveRole,
-    ReplicaBounds,
-    RoleList,
-    RoleResource,
-    StrategyList,
-    StrategyResource,
-    dump,
-)
+from app.api.schemas import StrategyList, StrategyResource, dump
 from app.api.suggestions import did_you_mean
 from app.deliberation.errors import InvalidRequest, NotFound
 from app.deliberation.roles import Role, parse_roles

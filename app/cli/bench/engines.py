@@ -11,7 +11,8 @@ from uuid import uuid4
 from rich.console import Console
 from rich.text import Text
 
-from app.api.schemas import Deliberation, RoleList, StrategyList
+from app.api.cluster_schemas import RoleList
+from app.api.schemas import Deliberation, StrategyList
 from app.cli.bench.results import result_document, result_lines
 from app.cli.client import GatewayClient, JsonObject, parsed
 from app.cli.exits import CommandError, Exit, FieldFault, cause, naming_options, print_json

@@ -7,7 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from app.api.requests import DeliberationRequest, Submission
+from app.api.headers import Submission
+from app.api.requests import DeliberationRequest
 from app.api.schemas import Deliberation, dump
 from app.catalog.projection import resource, state_of
 from app.deliberation.calls import Call, FactProblem, Usage

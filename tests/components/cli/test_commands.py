@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from app.api.schemas import RoleResource
+from app.api.cluster_schemas import RoleResource
 from app.cli import cli
 from app.cli.admin import openapi as openapi_command
 from app.cli.ask import parse_rubric

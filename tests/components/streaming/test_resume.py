@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from app.api.cursor import BEGINNING, Cursor, InvalidEventCursor, parse_cursor
-from app.api.negotiation import media_of
+from app.api.headers import media_of
 from app.api.problems import NotAcceptable
 from app.deliberation.fold import fold
 from app.streaming.snapshots import unfinished_calls

@@ -1,0 +1,85 @@
+"""The headers that routes read: `Accept` of events, `Prefer`, and those that are recorded with an acceptance."""
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from fastapi import Header, Request
+
+from app.api.problems import NotAcceptable, ValidationFailed, request_id_of
+from app.api.schemas import FieldProblem
+
+WAIT_MAX_S = 60
+KEY_PATTERN = r"^[\x21-\x7e]{1,255}$"
+
+Media = Literal["text/event-stream", "application/json"]
+_OFFERS: tuple[tuple[str, Media], ...] = (
+    ("text/event-stream", "text/event-stream"),
+    ("application/json", "application/json"),
+    ("text/*", "text/event-stream"),
+    ("application/*", "application/json"),
+    ("*/*", "text/event-stream"),
+)
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_WAIT = re.compile(r"\s*wait\s*=\s*\"?(\d{1,9})\"?\s*", re.IGNORECASE)
+
+
+async def media_of(accept: Annotated[str | None, Header(include_in_schema=False)] = None) -> Media:
+    """The representation of the answer; raises NotAcceptable when the client accepts neither.
+
+    A named type beats a wildcard regardless of weights; weight 0 refuses a type.
+    """
+    if accept is None or not accept.strip():
+        return "text/event-stream"
+    accepted: set[str] = set()
+    for entry in accept.lower().split(","):
+        media, *parameters = [part.strip() for part in entry.split(";")]
+        weight = next((value[2:] for value in parameters if value.startswith("q=")), "1")
+        if weight.strip("0.") != "":
+            accepted.add(media)
+    for pattern, media in _OFFERS:
+        if pattern in accepted:
+            return media
+    raise NotAcceptable("This resource is a text/event-stream, or application/json in pages.")
+
+
+def wait_of(request: Request) -> int | None:
+    """Seconds of the preference `wait` (RFC 7240), at most 60; None without a valid one."""
+    for header in request.headers.getlist("prefer"):
+        for preference in header.split(","):
+            found = _WAIT.fullmatch(preference.partition(";")[0])
+            if found is not None:
+                return min(int(found[1]), WAIT_MAX_S)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """The headers of a request that determine or are recorded with its acceptance."""
+
+    idempotency_key: str | None = None
+    request_id: str | None = None
+    traceparent: str | None = None
+
+
+def submission_of(request: Request) -> Submission:
+    """The submission that a request's headers describe; raises ValidationFailed on an unusable Idempotency-Key."""
+    traceparent = request.headers.get("traceparent", "")
+    return Submission(
+        idempotency_key=idempotency_key_of(request),
+        request_id=request_id_of(request) or None,
+        traceparent=traceparent if _TRACEPARENT.fullmatch(traceparent) else None,
+    )
+
+
+def idempotency_key_of(request: Request) -> str | None:
+    """The Idempotency-Key, if any; raises ValidationFailed unless it is 1 to 255 visible ASCII characters."""
+    given = request.headers.getlist("idempotency-key")
+    if not given:
+        return None
+    if len(given) > 1 or re.fullmatch(KEY_PATTERN, given[0]) is None:
+        remedy = "Send one key of 1 to 255 visible ASCII characters, for example a UUID."
+        detail, name = "The key is not valid", "Idempotency-Key"
+        fault = FieldProblem(location="header", pointer=name, code="invalid_key", detail=detail, remedy=remedy)
+        raise ValidationFailed([fault])
+    return given[0]
