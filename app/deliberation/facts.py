@@ -5,6 +5,8 @@ receives. `type` is always its first field, so that `event_type` reads it withou
 
 Views (`call.started`, `call.delta`, `call.waiting`) travel on the same stream and decide nothing. The tombstone
 (`deliberation.deleted`) follows the end and replaces all facts.
+
+The union is closed, so all of its members stand in this file, though it is long.
 """
 
 from datetime import UTC

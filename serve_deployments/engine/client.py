@@ -64,6 +64,7 @@ _NO_SUCH_PATH = frozenset({404, 405, 501})
 log = structlog.get_logger(__name__)
 
 
+# Long, because probes and completions change the same state of an engine over one client.
 class Engines:
     """The engines of one role behind one HTTP client: the first choice, and those that stand in for it."""
 
