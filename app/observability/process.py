@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from typing import Any, Protocol, TypeVar, cast
 
 import structlog
-import uvloop
 from pydantic import ValidationError
 
 from app.deliberation.errors import InvalidRequest, JournalUnavailable, fault_of
@@ -111,8 +110,7 @@ def run_process(read_settings: Callable[[], _Settings], serve: Callable[[_Settin
         await serve(settings)
 
     try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(main())
+        asyncio.run(main())
     except* JournalUnavailable as refused:
         print(*_leaves(refused), sep="\n", file=sys.stderr)
         raise SystemExit(1) from refused

@@ -14,7 +14,6 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import uvloop
 from sqlalchemy import func, select
 
 from app.archive.database.connection import Database
@@ -85,12 +84,10 @@ def main() -> None:
     parser.add_argument("--database-url")
     parser.add_argument("--directory", type=Path)
     given = parser.parse_args()
-    # The loop of the archive's process.
-    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
-    with runner, tempfile.TemporaryDirectory() as temporary:
+    with tempfile.TemporaryDirectory() as temporary:
         directory = given.directory or Path(temporary)
         (directory / "nats").mkdir(parents=True, exist_ok=True)
-        runner.run(measure(directory, given.database_url or f"sqlite:///{directory}/archive.db", given))
+        asyncio.run(measure(directory, given.database_url or f"sqlite:///{directory}/archive.db", given))
 
 
 if __name__ == "__main__":
