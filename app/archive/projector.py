@@ -29,7 +29,7 @@ HELD_MAX = 8 * BATCH_MAX
 # After a batch that was not full. A request and a transaction cost as much as some deliberations.
 FETCH_EVERY_S = 0.75
 # What has begun waits so long for its end: most deliberations are read and written once.
-BEGUN_S = 10.0
+BEGUN_S = 5.0
 # Of so many deliberations it is known how far they were copied.
 COPIED_MAX = 20_000
 RETRY_S = 1.0
