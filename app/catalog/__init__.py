@@ -1,1 +1,1 @@
-"""All deliberations in memory: the index behind lists and statistics, and the projection of one for clients."""
+"""What runs and what the archive may lack, in memory; and the projection of a deliberation for clients."""

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from app.admission.backlog import Backlog, Key
 from app.catalog.entries import Entry
-from app.deliberation.errors import JournalUnavailable
+from app.deliberation.errors import InvalidToken, JournalUnavailable
 from app.deliberation.facts import Deleted, decode, prefix
 from app.deliberation.ports import Clock, Journal, Record, StreamState
 from app.log.projection import Projection
@@ -50,14 +50,13 @@ def _sequence(entry: Entry) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Recent:
-    """What the archive may lack of a tenant: what runs, and whatever has a fact above `archived_to`.
+    """What the archive may lack of a tenant: what runs, and whatever has changed since it was copied.
 
     `entries` are in the order of acceptance. `ids` are theirs, and those of deleted deliberations. It is not `whole`
     while something was forgotten that the archive lacks.
     """
 
     whole: bool
-    archived_to: int
     entries: Sequence[Entry]
     ids: Collection[str]
 
@@ -196,7 +195,7 @@ class Catalog:
             self.apply(record)
 
     def apply(self, record: Record) -> None:
-        """Apply one fact, in any order and any number of times; logs and skips a fact that does not decode."""
+        """Apply one fact, in any order and any number of times; logs and skips a fact that cannot be read."""
         _, tenant, deliberation_id, *tail = record.tokens
         key = (tenant, deliberation_id)
         entry = self._entries.get(key)
@@ -207,8 +206,10 @@ class Catalog:
         ):
             return
         try:
+            # A foreign writer may use any subject, and none of such a deliberation can be read.
+            prefix(*key)
             fact = decode(record.data)
-        except ValidationError:
+        except (ValidationError, InvalidToken):
             log.warning("fact_undecodable", subject=record.subject, sequence=record.sequence)
             return
         if isinstance(fact, Deleted):
@@ -349,12 +350,16 @@ class Catalog:
         entries = tuple(self._accepted.get(tenant, ()))
         deleted = {id for of, id in self._deleted if of == tenant}
         whole = self._lost_to <= self._archived_to
-        return Recent(whole, self._archived_to, entries, {each.id for each in entries} | deleted)
+        return Recent(whole, entries, {each.id for each in entries} | deleted)
 
     def running(self, tenant: str | None) -> list[Entry]:
         """What has not ended, of a tenant or of all; raises JournalUnavailable until it was read."""
         self.require_caught_up()
         return [entry for (of, _), entry in self._active.items() if tenant in (None, of)]
+
+    def follows(self, tenant: str, deliberation_id: str) -> bool:
+        """Whether the deliberation is in memory with all of its facts: a recalled one may have changed since."""
+        return (tenant, deliberation_id) in self._entries
 
     def find(self, tenant: str, deliberation_id: str) -> Entry | None:
         """The entry of a deliberation that is in memory, if any."""

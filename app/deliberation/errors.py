@@ -7,6 +7,7 @@ DeliberationError
 │   └── IdempotencyConflict   the key was used with another body
 ├── NotFound                  no such deliberation for this tenant
 ├── Gone                      it existed and its facts have been removed
+│   └── DeliberationDeleted   a tombstone hides it
 ├── QueueFull                 admission refused: too much accepted and unfinished work
 ├── JournalUnavailable        the log cannot be reached, or did not acknowledge in time
 ├── ArchiveUnavailable        the archive's database cannot be reached, or lacks its tables
@@ -129,6 +130,10 @@ class Gone(DeliberationError):
     """The deliberation existed; retention or deletion has removed its facts."""
 
     code = "gone"
+
+
+class DeliberationDeleted(Gone):
+    """A tombstone in the log hides the deliberation, wherever else it is still stored."""
 
 
 class QueueFull(DeliberationError):

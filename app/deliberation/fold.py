@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, assert_never
 
 from app.deliberation.calls import Usage
-from app.deliberation.errors import Gone, UnexpectedFact
+from app.deliberation.errors import DeliberationDeleted, UnexpectedFact
 from app.deliberation.facts import (
     TERMINAL_STATUS,
     Accepted,
@@ -187,13 +187,13 @@ def _changes(
 def fold(facts: Iterable[tuple[int, Fact | Deleted]]) -> State | None:
     """Fold (sequence, fact) pairs in stream order; None when there are none.
 
-    Raises Gone when a tombstone is among them, and UnexpectedFact when the log does not begin with `accepted` or breaks
-    the transition table.
+    Raises DeliberationDeleted when a tombstone is among them, and UnexpectedFact when the log does not begin with
+    `accepted` or breaks the transition table.
     """
     state: State | None = None
     for sequence, fact in facts:
         if isinstance(fact, Deleted):
-            raise Gone(f"Deliberation {fact.deliberation_id} has been deleted.")
+            raise DeliberationDeleted(f"Deliberation {fact.deliberation_id} has been deleted.")
         if state is None:
             if not isinstance(fact, Accepted):
                 raise UnexpectedFact(f"the log of {fact.deliberation_id} begins with {fact.type}")

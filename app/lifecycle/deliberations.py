@@ -21,6 +21,7 @@ from app.deliberation.budget import BYTES_PER_TOKEN
 from app.deliberation.engine import StrategyDefinition
 from app.deliberation.errors import (
     ArchiveUnavailable,
+    DeliberationDeleted,
     Gone,
     IdempotencyConflict,
     JournalUnavailable,
@@ -74,11 +75,14 @@ class Deliberations:
     async def find(self, tenant: str, deliberation_id: str) -> Found:
         """The deliberation in the log, or in the archive once it has left the log.
 
-        Raises what `load` raises, and ArchiveUnavailable when only the archive could have it.
+        Raises what `load` raises, and ArchiveUnavailable when only the archive could have it. A tombstone in the log
+        also hides what the archive has not removed yet.
         """
         records = await self.journal.facts(tenant, deliberation_id)
         try:
             return Found(self.state_from(tenant, deliberation_id, records), self.catalog.epoch)
+        except DeliberationDeleted:
+            raise
         except (NotFound, Gone):
             archived = await self.archived(tenant, deliberation_id)
             if archived is None:
@@ -112,8 +116,8 @@ class Deliberations:
     def check_present(self, tenant: str, deliberation_id: str, records: Sequence[Record]) -> None:
         """Raise unless these facts are a deliberation's, from its acceptance on, without a tombstone.
 
-        Raises Gone when it was deleted or retention has begun to remove its facts. Without facts the time in the id
-        decides: past retention it raises Gone, otherwise NotFound.
+        Raises DeliberationDeleted beside a tombstone, and Gone when retention has begun to remove its facts. Without
+        facts the time in the id decides: past retention it raises Gone, otherwise NotFound.
         """
         if not records:
             issued = issued_at(deliberation_id)
@@ -121,7 +125,7 @@ class Deliberations:
                 raise Gone(f"Whatever was accepted as {deliberation_id} is past its retention.")
             raise NotFound(f"There is no deliberation {deliberation_id}.")
         if any(record.tokens[-1] == "deleted" for record in records):
-            raise Gone(f"Deliberation {deliberation_id} has been deleted.")
+            raise DeliberationDeleted(f"Deliberation {deliberation_id} has been deleted.")
         if records[0].tokens[-1] != "accepted":
             raise Gone(f"The facts of deliberation {deliberation_id} are past their retention.")
 
@@ -137,8 +141,8 @@ class Deliberations:
 
     async def ended(self, tenant: str, deliberation_id: str, timeout_s: float) -> bool:
         """Whether the deliberation ends within `timeout_s`; False at once when this process drains."""
-        if self.catalog.find(tenant, deliberation_id) is None:
-            # It may have ended long ago.
+        # Without its later facts, it may have ended long ago.
+        if not self.catalog.follows(tenant, deliberation_id):
             if await self.journal.last([f"{prefix(tenant, deliberation_id)}.end"]):
                 return True
         return await self.catalog.ended(tenant, deliberation_id, timeout_s)

@@ -109,14 +109,16 @@ class Lists:
             more = len(hits) > limit
             before = hits[-1][0] if more else None
             current = ((place, self._current(tenant, entry)) for place, entry in hits)
-            found += [each for each in current if asked.shows(each[1])]
+            found += [(place, entry) for place, entry in current if entry is not None and asked.shows(entry)]
         next_cursor = _search_cursor(found[limit - 1][0]) if len(found) > limit else None
         return Listed([entry for _, entry in found[:limit]], next_cursor)
 
-    def _current(self, tenant: str, entry: Entry) -> Entry:
-        """The entry as of now: the archive does not copy each change of what runs."""
+    def _current(self, tenant: str, entry: Entry) -> Entry | None:
+        """The entry as of now: the archive does not copy each change of what runs. None for what was lost with a log."""
         known = self.catalog.find(tenant, entry.id)
-        return entry if known is None or not known.sequence else known
+        if known is not None and known.sequence:
+            return known
+        return entry if entry.ended is not None or not self.catalog.caught_up else None
 
     async def stats(self, asked: StatsFilter) -> Stats:
         """Statistics of what the archive has; what runs is counted as of now. Raises as `page` does."""
@@ -159,7 +161,8 @@ class Lists:
         recent = self.catalog.recent(tenant)
         if not recent.whole:
             raise ArchiveUnavailable(BEHIND)
-        bounds = PageBounds(number, log.last_sequence, recent.archived_to)
+        # What is not in memory has ended before, so that its row is complete but for late outcomes.
+        bounds = PageBounds(number, log.last_sequence)
         stored = await self.archive.page(tenant, asked, limit=limit + 1, before=before, bounds=bounds, but=recent.ids)
         held = (each for each in _of_memory(recent, asked, log.last_sequence, number) if each[0] < before)
         found = list(islice(merge(stored, held, key=lambda each: -each[0]), limit + 1))

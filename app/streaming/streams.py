@@ -21,7 +21,7 @@ from app.archive.database.store import Archived
 from app.catalog.entries import ListFilter
 from app.catalog.index import Catalog
 from app.catalog.projection import resource, summary
-from app.deliberation.errors import Gone, JournalUnavailable, NotFound
+from app.deliberation.errors import DeliberationDeleted, Gone, JournalUnavailable, NotFound
 from app.deliberation.ports import Clock, Journal, StreamState
 from app.lifecycle.lists import Lists
 from app.log.paging import Page, read_page
@@ -108,6 +108,8 @@ class Streams:
         while True:
             try:
                 return resume_at(request, await self._known(request), self.clock.now())
+            except DeliberationDeleted:
+                raise
             except (NotFound, Gone):
                 point = await self._in_archive(request)
                 if point is None:

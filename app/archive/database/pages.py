@@ -25,11 +25,10 @@ _OTHER = deliberations.alias("other").c
 
 @dataclass(frozen=True, slots=True)
 class PageBounds:
-    """Limits a page to rows of a log accepted up to `accepted_to` and with no fact above `archived_to`."""
+    """Limits a page to rows of a log accepted up to `accepted_to`."""
 
     log: int
     accepted_to: int
-    archived_to: int
 
 
 def selection(
@@ -43,7 +42,6 @@ def selection(
     always: dict[str, Any] = {
         "tenant": tenant,
         "log": bounds.log,
-        "archived_to": position(bounds.log, bounds.archived_to),
         "accepted_to": position(bounds.log, bounds.accepted_to),
         "before": before,
         "limit": limit,
@@ -64,8 +62,8 @@ def _selection(given: frozenset[str]) -> Select[Any]:
     """The statement for these values, made once: that takes a quarter of the time of a page."""
     row, found = deliberations.c, shown()
     since, until = (bindparam(name, type_=BigInteger) if name in given else None for name in ("since", "until"))
-    within = and_(row.version <= bindparam("archived_to"), row.accepted <= bindparam("accepted_to"))
-    conditions = [row.tenant == bindparam("tenant"), or_(row.log != bindparam("log"), within)]
+    within = or_(row.log != bindparam("log"), row.accepted <= bindparam("accepted_to"))
+    conditions = [row.tenant == bindparam("tenant"), within]
     # Places beyond the times, so that a page need not look at everything that is too old or new.
     conditions += bounds_of_time(since, until, row.created_us) + bounds_of_place(since, until, row.accepted)
     conditions.append(row.ended_us.is_not(None))

@@ -1,5 +1,6 @@
 """A gateway answers from the archive what has left the log, with the same bytes and the same event ids."""
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -14,11 +15,14 @@ from app.archive.database.rows import Written
 from app.archive.database.store import RowFilter, Store
 from app.archive.transfer import export_archive, import_archive
 from app.catalog.projection import state_of
+from app.deliberation.facts import Cancelled, Deleted, StageOpened, decode
 from app.lifecycle.specify import deliberation_id
 from app.log.stream_settings import DAY_S
 from app.settings import ARCHIVE_RETENTION_S
 from app.testing import InMemoryJournal
 from tests.components.routes.served import Served, served
+from tests.conditions import until
+from tests.story import Story
 
 
 @pytest.fixture
@@ -130,6 +134,81 @@ async def test_a_deletion_reaches_the_archive_at_once(gateway: Served, database_
     assert deleted.status_code == 204
     assert [response.status_code for response in again] == [410, 410]
     assert all("has been deleted" in response.json()["detail"] for response in again)
+
+
+@pytest.mark.parametrize("database", ["holds it still", "is away"])
+async def test_a_tombstone_in_the_log_hides_what_the_archive_holds_still(tmp_path: Path, database: str) -> None:
+    """A DELETE that broke off after its tombstone, or whose database was away."""
+    url = f"sqlite:///{tmp_path / 'archive.db'}"
+    if database == "holds it still":
+        await migrate(url)
+    async with served(database_url=url) as gateway:
+        id = await ended(gateway)
+        if database == "holds it still":
+            await archive(gateway, url, id)
+        await gateway.journal.append("default", Deleted(deliberation_id=id, ts=gateway.clock.now()))
+        answers = [
+            await gateway.client.get(f"/deliberations/{id}"),
+            await gateway.client.get(f"/deliberations/{id}/events", headers={"Accept": "application/json"}),
+            await gateway.client.get(f"/deliberations/{id}/events", headers={"Accept": "text/event-stream"}),
+            await gateway.client.post(f"/deliberations/{id}/cancel"),
+        ]
+        following = await gateway.post({"task": "Go on.", "follows": [id]})
+
+    assert [answer.status_code for answer in answers] == [410] * 4
+    assert following.status_code == 422 and "has been deleted" in following.json()["errors"][0]["detail"]
+
+
+async def test_a_late_outcome_leaves_its_deliberation_in_every_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.catalog.index.CHECK_S", 0.01)
+    async with served(lists=True) as serving:
+        id = await serving.accepted()
+        await serving.play(id, until_stage=1)
+        opened = decode((await serving.journal.facts("default", id))[-1].data)
+        assert isinstance(opened, StageOpened)
+        await serving.append(Cancelled(deliberation_id=id, ts=serving.clock.now()))
+        await serving.copied()
+        await until(lambda: not serving.gateway["catalog"].recent("default").ids)
+        # No list depends on it, so that the gateway has not heard it when the archive has it.
+        planned = opened.calls[0]
+        late = Story(id).finished("dev-001").model_copy(update={"call_id": planned.call_id})
+        await serving.append(late)
+        archived_to = serving.journal.archived_to
+        await serving.copied()
+        serving.journal.archived_to = archived_to
+        listed = (await serving.client.get("/deliberations")).json()["items"]
+
+    assert [item["id"] for item in listed] == [id]
+
+
+async def test_a_wait_for_a_recalled_deliberation_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream with a filter had the catalog recall it."""
+    monkeypatch.setattr("app.catalog.index.CHECK_S", 0.01)
+    async with served(lists=True) as serving:
+        id = await ended(serving, idempotency_key='"k3"')
+        await serving.copied()
+        catalog = serving.gateway["catalog"]
+        await until(lambda: not catalog.recent("default").ids)
+        await catalog.recall(serving.journal, "default", [id])
+        async with asyncio.timeout(10):
+            repeated = await serving.post({"task": "Name a colour."}, idempotency_key='"k3"', prefer="wait=30")
+
+    assert repeated.status_code == 200 and repeated.json()["id"] == id
+
+
+async def test_a_search_leaves_out_what_a_lost_log_left_unfinished() -> None:
+    async with served(lists=True) as serving:
+        id = await serving.accepted()
+        await serving.copied()
+        found = await found_by(serving, q="colour")
+        catalog = serving.gateway["catalog"]
+        leave_the_log(serving, id)
+        serving.journal.epoch = "another"
+        serving.journal.reconnect()
+        await until(lambda: catalog.epoch == "another" and catalog.caught_up)
+        later = await found_by(serving, q="colour")
+
+    assert (found, later) == ([id], [])
 
 
 async def test_what_neither_the_log_nor_the_archive_has_is_not_found(gateway: Served) -> None:

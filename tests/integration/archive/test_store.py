@@ -239,7 +239,7 @@ async def test_pages_hold_what_passes_the_filter_whatever_is_rare(
 ) -> None:
     monkeypatch.setattr("app.archive.database.pages.RARE_MAX", rare_max)
     await store.write(EPOCH, [varied(number) for number in range(30)])
-    bounds = PageBounds(await store.log_number(EPOCH), 10_000, 10_000)
+    bounds = PageBounds(await store.log_number(EPOCH), 10_000)
 
     async def pages(asked: ListFilter) -> list[Entry]:
         found, before = list[Entry](), VERSION_MAX
