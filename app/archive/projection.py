@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from pydantic import ValidationError
+
 from app.admission.backlog import Key
 from app.archive.database.rows import Written
 from app.archive.database.writing import Rows, rows_of
@@ -34,7 +36,7 @@ def project(found: Sequence[tuple[Key, Sequence[Record]]], log: int, dialect: st
 def _project(key: Key, records: Sequence[Record], log: int, dialect: str) -> Projected:
     tombstone = next((record for record in records if record.tokens[-1] == "deleted"), None)
     if tombstone is not None:
-        return Projected(key, rows_of(Written(*key, at=decode(tombstone.data).ts), log, dialect))
+        return _deleted(key, tombstone, log, dialect)
     try:
         state = state_of(records)
     except UnexpectedFact as exc:
@@ -43,6 +45,14 @@ def _project(key: Key, records: Sequence[Record], log: int, dialect: str) -> Pro
         return Projected(key, fault="its facts have left the log")
     written = Written(*key, at=state.accepted.ts, state=state, records=records)
     return Projected(key, rows_of(written, log, dialect), _unfinished_at(state))
+
+
+def _deleted(key: Key, tombstone: Record, log: int, dialect: str) -> Projected:
+    try:
+        at = decode(tombstone.data).ts
+    except ValidationError:
+        return Projected(key, fault="its tombstone cannot be read")
+    return Projected(key, rows_of(Written(*key, at=at), log, dialect))
 
 
 def _unfinished_at(state: State) -> datetime | None:

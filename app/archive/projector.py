@@ -16,7 +16,7 @@ from app.admission.backlog import Key
 from app.archive.database.store import Store
 from app.archive.projection import Projected, project
 from app.archive.row_process import RowProcess
-from app.deliberation.errors import ArchiveUnavailable, JournalUnavailable
+from app.deliberation.errors import ArchiveUnavailable, InvalidToken, JournalUnavailable
 from app.deliberation.ports import Record
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import ARCHIVE_CONSUMER
@@ -30,6 +30,9 @@ HELD_MAX = 8 * BATCH_MAX
 FETCH_EVERY_S = 0.75
 # What has begun waits so long for its end: most deliberations are read and written once.
 BEGUN_S = 5.0
+# A batch of larger facts is cut. Its rest waits.
+BATCH_BYTES_MAX = 16_000_000
+READ_AT_ONCE = 64
 # Of so many deliberations it is known how far they were copied.
 COPIED_MAX = 20_000
 RETRY_S = 1.0
@@ -168,11 +171,14 @@ class Projector:
             self.counts["skipped"] += len(batch.projected) - len(rows)
             unfinished_at = {each.key[1]: each.unfinished_at for each in batch.projected}
             for sequence in batch.sequences:
-                item = self._writing.pop(sequence)
+                item = self._writing.pop(sequence, None)
+                if item is None:
+                    continue
                 tokens = item.record.tokens
                 ended_at = unfinished_at.get(tokens[2]) if tokens[-1] == "end" else None
                 # A restart redelivers too, maybe before late outcomes are recorded.
-                young = ended_at is not None and datetime.now(UTC) - ended_at < timedelta(seconds=LATE_S)
+                # The clock that wrote the end may be ahead.
+                young = ended_at is not None and abs(datetime.now(UTC) - ended_at) < timedelta(seconds=LATE_S)
                 if ended_at is not None and (young or item.deliveries == 1):
                     await self._queue.requeue(item, LATE_S)
                 else:
@@ -193,22 +199,39 @@ class Projector:
                 return answer
 
     async def _read_all(self, sequences: Sequence[int], behind: bool) -> _Read:
-        """Read these items' deliberations, but for those that an earlier batch covers."""
-        records = [self._writing[sequence].record for sequence in sequences]
+        """Read these items' deliberations, but for those that an earlier batch covers, up to BATCH_BYTES_MAX."""
         epoch = (await self._journal.state()).epoch
         number = await self._store.log_number(epoch)
-        due = self._uncovered(epoch, records)
+        if epoch != self._epoch:
+            replaced, self._epoch = bool(self._epoch), epoch
+            self._copied.clear()
+            if replaced:
+                self._drop_held()
+                return _Read((), (), number, behind)
+        records = [self._writing[sequence].record for sequence in sequences]
+        due = self._uncovered(records)
         # A full batch means that later facts are in the log already: each deliberation is read once.
         whole = len(records) == BATCH_MAX
-        facts = await asyncio.gather(*(self._facts(key, found, whole) for key, found in due.items()))
+        facts, size, left = list[tuple[Key, Sequence[Record]]](), 0, iter(due.items())
+        while size < BATCH_BYTES_MAX and (some := list(islice(left, READ_AT_ONCE))):
+            found = await asyncio.gather(*(self._facts(key, known, whole) for key, known in some))
+            size += sum(len(record.data) for _, each in found for record in each)
+            facts += found
         self._note(facts)
-        return _Read(sequences, facts, number, behind)
+        put_back = {record.sequence for _, unread in left for record in unread}
+        for sequence in put_back:
+            self._waiting[sequence] = self._writing.pop(sequence)
+        return _Read([sequence for sequence in sequences if sequence not in put_back], facts, number, behind)
 
-    def _uncovered(self, epoch: str, records: Sequence[Record]) -> dict[Key, list[Record]]:
-        """The records of this log that no batch covers yet, by deliberation."""
-        if epoch != self._epoch:
-            self._epoch = epoch
-            self._copied.clear()
+    def _drop_held(self) -> None:
+        """Forget all items: they belong to a log that was replaced. Those of the new one are delivered again."""
+        for _ in range(len(self._writing) + len(self._waiting)):
+            self._queue.drop()
+        self._writing.clear()
+        self._waiting.clear()
+
+    def _uncovered(self, records: Sequence[Record]) -> dict[Key, list[Record]]:
+        """The records that no batch covers yet, by deliberation."""
         due = dict[Key, list[Record]]()
         for record in records:
             key = record.tokens[1], record.tokens[2]
@@ -225,13 +248,16 @@ class Projector:
             del self._copied[next(iter(self._copied))]
 
     async def _facts(self, key: Key, records: Sequence[Record], whole: bool) -> tuple[Key, Sequence[Record]]:
-        """All facts of a deliberation. Beside a tombstone nothing else is needed.
+        """All facts of a deliberation; none of one whose subject is foreign. Beside a tombstone nothing else is needed.
 
         An acceptance alone is all that there is of it, unless the `whole` is asked for.
         """
         kinds = {record.tokens[-1] for record in records}
         if "deleted" not in kinds and (whole or kinds != {"accepted"}):
-            records = await self._journal.facts(*key, known=records)
+            try:
+                return key, await self._journal.facts(*key, known=records)
+            except InvalidToken:
+                return key, ()
         return key, records
 
     async def _report_progress(self) -> None:

@@ -114,7 +114,10 @@ class Lists:
         return Listed([entry for _, entry in found[:limit]], next_cursor)
 
     def _current(self, tenant: str, entry: Entry) -> Entry | None:
-        """The entry as of now: the archive does not copy each change of what runs. None for what was lost with a log."""
+        """The entry as of now: the archive does not copy each change of what runs.
+
+        None for what a lost log left unfinished.
+        """
         known = self.catalog.find(tenant, entry.id)
         if known is not None and known.sequence:
             return known

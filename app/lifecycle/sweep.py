@@ -8,8 +8,9 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import structlog
+from pydantic import ValidationError
 
-from app.deliberation.errors import JournalUnavailable
+from app.deliberation.errors import InvalidToken, JournalUnavailable
 from app.deliberation.facts import decode, prefix
 from app.deliberation.ports import Journal
 
@@ -34,12 +35,17 @@ async def sweep(journal: Journal) -> None:
 async def sweep_once(journal: Journal, after: int) -> int:
     """Check the tombstones above a sequence, and return that of the last; raises JournalUnavailable."""
     async for tombstone in journal.read("deliberations.*.*.deleted", after):
+        after = tombstone.sequence
         _, tenant, deliberation_id, _ = tombstone.tokens
-        incomplete = len(await journal.last([f"{prefix(tenant, deliberation_id)}.>"])) > 1
+        try:
+            subject, deleted_at = prefix(tenant, deliberation_id), decode(tombstone.data).ts
+        except (ValidationError, InvalidToken):
+            log.warning("fact_undecodable", subject=tombstone.subject, sequence=after)
+            continue
+        incomplete = len(await journal.last([f"{subject}.>"])) > 1
         if incomplete:
             log.info("deletion_completed", deliberation_id=deliberation_id)
         # Without a fact left, an outcome or the end may still have been announced just after the removal.
-        if incomplete or datetime.now(UTC) - decode(tombstone.data).ts < YOUNG:
+        if incomplete or datetime.now(UTC) - deleted_at < YOUNG:
             await journal.purge(tenant, deliberation_id)
-        after = tombstone.sequence
     return after

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,13 +30,15 @@ class TooManySubjects(Exception):
 class Batch:
     """The replies to one request: the believed records, and by subject the last sequence that is not believed.
 
-    `position` is the sequence up to which was read, `pending` the number of further records that match.
+    `position` is the sequence up to which was read, `pending` the number of further records that match. `up_to` is the
+    last sequence of the server that answered, which may lag behind others; 0 where it has none of the subjects.
     """
 
     records: list[Record] = field(default_factory=list[Record])
     refused: dict[str, int] = field(default_factory=dict[str, int])
     position: int = 0
     pending: int = 0
+    up_to: int = 0
 
 
 @dataclass
@@ -73,6 +76,7 @@ class _Reading:
             case "204":
                 self.batch.pending = int(headers.get("Nats-Num-Pending", 0))
                 self.batch.position = max(self.batch.position, int(headers.get("Nats-Last-Sequence", 0)))
+                self.batch.up_to = int(headers.get("Nats-UpTo-Sequence", 0))
                 self.done.set_result(self.batch)
             case "413":
                 self.done.set_exception(TooManySubjects)
@@ -118,10 +122,12 @@ class DirectGet:
 
     async def last(self, patterns: Sequence[str]) -> Batch:
         """The last record on each subject of the patterns, all of one stream; raises JournalUnavailable."""
-        try:
-            return await self.get(stream_of(patterns[0]), {"multi_last": list(patterns)})
-        except TooManySubjects:
-            return await self._last_by_scan(patterns)
+        with suppress(TooManySubjects):
+            found = await self.get(stream_of(patterns[0]), {"multi_last": list(patterns)})
+            # The server ends a batch that is larger than what it holds for one client.
+            if not found.pending:
+                return found
+        return await self._last_by_scan(patterns)
 
     async def _last_by_scan(self, patterns: Sequence[str]) -> Batch:
         """The same from a scan of every pattern up to the present end of the stream."""
@@ -132,7 +138,7 @@ class DirectGet:
                 believed |= {record.subject: record for record in batch.records if record.sequence <= bound}
                 refused |= batch.refused.keys()
         # Every record was read, so that of the refused subjects none hides a believed record.
-        return Batch(list(believed.values()), dict.fromkeys(refused - believed.keys(), 0), bound)
+        return Batch(list(believed.values()), dict.fromkeys(refused - believed.keys(), 0), bound, up_to=bound)
 
     async def get(self, stream: str, query: dict[str, Any]) -> Batch:
         """One batch; raises TooManySubjects, and JournalUnavailable once no reply came for `REQUEST_TIMEOUT_S`."""

@@ -33,7 +33,7 @@ from app.deliberation.facts import (
 )
 from app.deliberation.ports import Appended, QueueState, Record, StreamState
 from app.log.connection import REQUEST_TIMEOUT_S, UNREACHABLE, LogClient, login, request, state_of
-from app.log.direct_get import PAGE_RECORDS, DirectGet
+from app.log.direct_get import PAGE_RECORDS, Batch, DirectGet
 from app.log.erasure import Erasure
 from app.log.first_write import EXPECTED_LAST, WRONG_LAST_SEQUENCE, Believes, FirstWriter
 from app.log.ordered_subscription import LiveSubscription, unsubscribe
@@ -211,17 +211,28 @@ class JetStreamJournal:
             log.debug("view_lost", error=repr(exc))
 
     async def facts(self, tenant: str, deliberation_id: str, known: Sequence[Record] = ()) -> list[Record]:
-        """See `ports.Journal.facts`. What is `known` already is not read again."""
+        """See `ports.Journal.facts`. What is `known` already is not read again.
+
+        Raises JournalUnavailable when the server that answers lags behind what is known.
+        """
         subject, facts = prefix(tenant, deliberation_id), {record.subject: record for record in known}
-        patterns = (f"{subject}.{tail}" for tail in FACT_SUFFIXES)
-        found = await self.last([pattern for pattern in patterns if pattern not in facts])
+        patterns = [f"{subject}.{tail}" for tail in FACT_SUFFIXES]
+        newest = max((record.sequence for record in known), default=0)
+        found = await self._reads.last([pattern for pattern in patterns if pattern not in facts])
+        if found.up_to < newest:
+            # Without a record the server does not say how far it has come.
+            found = await self._reads.last(patterns)
+            if found.up_to < newest:
+                raise JournalUnavailable(f"the server that answers lags behind fact {newest}")
         # A pattern with a wildcard also finds facts that are known.
-        facts |= {record.subject: record for record in found}
+        facts |= {record.subject: record for record in await self._believed(found)}
         return sorted(facts.values(), key=lambda record: record.sequence)
 
     async def last(self, patterns: Sequence[str]) -> list[Record]:
         """See `ports.Journal.last`. On a subject that ends with records that are not believed, the first believed."""
-        found = await self._reads.last(patterns)
+        return await self._believed(await self._reads.last(patterns))
+
+    async def _believed(self, found: Batch) -> list[Record]:
         hidden = list(found.refused.items())
         for begin in range(0, len(hidden), READS_AT_ONCE):
             some = hidden[begin : begin + READS_AT_ONCE]

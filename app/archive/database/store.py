@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import and_, delete, exists, func, select, tuple_
+from sqlalchemy import and_, delete, exists, func, or_, select, tuple_
 
 from app.api.schemas import Stats
 from app.archive.database import measures, texts, transcript
@@ -205,16 +205,17 @@ class Store:
         row, tenants = deliberations.c, tenants or {}
         groups = [and_(row.tenant == tenant, row.created_us < microseconds(each)) for tenant, each in tenants.items()]
         groups.append(and_(row.created_us < microseconds(before), row.tenant.not_in(tenants)))
-        gone = list[Any]()
+        old = list[tuple[str, str]]()
+        # Before the transaction that writes: what tenants keep for longer is passed over, row by row.
         async with self._database.begin() as connection:
             for group in groups:
-                old = select(row.tenant, row.id).where(group).limit(EXPIRED_AT_ONCE - len(gone))
-                removal = (
-                    delete(deliberations)
-                    .where(tuple_(row.tenant, row.id).in_(old))
-                    .returning(row.tenant, row.id, row.accepted)
-                )
-                gone += (await connection.execute(removal)).all()
+                chosen = select(row.tenant, row.id).where(group).limit(EXPIRED_AT_ONCE - len(old))
+                old += [(each.tenant, each.id) for each in await connection.execute(chosen)]
+        if not old:
+            return 0
+        async with self._database.begin() as connection:
+            removal = delete(deliberations).where(tuple_(row.tenant, row.id).in_(old), or_(*groups))
+            gone = (await connection.execute(removal.returning(row.tenant, row.id, row.accepted))).all()
             places = [each.accepted for each in gone if each.accepted is not None]
             await connection.execute(delete(labels).where(labels.c.accepted.in_(places)))
             await connection.execute(texts.removal(places))

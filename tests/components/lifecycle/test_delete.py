@@ -189,6 +189,14 @@ async def test_a_sweep_checks_each_tombstone_once_the_log_can_be_read() -> None:
     assert len(journal.records) == 2, "it is checked no second time"
 
 
+async def test_a_sweep_passes_over_tombstones_that_cannot_be_read() -> None:
+    journal = InMemoryJournal()
+    tombstone = (await journal.append("default", Deleted(deliberation_id="a", ts=NOW))).record
+    await journal.write("deliberations.ACME.x.deleted", tombstone.data)
+    last = (await journal.write("deliberations.default.b.deleted", b"{}")).record
+    assert await sweep_once(journal, 0) == last.sequence
+
+
 async def test_a_retry_completes_a_deletion_that_failed_without_a_log(gateway: Served) -> None:
     id = await ended(gateway)
     purge = gateway.journal.purge

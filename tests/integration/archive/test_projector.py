@@ -20,6 +20,7 @@ from app.deliberation.facts import Deleted, Fact
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import StreamSettings
 from app.log.streams import EARLIER, UPGRADE, apply, plan
+from tests.conditions import until
 from tests.conftest import NatsServer
 from tests.integration.archive.postgres import PostgresServer
 from tests.story import Story
@@ -189,6 +190,31 @@ async def test_facts_that_left_the_log_first_are_skipped(journal: JetStreamJourn
     assert await read(store, "lost") is None and projector.counts["skipped"] > 0
 
 
+async def test_facts_that_cannot_be_read_are_skipped(journal: JetStreamJournal, store: Store) -> None:
+    await journal.write("deliberations.ACME.x.end", b"{}")
+    await journal.write("deliberations.acme.damaged.deleted", b"{}")
+    async with projecting(journal, store) as projector:
+        await tell(journal, Story("kept"))
+        await until_copied(journal)
+
+    assert isinstance(await read(store, "kept"), Archived) and projector.counts["skipped"] == 2
+
+
+async def test_a_batch_of_large_facts_is_cut_and_its_rest_is_copied_too(
+    journal: JetStreamJournal, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.archive.projector.BATCH_BYTES_MAX", 1)
+    monkeypatch.setattr("app.archive.projector.READ_AT_ONCE", 2)
+    ended = stories(7)
+    for story in ended:
+        await tell(journal, story)
+    async with projecting(journal, store) as projector:
+        await until_copied(journal)
+
+    assert all([isinstance(await read(store, story.id), Archived) for story in ended])
+    assert projector.counts["written"] == len(ended)
+
+
 async def test_kills_of_two_projectors_lose_and_repeat_nothing(
     journal: JetStreamJournal, store: Store, database_url: str, own_nats_server: NatsServer
 ) -> None:
@@ -272,6 +298,31 @@ async def test_copying_goes_on_after_the_log_was_away(
         await until_copied(journal, 60)
 
     assert all([isinstance(await read(store, story.id), Archived) for story in told])
+
+
+async def test_what_is_held_of_a_replaced_log_is_dropped(
+    journal: JetStreamJournal, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new log has other deliberations at the places of those that wait for their end."""
+    monkeypatch.setattr("app.archive.projector.BEGUN_S", 60.0)
+    lost, new = Story("lost"), Story("new")
+    async with projecting(journal, store) as projector:
+        await tell(journal, Story("before"))
+        await until_copied(journal)
+        for story in (lost, Story("lost-too")):
+            await journal.append("acme", story.accepted())
+        await until(lambda: len(projector._waiting) == 2)  # pyright: ignore[reportPrivateUsage]
+        await journal.request("$JS.API.STREAM.DELETE.DELIBERATIONS")
+        await apply(journal, StreamSettings())
+        for _ in range(2):
+            # Items that were delivered before the change was noticed come again.
+            await tell(journal, new)
+        await until_copied(journal, 60)
+
+    found = await read(store, new.id)
+    assert found == Archived((await journal.state()).epoch, await journal.facts("acme", new.id))
+    assert await read(store, lost.id) is None
+    assert not projector._waiting and not projector._writing  # pyright: ignore[reportPrivateUsage]
 
 
 async def test_a_deliberation_is_copied_from_a_second_log_too(journal: JetStreamJournal, store: Store) -> None:
