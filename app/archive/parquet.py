@@ -8,7 +8,7 @@ from decimal import Decimal
 from importlib import import_module
 from typing import Any, BinaryIO
 
-from app.archive.database.rows import INTEGER_MAX, winner_of
+from app.archive.database.rows import winner_of
 from app.archive.database.store import RowFilter, Store
 from app.catalog.projection import resource, state_of
 from app.deliberation.errors import InvalidRequest
@@ -16,6 +16,7 @@ from app.deliberation.fold import State
 
 ROWS_AT_ONCE = 256
 """The rows of a group, which are in memory together."""
+_INTEGER_MAX = (1 << 63) - 1
 _MILLIONTH = Decimal("0.000001")
 _COUNTS = ("calls", "prompt_tokens", "cached_tokens", "completion_tokens")
 
@@ -42,7 +43,7 @@ def _schema(arrow: Any) -> Any:  # noqa: ANN401 -- pyarrow has no types
 
 def _integer(count: int) -> int:
     """A number that 64 bits hold: an engine may report any."""
-    return max(-INTEGER_MAX, min(count, INTEGER_MAX))
+    return max(-_INTEGER_MAX, min(count, _INTEGER_MAX))
 
 
 def _row(tenant: str, state: State) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A deliberation as columns: what lists show, what they filter by, and what statistics sum.
+"""A deliberation as columns: what lists show and what they filter by.
 
 Text of clients stands in JSON without characters beyond ASCII, because PostgreSQL refuses some of them.
 """
@@ -13,14 +13,11 @@ from hashlib import blake2b
 
 from app.archive.database import transcript
 from app.archive.database.tables import VERSION_MAX, deliberations, position
+from app.catalog.entries import TASK_CHARS_MAX
 from app.deliberation.fold import State
 from app.deliberation.ports import Record
 
 DELETED = "deleted"
-_COUNTS = ("prompt_tokens", "cached_tokens", "completion_tokens", "calls")
-TASK_CHARS_MAX = 200
-# An engine may report any number.
-INTEGER_MAX = (1 << 63) - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -58,10 +55,9 @@ def row_of(written: Written, log: int) -> dict[str, object]:
     state = written.state
     if state is None:
         return row | {"version": VERSION_MAX, "created_us": microseconds(written.at), "status": DELETED, "log": 0}
-    specification, verdict = state.specification, None if state.end is None else state.end.verdict
+    specification = state.specification
     roles = Counter(agent.role for agent in specification.agents)
     summary = {"task": specification.task[:TASK_CHARS_MAX], "roles": roles, "metadata": specification.metadata}
-    winner_role, winner_model = winner_of(state)
     return row | {
         "version": position(log, state.last_sequence),
         "accepted": position(log, written.records[0].sequence),
@@ -72,19 +68,8 @@ def row_of(written: Written, log: int) -> dict[str, object]:
         "log": log,
         "strategy": specification.strategy,
         "summary": json.dumps(summary, separators=(",", ":")),
-        "models": json.dumps(sorted({each.model for each in state.finished.values() if each.model is not None})),
-        **_usage(state),
-        "agreement": None if verdict is None else verdict.agreement,
-        "winner_role": winner_role,
-        "winner_model": winner_model,
-        "degraded": None if state.end is None else state.end.degraded is not None,
         "facts": transcript.pack(written.records) if state.ended else None,
     }
-
-
-def _usage(state: State) -> dict[str, int]:
-    spent = [each.usage for each in state.finished.values()]
-    return {name: min(sum(getattr(each, name) for each in spent), INTEGER_MAX) for name in _COUNTS}
 
 
 def winner_of(state: State) -> tuple[str | None, str | None]:

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import and_, delete, exists, func, or_, select, tuple_
 

@@ -9,9 +9,7 @@ from typing import Any
 
 from sqlalchemy import (
     BigInteger,
-    Boolean,
     Column,
-    Float,
     Index,
     Integer,
     LargeBinary,
@@ -23,7 +21,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import TSVECTOR
 
-REVISION = "0006"
+REVISION = "0007"
 """The migration that this code needs."""
 SEQUENCE_BITS = 44
 NAME_CHARS_MAX = 200
@@ -58,19 +56,10 @@ deliberations = Table(
     Column("strategy", String(64)),
     # JSON: the beginning of the task, the number of agents by role, and the metadata.
     Column("summary", Text),
-    # JSON: the models that answered, in order.
-    Column("models", Text),
-    *(Column(name, BigInteger) for name in ("prompt_tokens", "cached_tokens", "completion_tokens")),
-    Column("calls", Integer),
-    # The verdict's agreement, and the role and model of the agent that won.
-    Column("agreement", Float),
-    Column("winner_role", String(64)),
-    Column("winner_model", Text),
-    # None before the end.
-    Column("degraded", Boolean),
     # The facts of an ended deliberation, see `transcript`. Last, because SQLite reads a row up to the column it needs.
     Column("facts", LargeBinary),
-    Index("deliberations_by_age", "created_us"),
+    # Expiry passes over tenants that keep theirs for longer, without a look at their rows.
+    Index("deliberations_by_age", "created_us", "tenant", "id"),
     Index("deliberations_by_tenant_and_age", "tenant", "created_us"),
     Index("deliberations_by_acceptance", "tenant", "accepted"),
     Index("deliberations_by_status", "tenant", "status", "accepted"),

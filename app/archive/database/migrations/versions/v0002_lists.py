@@ -1,4 +1,4 @@
-"""Columns and labels that lists and statistics ask for, also of deliberations that are there already."""
+"""Columns and labels that lists ask for, also of deliberations that are there already."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,6 +19,9 @@ _COLUMNS: Sequence[tuple[str, type[sa.types.TypeEngine[Any]] | sa.String]] = (
     ("ended_us", sa.BigInteger),
     ("strategy", sa.String(64)),
     ("summary", sa.Text),
+)
+# Version 0007 drops them again.
+_UNUSED: Sequence[tuple[str, type[sa.types.TypeEngine[Any]] | sa.String]] = (
     ("models", sa.Text),
     ("prompt_tokens", sa.BigInteger),
     ("cached_tokens", sa.BigInteger),
@@ -33,10 +36,11 @@ _COLUMNS: Sequence[tuple[str, type[sa.types.TypeEngine[Any]] | sa.String]] = (
 
 def upgrade() -> None:
     """Add and fill the columns and the table."""
-    names = [name for name, _ in _COLUMNS]
+    columns = (*_COLUMNS, *_UNUSED)
+    order = "log", *(name for name, _ in columns), "facts"
     # SQLite adds columns at the end only, so that its table is made anew.
-    with op.batch_alter_table("deliberations", partial_reordering=[("log", *names, "facts")]) as table:
-        for name, kind in _COLUMNS:
+    with op.batch_alter_table("deliberations", partial_reordering=[order]) as table:
+        for name, kind in columns:
             table.add_column(sa.Column(name, kind, nullable=True))
     op.create_index("deliberations_by_acceptance", "deliberations", ["tenant", "accepted"])
     op.create_index("deliberations_by_status", "deliberations", ["tenant", "status", "accepted"])
@@ -47,7 +51,7 @@ def upgrade() -> None:
         sqlite_with_rowid=False,
     )
     op.create_index("labels_by_acceptance", "labels", ["accepted"])
-    _fill(op.get_bind(), names)
+    _fill(op.get_bind(), [name for name, _ in _COLUMNS])
 
 
 def _fill(connection: sa.Connection, names: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Adds costs to `measures` and `rollups`, and fills both anew from archived facts."""
+"""Creates `measures` and `rollups` by hour and day, and fills both from archived facts."""
 
 from typing import Any
 
@@ -37,9 +37,9 @@ def _sums() -> list[sa.Column[Any]]:
 
 
 def upgrade() -> None:
-    """Replace and fill both tables; SQLite cannot change a key in place."""
-    op.drop_table("measures")
-    op.drop_table("rollups")
+    """Create and fill both tables. Version 0004 had made them without costs."""
+    op.execute("DROP TABLE IF EXISTS measures")
+    op.execute("DROP TABLE IF EXISTS rollups")
     measures = op.create_table(
         "measures",
         *_columns(),
