@@ -1,10 +1,8 @@
 """Removes what a deliberation has in the log, and overwrites it in the server's files."""
 
 import asyncio
-import base64
 import json
 from collections.abc import Coroutine, Iterable
-from contextlib import suppress
 from itertools import islice
 from typing import Any
 
@@ -14,7 +12,15 @@ from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import prefix
 from app.log.connection import request
 from app.log.direct_get import PAGE_RECORDS, DirectGet
-from app.log.stream_settings import ANNOUNCEMENTS_STREAM, COPIES, RESPONSES, RESPONSES_STREAM, STREAM, TASKS_STREAM
+from app.log.stream_settings import (
+    ANNOUNCEMENTS_STREAM,
+    COPIES,
+    RESPONSES,
+    RESPONSES_STREAM,
+    STREAM,
+    TASKS_STREAM,
+    task_subject,
+)
 
 NO_MESSAGE = 10037
 NO_SEQUENCE = 10043
@@ -43,8 +49,8 @@ class Erasure:
         await _gathered(self.erase(RESPONSES_STREAM, sequence) for sequence in responses.values())
         for each in copies:
             await self._erase_matching(*each)
-        # A task that no worker has taken holds prompts, and its subject does not name its deliberation.
-        await self._erase_matching(TASKS_STREAM, ">", of=(tenant, deliberation_id))
+        # A task that no worker has taken holds prompts.
+        await self._erase_matching(TASKS_STREAM, task_subject("*", tenant, deliberation_id))
         if subjects:
             accepted = (record.sequence for record in found.records if record.tokens[-1] == "accepted")
             async for batch in self._reads.batches(f"{subject}.>", next(accepted, 1) - 1, PAGE_RECORDS):
@@ -67,11 +73,8 @@ class Erasure:
         for sequence in (marked_at + 1, marked_at):
             await self.erase(ANNOUNCEMENTS_STREAM, sequence)
 
-    async def _erase_matching(self, stream: str, subject: str, of: tuple[str, str] | None = None) -> None:
-        """Overwrite the messages on a subject of a stream that allows no direct get.
-
-        With `of`, only the tasks of this tenant and deliberation.
-        """
+    async def _erase_matching(self, stream: str, subject: str) -> None:
+        """Overwrite the messages on matching subjects of a stream that allows no direct get."""
         sequence = 0
         while True:
             query = json.dumps({"seq": sequence + 1, "next_by_subj": subject}).encode()
@@ -81,8 +84,7 @@ class Erasure:
                     return
                 raise JournalUnavailable(f"the log refused to read {subject}: {error.get('description')}")
             sequence = reply["message"]["seq"]
-            if of is None or _deliberation_of(base64.b64decode(reply["message"].get("data", ""))) == of:
-                await self.erase(stream, sequence)
+            await self.erase(stream, sequence)
 
     async def erase(self, stream: str, sequence: int) -> None:
         """Remove a message, and overwrite it in the server's files."""
@@ -97,13 +99,6 @@ class Erasure:
         reply = await request(self._client, f"$JS.API.STREAM.PURGE.{stream}", json.dumps({"filter": subject}).encode())
         if error := reply.get("error"):
             raise JournalUnavailable(f"the log refused to remove {subject}: {error.get('description')}")
-
-
-def _deliberation_of(task: bytes) -> tuple[str, str] | None:
-    """The tenant and the deliberation that a stored task names; None for what is no task."""
-    with suppress(ValueError, KeyError, TypeError):
-        found = json.loads(task)
-        return found["tenant"], found["deliberation_id"]
 
 
 async def _gathered(removals: Iterable[Coroutine[Any, Any, None]]) -> None:

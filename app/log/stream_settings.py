@@ -60,6 +60,11 @@ def worker_consumer(role: str) -> str:
     return f"worker-{role}"
 
 
+def task_subject(role: str, tenant: str, deliberation_id: str) -> str:
+    """The subject of a deliberation's tasks for a role; `*` stands for any."""
+    return f"{TASKS}.{role}.{tenant}.{deliberation_id}"
+
+
 def stream_of(pattern: str) -> str:
     """The name of the stream that holds a subject or pattern."""
     return _STREAMS.get(pattern.partition(".")[0], STREAM)

@@ -31,6 +31,7 @@ from app.log.stream_settings import (
     TASKS_STREAM,
     WEBHOOKS_STREAM,
     StreamSettings,
+    task_subject,
     worker_consumer,
 )
 
@@ -61,6 +62,11 @@ def _derived(name: str, filtered: str, age_s: int, replicas: int) -> dict[str, A
     subject = f"{COPIES[name]}.{{{{wildcard(2)}}}}"
     source = {"name": STREAM, "subject_transforms": [{"src": filtered, "dest": subject}]}
     return _stream(name, age_s, replicas, sources=[source])
+
+
+def _assigned(role: str) -> list[str]:
+    """The subjects of a role's tasks: that of an earlier version, whose coordinators may still run, and today's."""
+    return [f"{TASKS}.{role}", task_subject(role, "*", "*")]
 
 
 def declared_streams(settings: StreamSettings) -> list[dict[str, Any]]:
@@ -107,7 +113,7 @@ def declared_streams(settings: StreamSettings) -> list[dict[str, Any]]:
         _stream(ANNOUNCEMENTS_STREAM, 7 * DAY_S, r, subjects=["orchestration.>", "announced.*.*"], allow_atomic=True),
         _stream(RESPONSES_STREAM, 3_600, r, subjects=[f"{RESPONSES}.*.*.*"], allow_direct=True),
         # Prompts on their way to workers: each is removed once its calls are recorded, and at its deadline.
-        _stream(TASKS_STREAM, TIMEOUT_S_MAX, r, subjects=[f"{TASKS}.*"], retention="workqueue", allow_msg_ttl=True),
+        _stream(TASKS_STREAM, TIMEOUT_S_MAX, r, subjects=_assigned("*"), retention="workqueue", allow_msg_ttl=True),
         # Not `context.>`: the server would answer a request on `context.get` itself, as if it were to be stored.
         _stream(CONTEXT_STREAM, 7 * DAY_S, r, subjects=["context.updated"]),
         _derived("AGENT_RESULTS", "deliberations.*.*.call.*.finished", 3_600, r),
@@ -156,7 +162,7 @@ def declared_consumers(settings: StreamSettings) -> list[tuple[str, dict[str, An
         *(
             (
                 TASKS_STREAM,
-                _consumer(worker_consumer(role), settings.ack_wait_s, 100_000, filter_subject=f"{TASKS}.{role}"),
+                _consumer(worker_consumer(role), settings.ack_wait_s, 100_000, filter_subjects=_assigned(role)),
             )
             for role in settings.worker_roles
         ),
@@ -176,10 +182,11 @@ def differences(name: str, declared: dict[str, Any], found: dict[str, Any]) -> l
     return lines
 
 
-# The fields of streams and consumers that an earlier version declared otherwise, as it did.
+# The fields of streams and consumers that an earlier version declared otherwise, as it did; see also `_earlier`.
 EARLIER: dict[str, dict[str, Any]] = {
     ANNOUNCEMENTS_STREAM: {"subjects": ["orchestration.>"], "allow_atomic": None},
     CONTEXT_STREAM: {"subjects": ["context.>"]},
+    TASKS_STREAM: {"subjects": [f"{TASKS}.*"]},
     f"{STREAM}/{ARCHIVE_CONSUMER}": {
         "filter_subject": None,
         "filter_subjects": [
@@ -188,6 +195,12 @@ EARLIER: dict[str, dict[str, Any]] = {
     },
 }
 UPGRADE = " of an earlier version"
+
+
+def _earlier(settings: StreamSettings) -> dict[str, dict[str, Any]]:
+    """EARLIER, and the queue of each role."""
+    queues = {f"{TASKS_STREAM}/{worker_consumer(role)}": f"{TASKS}.{role}" for role in settings.worker_roles}
+    return EARLIER | {name: {"filter_subject": old, "filter_subjects": None} for name, old in queues.items()}
 
 
 async def _find(journal: JetStreamJournal, subject: str) -> dict[str, Any] | None:
@@ -207,6 +220,16 @@ async def _create(journal: JetStreamJournal, subject: str, config: dict[str, Any
         raise StreamsDiffer(f"{subject}: {reply['error'].get('description')}")
 
 
+async def _declare_consumers(
+    journal: JetStreamJournal, settings: StreamSettings, missing: list[str], state: str
+) -> None:
+    """Create or update the consumers that `plan` names with this state: UPGRADE, or "" for those that do not exist."""
+    for stream, declared in declared_consumers(settings):
+        if f"{stream}/{declared['name']}{state}" in missing:
+            body = {"stream_name": stream, "config": declared}
+            await _create(journal, f"CONSUMER.DURABLE.CREATE.{stream}.{declared['name']}", body)
+
+
 async def plan(journal: JetStreamJournal, settings: StreamSettings) -> tuple[list[str], list[str]]:
     """The names of what is missing or of an earlier version, and a line for each difference."""
     compared: list[tuple[str, dict[str, Any], dict[str, Any] | None]] = [
@@ -220,10 +243,11 @@ async def plan(journal: JetStreamJournal, settings: StreamSettings) -> tuple[lis
             (f"{stream}/{declared['name']}", declared, None if stream in absent else await _find(journal, subject))
         )
     missing, different = list[str](), list[str]()
+    earlier_fields = _earlier(settings)
     for name, declared, found in compared:
         if found is None:
             missing.append(name)
-        elif (earlier := EARLIER.get(name)) and not differences("", {**declared, **earlier}, found):
+        elif (earlier := earlier_fields.get(name)) and not differences("", {**declared, **earlier}, found):
             missing.append(f"{name}{UPGRADE}")
         else:
             different += differences(name, declared, found)
@@ -238,16 +262,14 @@ async def apply(journal: JetStreamJournal, settings: StreamSettings) -> list[str
     missing, different = await plan(journal, settings)
     if different:
         raise StreamsDiffer("; ".join(different))
+    # Queues before their streams: a queue does not return to what it has passed over when its filter changes.
+    await _declare_consumers(journal, settings, missing, UPGRADE)
     for declared in declared_streams(settings):
         if declared["name"] in missing:
             await _create(journal, f"STREAM.CREATE.{declared['name']}", declared)
         elif f"{declared['name']}{UPGRADE}" in missing:
             await _create(journal, f"STREAM.UPDATE.{declared['name']}", declared)
-    for stream, declared in declared_consumers(settings):
-        name = f"{stream}/{declared['name']}"
-        if name in missing or f"{name}{UPGRADE}" in missing:
-            body = {"stream_name": stream, "config": declared}
-            await _create(journal, f"CONSUMER.DURABLE.CREATE.{stream}.{declared['name']}", body)
+    await _declare_consumers(journal, settings, missing, "")
     return missing
 
 

@@ -13,7 +13,7 @@ from app.deliberation.calls import Call, StageRequest
 from app.deliberation.errors import FactTooLarge, JournalUnavailable
 from app.deliberation.ports import Agents, AgentsLost
 from app.log.journal import JetStreamJournal
-from app.log.stream_settings import TASKS
+from app.log.stream_settings import task_subject
 
 # Room for subject and headers within the server's bound of a message.
 HEAD_BYTES_MAX = 4_096
@@ -35,7 +35,7 @@ class WorkerAgents:
         try:
             bytes_max = self._journal.client.max_payload - HEAD_BYTES_MAX
             for name, data in tasks_of(request, bytes_max):
-                await self._assign(f"{request.tenant}.{request.deliberation_id}.{name}", request.deadline_at, data)
+                await self._assign(request, name, data)
             await lost.wait()
         except JournalUnavailable as error:
             raise AgentsLost(str(error)) from error
@@ -43,10 +43,11 @@ class WorkerAgents:
             forget()
         raise AgentsLost("the connection to the log was lost")
 
-    async def _assign(self, task_id: str, deadline_at: datetime, data: bytes) -> None:
-        subject = f"{TASKS}.{self._role}"
-        left_s = max(1, ceil((deadline_at - datetime.now(UTC)).total_seconds()))
-        headers = {"Nats-Msg-Id": f"{task_id}.{self._role}", "Nats-TTL": f"{left_s}s"}
+    async def _assign(self, request: StageRequest, name: str, data: bytes) -> None:
+        subject = task_subject(self._role, request.tenant, request.deliberation_id)
+        task_id = f"{request.tenant}.{request.deliberation_id}.{name}.{self._role}"
+        left_s = max(1, ceil((request.deadline_at - datetime.now(UTC)).total_seconds()))
+        headers = {"Nats-Msg-Id": task_id, "Nats-TTL": f"{left_s}s"}
         headers |= self._journal.seal.headers(subject, data)
         if error := (await self._journal.request(subject, data, headers)).get("error"):
             raise AgentsLost(f"the log refused a task on {subject}: {error.get('description')}")

@@ -11,6 +11,7 @@ import nats.errors
 from nats.aio.msg import Msg
 
 from app.log.journal import JetStreamJournal
+from app.log.stream_settings import TASKS
 from tests.crash.points import Process, nothing
 from tests.crash.server import ACK, Fate, InMemoryServer, Interest
 
@@ -29,6 +30,8 @@ def kind(subject: str) -> str:
         return "ack"
     if subject.startswith("$JS.API."):
         return ".".join(tokens[2:5])
+    if subject.startswith(TASKS):
+        return ".".join(tokens[:4])
     return (
         ".".join(tokens[:1] + tokens[3:]) if tokens[0] == "deliberations" else subject.partition("_INBOX")[0] or "inbox"
     )

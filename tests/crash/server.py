@@ -15,14 +15,25 @@ from typing import Any, Literal, Protocol
 from nats.aio.msg import Msg
 
 from app.deliberation.calls import StageRequest
-from app.log.stream_settings import CONSUMER, STREAM, TASKS, TASKS_STREAM, StreamSettings, worker_consumer
+from app.log.stream_settings import (
+    CONSUMER,
+    STREAM,
+    TASKS,
+    TASKS_STREAM,
+    StreamSettings,
+    task_subject,
+    worker_consumer,
+)
 from app.testing import subject_matches
 from tests.crash.consumer import Consumer, Pull
 from tests.crash.stream import Headers, Stored, Stream
 
 STREAMS = {"agent.response": "AGENT_RESPONSES", TASKS: TASKS_STREAM, "deliberations": STREAM, "keys": "KEYS"}
 # The consumers with the stream and the subjects of each: coordinators, and the workers of the only role.
-QUEUES = {CONSUMER: (STREAM, "deliberations.*.*.accepted"), worker_consumer("DEV"): (TASKS_STREAM, f"{TASKS}.DEV")}
+QUEUES = {
+    CONSUMER: (STREAM, "deliberations.*.*.accepted"),
+    worker_consumer("DEV"): (TASKS_STREAM, task_subject("DEV", "*", "*")),
+}
 API = "$JS.API."
 NEXT = f"{API}CONSUMER.MSG.NEXT."
 DIRECT_GET = f"{API}DIRECT.GET."

@@ -8,6 +8,9 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
+from nats.aio.msg import Msg
+
 from app.admission.spends import spend_subject
 from app.api.schemas import dump
 from app.deliberation.facts import CallDelta
@@ -23,6 +26,7 @@ from tests.integration.agent.test_agent_replica import request as stage_request
 from tests.integration.coordinator.test_coordinator import Replica, Role, waiting
 from tests.integration.planning.conftest import announce, plan_event, taking, until_taken
 from tests.integration.routes.test_gateway_log import gateway_on
+from tests.story import Story
 
 # In the task, in each answer and in the story: what a search of the streams looks for.
 TASK, ANSWER, STORY = "canary-of-the-task", "blue", "canary-of-the-story"
@@ -57,15 +61,24 @@ async def until_copied(journal: JetStreamJournal, copies: dict[str, int]) -> Non
             await asyncio.sleep(0.02)
 
 
-async def queue_task(journal: JetStreamJournal, deliberation_id: str, tenant: str = "default") -> None:
-    """Queue a task that no worker takes, with the deliberation's task in its prompt."""
+async def queued(journal: JetStreamJournal) -> int:
+    """How many tasks wait."""
+    return (await journal.request(f"$JS.API.STREAM.INFO.{TASKS_STREAM}"))["state"]["messages"]
+
+
+async def queue_tasks(journal: JetStreamJournal, *deliberation_ids: str, tenant: str = "default") -> None:
+    """Queue a task of each deliberation that no worker takes, with the deliberation's task in its prompt."""
     message = call(1).messages[0].model_copy(update={"content": TASK})
-    asked = stage_request((call(1).model_copy(update={"messages": (message,)}),), deliberation_id=deliberation_id)
-    before = len(await stored(journal, TASKS_STREAM))
-    running = asyncio.create_task(WorkerAgents(journal, "DEV").run(asked.model_copy(update={"tenant": tenant})))
-    await until_copied(journal, {TASKS_STREAM: before + 1})
-    running.cancel()
-    await asyncio.wait({running})
+    calls = (call(1).model_copy(update={"messages": (message,)}),)
+    asked = [stage_request(calls, deliberation_id=id).model_copy(update={"tenant": tenant}) for id in deliberation_ids]
+    expected = await queued(journal) + len(asked)
+    running = [asyncio.create_task(WorkerAgents(journal, "DEV").run(each)) for each in asked]
+    async with asyncio.timeout(20):
+        while await queued(journal) < expected:
+            await asyncio.sleep(0.02)
+    for each in running:
+        each.cancel()
+    await asyncio.wait(running)
 
 
 async def test_delete_empties_what_the_architecture_says(own_nats_server: NatsServer) -> None:
@@ -97,7 +110,7 @@ async def test_delete_empties_what_the_architecture_says(own_nats_server: NatsSe
     await journal.write(spend_subject(date(2026, 1, 1), "default", id), b'{"amount": 0.5, "currency": "USD"}')
     updated = ContextUpdated(tenant="default", story_id=STORY, task_id=id, version_hash="9f2c")
     await journal.publish("context.updated", dump(updated), "u1")
-    await queue_task(journal, id)
+    await queue_tasks(journal, id)
     outcomes = sum(subject.endswith(".finished") for subject, _ in await stored(journal, "DELIBERATIONS"))
     await until_copied(
         journal, {"AGENT_RESULTS": outcomes, "VLLM_STREAMING": 1, "AGENT_RESPONSES": outcomes, "ORCHESTRATOR_EVENTS": 2}
@@ -129,15 +142,42 @@ async def test_delete_empties_what_the_architecture_says(own_nats_server: NatsSe
 async def test_a_removal_erases_its_untaken_tasks_alone_and_overwrites_them(own_nats_server: NatsServer) -> None:
     journal = await JetStreamJournal.connect(own_nats_server.url, name="tests")
     await apply(journal, StreamSettings(worker_roles=("DEV",)))
-    await queue_task(journal, "d1")
-    await queue_task(journal, "d2")
-    await queue_task(journal, "d1", tenant="another")
+    await queue_tasks(journal, "d1", "d2")
+    await queue_tasks(journal, "d1", tenant="another")
     await journal.purge("default", "d1")
     left = [json.loads(payload) for _, payload in await stored(journal, TASKS_STREAM)]
-    assert [(each["tenant"], each["deliberation_id"]) for each in left] == [("default", "d2"), ("another", "d1")]
+    assert {(each["tenant"], each["deliberation_id"]) for each in left} == {("default", "d2"), ("another", "d1")}
     await journal.purge("default", "d2")
     await journal.purge("another", "d1")
     await journal.close()
     own_nats_server.kill()
     files = [file for file in own_nats_server.store.rglob("*") if file.is_file()]
     assert files and not [file for file in files if TASK.encode() in file.read_bytes()]
+
+
+@pytest.mark.parametrize("others", [0, 200])
+async def test_a_delete_reads_its_own_tasks_however_many_wait(own_nats_server: NatsServer, others: int) -> None:
+    journal = await JetStreamJournal.connect(own_nats_server.url, name="tests")
+    await apply(journal, StreamSettings(worker_roles=("DEV",)))
+    story = Story("0" * 26)
+    for fact in (story.accepted(), story.completed()):
+        await journal.append("default", fact)
+    # The own task stands among the others, so that a read from either end of the stream would pass some of them.
+    await queue_tasks(journal, *(f"before{number}" for number in range(others // 2)), story.id)
+    if others:
+        await queue_tasks(journal, *(f"after{number}" for number in range(others // 2)))
+
+    asked = list[dict[str, object]]()
+
+    async def note(message: Msg) -> None:
+        asked.append(json.loads(message.data))
+
+    await journal.client.subscribe(f"$JS.API.STREAM.MSG.GET.{TASKS_STREAM}", cb=note)
+    async with gateway_on(own_nats_server) as (_, client):
+        assert (await client.delete(f"/deliberations/{story.id}")).status_code == 204
+    await journal.client.flush()
+    assert len(asked) == 2, "one read finds the task, and one that there is no other"
+    left = {subject for subject, _ in await stored(journal, TASKS_STREAM)}
+    assert len(left) == await queued(journal) == others
+    assert f"agent.task.assigned.DEV.default.{story.id}" not in left
+    await journal.close()
