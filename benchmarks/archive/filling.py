@@ -135,17 +135,18 @@ async def archive(journal: JetStreamJournal, store: Store, all_told: Iterable[To
 
 
 async def multiply(database: Database, copies: int) -> None:
-    """Copy each row so many times into an earlier log, with places and times before those of the row.
+    """Copy each row of `answers` so many times into an earlier log, with places and times before those of the row.
 
-    The archive has met EARLIER before the log that the rows come from.
+    The archive has met EARLIER, and the logs of all other rows, before the log that these come from.
     """
     row = deliberations.c
+    own = row.tenant == "default"
     async with database.begin() as connection:
-        count = (await connection.execute(select(func.count()).select_from(deliberations))).scalar_one()
+        count = (await connection.execute(select(func.count()).where(own))).scalar_one()
         found = select(
             func.min(row.accepted), func.max(row.version), func.min(row.created_us), func.max(row.created_us)
         )
-        first, last, oldest, newest = (await connection.execute(found)).one()
+        first, last, oldest, newest = (await connection.execute(found.where(own))).one()
     for number in range(1, copies + 1):
         # The first copies are the newest ones.
         shift = position(1, (copies - number) * (last - first + 1)) - first + 1
@@ -159,13 +160,13 @@ async def multiply(database: Database, copies: int) -> None:
             "log": literal(1),
         }
         columns = [moved.get(each.name, each) for each in row]
-        of_rows = row.accepted >= first, labels.c.accepted >= first, texts.c.rowid >= first
+        of_rows = own & (row.accepted >= first), labels.c.accepted >= first, texts.c.rowid >= first
         chosen = (
             (deliberations, select(*columns)),
             (labels, select(labels.c.label, labels.c.accepted + shift)),
             (texts, select(texts.c.rowid + shift, texts.c.words)),
         )
         async with database.begin() as connection:
-            for (table, copied), own in zip(chosen, of_rows, strict=True):
-                await connection.execute(insert(table).from_select(list(table.c), copied.where(own)))
+            for (table, copied), which in zip(chosen, of_rows, strict=True):
+                await connection.execute(insert(table).from_select(list(table.c), copied.where(which)))
         print(f"multiplied to {count * (number + 1):9,}", flush=True)
