@@ -172,8 +172,8 @@ async def _take_logs(store: Store, header: Header) -> None:
 async def import_archive(store: Store, lines: Iterable[bytes]) -> Counter[str]:
     """Write an export into the archive, and return the numbers of its `deliberations` and `tombstones`.
 
-    A row that is newer stays, so that a repetition changes nothing. Raises InvalidRequest for what is no export, and
-    ArchiveUnavailable; what stands before the fault was imported.
+    A row that is newer stays, so that a repetition changes nothing. Raises InvalidRequest for what is no export,
+    ArchiveUnavailable and ArchiveRefused; what stands before the fault was imported.
     """
     batch, counts = _Batch(store), Counter[str]()
     header: Header | None = None

@@ -1,4 +1,7 @@
-"""The archive's database: SQLite in one file, or PostgreSQL. Every error of the driver becomes ArchiveUnavailable."""
+"""The archive's database: SQLite in one file, or PostgreSQL.
+
+An error of the driver becomes ArchiveRefused where it is about a value, else ArchiveUnavailable.
+"""
 
 import asyncio
 import re
@@ -12,11 +15,11 @@ from urllib.parse import urlencode
 import aiosqlite
 from sqlalchemy import Connection, Table, event, inspect, make_url, text
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from app.archive.database.tables import REVISION, metadata
-from app.deliberation.errors import ArchiveUnavailable, InvalidRequest
+from app.deliberation.errors import ArchiveRefused, ArchiveUnavailable, InvalidRequest
 
 DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg"}
 BUSY_S = 5.0
@@ -24,9 +27,12 @@ STATEMENT_S = 60.0
 CONNECTIONS_MAX = 8
 _VERSIONS = "alembic_version"
 START = "Start the database, or correct DATABASE_URL."
+REFUSED = "It would refuse it again: report this error."
 MIGRATE = "Run `deliberate archive migrate` with the same DATABASE_URL."
 _SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 _SSL_FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
+# Classes of SQLSTATE: a value cannot be stored, breaks a constraint, or exceeds a limit of PostgreSQL.
+_OF_VALUES = ("22", "23", "54")
 # asyncpg takes these from a URL as libpq does.
 _OF_LIBPQ = {"sslmode", *_SSL_FILES, "sslpassword", "application_name", "options", "passfile", "target_session_attrs"}
 # SQLAlchemy takes these from its URL.
@@ -153,11 +159,16 @@ class Database:
 
     @asynccontextmanager
     async def begin(self) -> AsyncGenerator[AsyncConnection]:
-        """A transaction, committed at the end of the body; raises ArchiveUnavailable."""
+        """A transaction, committed at the end of the body; raises ArchiveUnavailable and ArchiveRefused."""
         try:
             async with self._engine.begin() as connection:
                 yield connection
+        except (OverflowError, UnicodeEncodeError) as exc:
+            # sqlite3's own, for an integer beyond 64 bits and a lone surrogate. Its `repr` would quote the text.
+            raise ArchiveRefused(f"The archive {self.server} refuses a value: {exc}. {REFUSED}") from exc
         except (SQLAlchemyError, OSError, TimeoutError) as exc:
+            if _is_about_a_value(exc):
+                raise ArchiveRefused(f"The archive {self.server} refuses a value: {cause(exc)}. {REFUSED}") from exc
             raise ArchiveUnavailable(f"The archive {self.server} does not answer: {cause(exc)}. {START}") from exc
 
     async def empty_write_ahead_log(self) -> None:
@@ -197,6 +208,21 @@ def schema_fault(connection: Connection) -> str | None:
     if re.fullmatch(r"[0-9]{4}", found) is None:
         return "holds tables of another program. Name another database by DATABASE_URL."
     return f"{has} {MIGRATE}" if found < REVISION else f"{has} A newer program made them: update this one."
+
+
+def _is_about_a_value(exc: Exception) -> bool:
+    """Whether the database answers and would refuse the same statement again, for one of its values."""
+    match exc:
+        case DataError() | IntegrityError():
+            return True
+        case DBAPIError(statement=str()):
+            # Without a statement it is a fault of the connection, such as a wrong option in the URL.
+            return str(getattr(exc.orig, "sqlstate", None)).startswith(_OF_VALUES)
+        case StatementError(orig=ValueError() | TypeError() | OverflowError()):
+            # SQLAlchemy converts values for the driver.
+            return True
+        case _:
+            return False
 
 
 def cause(exc: BaseException) -> str:

@@ -18,7 +18,7 @@ from app.cli.admin.archive import DATABASE_REMEDY, ArchiveDirectoryOption, Datab
 from app.cli.exits import CommandError, Exit, cause, run
 from app.cli.options import checked_tenant
 from app.cli.render.prose import counted
-from app.deliberation.errors import ArchiveUnavailable, InvalidRequest
+from app.deliberation.errors import ArchiveRefused, ArchiveUnavailable, InvalidRequest
 
 if TYPE_CHECKING:
     from app.archive.database.store import RowFilter, Store
@@ -56,6 +56,8 @@ async def _opened(url: str) -> AsyncGenerator["Store"]:
         yield Store(database)
     except ArchiveUnavailable as exc:
         raise CommandError(Exit.UNREACHABLE, exc.code, str(exc), remedy=DATABASE_REMEDY) from exc
+    except ArchiveRefused as exc:
+        raise CommandError(Exit.FAILED, exc.code, str(exc)) from exc
     finally:
         await database.close()
 

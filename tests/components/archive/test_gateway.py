@@ -11,7 +11,7 @@ import pytest
 from app.archive.database.connection import Database
 from app.archive.database.migrate import migrate
 from app.archive.database.rows import Written
-from app.archive.database.store import RowFilter, Store
+from app.archive.database.store import Archived, RowFilter, Store
 from app.archive.transfer import export_archive, import_archive
 from app.catalog.projection import state_of
 from app.lifecycle.specify import deliberation_id
@@ -157,6 +157,21 @@ async def test_without_its_database_only_what_left_the_log_is_missing(tmp_path: 
 
     assert kept.status_code == 200 and accepted.status_code == 202
     assert left.status_code == 503 and left.json()["type"].endswith("archive_unavailable")
+
+
+async def test_a_value_that_the_database_refuses_is_answered_as_a_defect(
+    gateway: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Store.read
+
+    async def of_a_surrogate(store: Store, tenant: str, _: str) -> Archived | None:
+        return await read(store, tenant, "\ud800")
+
+    monkeypatch.setattr(Store, "read", of_a_surrogate)
+    answered = await gateway.client.get("/deliberations/nothing-of-this-name")
+
+    assert answered.status_code == 500 and answered.headers["content-type"] == "application/problem+json"
+    assert answered.json()["code"] == "internal_error" and "surrogate" not in answered.text
 
 
 async def test_each_tenant_is_told_its_own_retention(database_url: str) -> None:

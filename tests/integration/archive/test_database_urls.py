@@ -53,10 +53,20 @@ async def test_a_server_without_tls_answers_whoever_does_not_require_it(plain: s
     assert await answer(f"{plain}?{query}", ENCRYPTED) is False
 
 
-@pytest.mark.parametrize("query", ["sslmode=require", "sslmode=verify-full", "ssl=require"])
-async def test_a_server_without_tls_is_an_error_where_tls_is_required(plain: str, query: str) -> None:
+@pytest.mark.parametrize(
+    ("query", "complaint"),
+    [
+        ("sslmode=require", "rejected SSL upgrade"),
+        ("ssl=require", "rejected SSL upgrade"),
+        ("sslmode=verify-full", "rejected SSL upgrade|root certificate file"),
+        ("options=-c%20work_mem%3Dmuch", "invalid value for parameter"),
+    ],
+)
+async def test_what_the_server_does_not_grant_is_an_error_with_its_cause(
+    plain: str, query: str, complaint: str
+) -> None:
     async with opened(f"{plain}?{query}") as database:
-        with pytest.raises(ArchiveUnavailable, match=r"rejected SSL upgrade|root certificate file"):
+        with pytest.raises(ArchiveUnavailable, match=complaint):
             await database.check()
 
 
