@@ -5,7 +5,7 @@ tombstone of a deleted one. The last line counts them. Facts keep their sequence
 """
 
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -169,7 +169,7 @@ async def _take_logs(store: Store, header: Header) -> None:
         await store.log_number(epoch)
 
 
-async def import_archive(store: Store, lines: Iterable[bytes]) -> Counter[str]:
+async def import_archive(store: Store, lines: AsyncIterable[bytes]) -> Counter[str]:
     """Write an export into the archive, and return the numbers of its `deliberations` and `tombstones`.
 
     A row that is newer stays, so that a repetition changes nothing. Raises InvalidRequest for what is no export,
@@ -178,7 +178,9 @@ async def import_archive(store: Store, lines: Iterable[bytes]) -> Counter[str]:
     batch, counts = _Batch(store), Counter[str]()
     header: Header | None = None
     footer: Footer | None = None
-    for number, line in enumerate(lines, 1):
+    number = 0
+    async for line in lines:
+        number += 1
         found = _read(number, line)
         if isinstance(found, Header) != (number == 1) or footer is not None:
             raise InvalidRequest(f"Line {number} is out of place. {AGAIN}")

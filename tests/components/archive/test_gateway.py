@@ -233,8 +233,7 @@ async def test_a_gateway_over_an_import_answers_as_the_one_over_the_export(
     imported_url = f"sqlite:///{tmp_path / 'imported.db'}"
     await migrate(imported_url)
     source, target = await Database.connect(database_url), await Database.connect(imported_url)
-    lines = [line async for line in export_archive(Store(source), RowFilter(), Counter())]
-    await import_archive(Store(target), lines)
+    await import_archive(Store(target), export_archive(Store(source), RowFilter(), Counter()))
     await source.close()
     await target.close()
 
