@@ -7,7 +7,8 @@ tombstone of a deleted one. The last line counts them. Facts keep their sequence
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from datetime import datetime
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json, to_json
@@ -169,8 +170,15 @@ async def _take_logs(store: Store, header: Header) -> None:
         await store.log_number(epoch)
 
 
-async def import_archive(store: Store, lines: AsyncIterable[bytes]) -> Counter[str]:
-    """Write an export into the archive, and return the numbers of its `deliberations` and `tombstones`.
+class Imported(NamedTuple):
+    """The numbers of `deliberations` and `tombstones`, and the time of the oldest acceptance."""
+
+    counts: Counter[str]
+    oldest: datetime | None
+
+
+async def import_archive(store: Store, lines: AsyncIterable[bytes]) -> Imported:
+    """Write an export into the archive.
 
     A row that is newer stays, so that a repetition changes nothing. Raises InvalidRequest for what is no export,
     ArchiveUnavailable and ArchiveRefused; what stands before the fault was imported.
@@ -178,6 +186,7 @@ async def import_archive(store: Store, lines: AsyncIterable[bytes]) -> Counter[s
     batch, counts = _Batch(store), Counter[str]()
     header: Header | None = None
     footer: Footer | None = None
+    oldest: datetime | None = None
     number = 0
     async for line in lines:
         number += 1
@@ -191,7 +200,9 @@ async def import_archive(store: Store, lines: AsyncIterable[bytes]) -> Counter[s
             case ExportedDeliberation():
                 if header is None or found.log not in header.logs:
                     raise InvalidRequest(f"Line {number} names a log that the first line lacks. {AGAIN}")
-                batch.add(number, found.log, _written(number, found), len(line))
+                written = _written(number, found)
+                batch.add(number, found.log, written, len(line))
+                oldest = min(oldest or written.at, written.at)
                 counts["deliberations"] += 1
             case ExportedTombstone():
                 batch.add(number, "", Written(found.tenant, found.id, at=found.deleted_at), len(line))
@@ -203,4 +214,4 @@ async def import_archive(store: Store, lines: AsyncIterable[bytes]) -> Counter[s
     await batch.write()
     if footer is None or counts != Counter(footer.model_dump()):
         raise InvalidRequest(f"The export is not complete: its last line is missing or counts others. {AGAIN}")
-    return counts
+    return Imported(counts, oldest)

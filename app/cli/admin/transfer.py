@@ -11,7 +11,7 @@ import tempfile
 from collections import Counter
 from collections.abc import AsyncGenerator, Generator
 from contextlib import AbstractContextManager, aclosing, asynccontextmanager, contextmanager, nullcontext, suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from io import BufferedReader, UnsupportedOperation
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
@@ -141,6 +141,19 @@ def _report(done: str, counts: Counter[str], *, as_table: bool = False) -> None:
     print(f"{done} {deliberations}{tombstones}", file=sys.stderr)
 
 
+def _report_oldest(accepted_at: datetime | None) -> None:
+    """Say on stderr what keeps the oldest deliberation, if it is past the default retention."""
+    from app.settings import ARCHIVE_RETENTION_S
+
+    retention = timedelta(seconds=ARCHIVE_RETENTION_S)
+    if accepted_at is not None and accepted_at < datetime.now(UTC) - retention:
+        print(
+            f"the oldest was accepted at {accepted_at.isoformat(timespec='seconds')} → set ARCHIVE_RETENTION or "
+            f"ARCHIVE_RETENTIONS to keep what is older than {retention.days} days",
+            file=sys.stderr,
+        )
+
+
 def _check_format(file: Path) -> None:
     """Raise CommandError when this environment cannot write such a file."""
     from app.archive.parquet import check_pyarrow
@@ -223,11 +236,12 @@ def import_command(
         async with _opened(archive_url(database_url, data_dir)) as store:
             try:
                 async with aclosing(_lines(file)) as lines:
-                    counts = await import_archive(store, lines)
+                    imported = await import_archive(store, lines)
             except InvalidRequest as exc:
                 remedy = "what stands before that line was imported; a repetition changes nothing"
                 raise CommandError(Exit.FAILED, "invalid_export", str(exc), remedy=remedy) from exc
-        _report("imported", counts)
+        _report("imported", imported.counts)
+        _report_oldest(imported.oldest)
         return Exit.SUCCESS
 
     run(work, as_json=False)

@@ -44,7 +44,7 @@ async def imported(store: Store, lines: Sequence[bytes]) -> Counter[str]:
         for line in lines:
             yield line
 
-    return await import_archive(store, one_by_one())
+    return (await import_archive(store, one_by_one())).counts
 
 
 async def rows_of(store: Store) -> list[ArchivedRow]:

@@ -8,6 +8,7 @@ import signal
 import sys
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncGenerator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,15 @@ from typer.testing import CliRunner, Result
 
 from app.archive.database.connection import Database
 from app.archive.database.migrate import migrate
+from app.archive.database.rows import Written
 from app.archive.database.store import ArchivedRow, RowFilter, Store
+from app.catalog.projection import state_of
 from app.cli import cli
 from app.cli.stack.layout import StackOptions, plan_stack
 from app.deliberation.errors import ArchiveUnavailable
-from tests.story import NOW
+from app.deliberation.facts import encode, prefix, suffix
+from app.deliberation.ports import Record
+from tests.story import NOW, Story
 
 
 async def archive_in(directory: Path) -> str:
@@ -167,6 +172,38 @@ async def test_an_import_that_waits_for_a_line_can_be_interrupted(tmp_path: Path
         await database.close()
 
     assert code == 130 and said == b""
+
+
+def _accepted(tenant: str, at: datetime) -> Written:
+    story = Story(tenant)
+    facts = [story.accepted().model_copy(update={"ts": at}), story.opened(), story.completed()]
+    stem = prefix(tenant, story.id)
+    records = [Record(f"{stem}.{suffix(fact)}", place, encode(fact)) for place, fact in enumerate(facts, 1)]
+    return Written(tenant, story.id, at, state_of(records), records)
+
+
+@pytest.fixture
+async def oldest(tmp_path: Path) -> datetime:
+    """When the deliberation of the tenant `old` was accepted: more than the retention ago, unlike that of `new`."""
+    database, day = Database(await archive_in(tmp_path)), timedelta(days=1)
+    now = datetime.now(UTC)
+    await Store(database).write("0a1b2c3d", [_accepted("old", now - 91 * day), _accepted("new", now - 89 * day)])
+    await database.close()
+    return now - 91 * day
+
+
+def test_an_import_says_that_the_oldest_is_past_the_retention(oldest: datetime, tmp_path: Path) -> None:
+    hints = list[list[str]]()
+    for tenant in ("old", "new"):
+        target = f"sqlite:///{tmp_path / tenant}.db"
+        ran("archive", "migrate", "--database-url", target)
+        ran("export", tmp_path / tenant, "--data-dir", tmp_path, "--tenant", tenant)
+        said = ran("import", tmp_path / tenant, "--database-url", target).stderr.splitlines()
+        assert said[0] == "imported 1 deliberation and 0 tombstones"
+        hints.append(said[1:])
+
+    assert len(hints[0]) == 1 and hints[1] == []
+    assert oldest.isoformat(timespec="seconds") in hints[0][0] and "ARCHIVE_RETENTIONS" in hints[0][0]
 
 
 def test_every_command_finds_the_archive_of_the_stack_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
