@@ -14,9 +14,10 @@ import structlog
 
 from app.admission.backlog import Key
 from app.archive.database.store import Store
+from app.archive.database.writing import Rows
 from app.archive.projection import Projected, project
 from app.archive.row_process import RowProcess
-from app.deliberation.errors import ArchiveUnavailable, InvalidToken, JournalUnavailable
+from app.deliberation.errors import ArchiveRefused, ArchiveUnavailable, InvalidToken, JournalUnavailable
 from app.deliberation.ports import Record
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import ARCHIVE_CONSUMER
@@ -76,8 +77,8 @@ class Projector:
     Batches are written in order, so that an item that an earlier one covers is only acknowledged, after its write.
 
     `counts` counts deliberations by what was done: `written`, `deleted`, `expired`, and `skipped` for facts that are
-    damaged or have left the log. `failure` says what the projector waits for, empty while it works. `retentions_s`
-    are those of tenants for which `retention_s` does not hold.
+    damaged, refused by the database, or have left the log. `failure` says what the projector waits for, empty while it
+    works. `retentions_s` are those of tenants for which `retention_s` does not hold.
     """
 
     def __init__(
@@ -162,9 +163,8 @@ class Projector:
     async def _write_batches(self) -> None:
         while True:
             batch = await self._made.get()
-            rows = [each.rows for each in batch.projected if each.rows is not None]
-            if rows:
-                await self._until_answered(partial(self._store.put, rows))
+            made = [each.rows for each in batch.projected if each.rows is not None]
+            rows = await self._put(made) if made else made
             deleted = sum(each.words is None for each in rows)
             self.counts["written"] += len(rows) - deleted
             self.counts["deleted"] += deleted
@@ -184,8 +184,20 @@ class Projector:
                 else:
                     await self._queue.ack(item)
 
+    async def _put(self, rows: Sequence[Rows]) -> Sequence[Rows]:
+        """Write rows together, or one by one when the database refuses a value of them; returns what it took."""
+        try:
+            await self._until_answered(partial(self._store.put, rows))
+        except ArchiveRefused as exc:
+            if len(rows) > 1:
+                return [taken for each in rows for taken in await self._put([each])]
+            self.failure = ""
+            log.error("archive_skipped", deliberation_id=rows[0].key[1], error=str(exc))
+            return []
+        return rows
+
     async def _until_answered(self, ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
-        """What `ask` returns once the log and the database answer."""
+        """What `ask` returns once the log and the database answer; raises ArchiveRefused."""
         while True:
             try:
                 answer = await ask()
@@ -274,7 +286,7 @@ class Projector:
         """Remove what is past its retention, some rows at a time; then overwrite what was removed or deleted."""
         erased_at, expired = datetime.now(UTC) - self._retention, 0
         while True:
-            with suppress(ArchiveUnavailable):
+            with suppress(ArchiveUnavailable, ArchiveRefused):
                 now = datetime.now(UTC)
                 before = {tenant: now - each for tenant, each in self._retentions.items()}
                 while removed := await self._store.expire(now - self._retention, before):

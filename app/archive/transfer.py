@@ -5,9 +5,10 @@ tombstone of a deleted one. The last line counts them. Facts keep their sequence
 """
 
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from datetime import datetime
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json, to_json
@@ -169,16 +170,26 @@ async def _take_logs(store: Store, header: Header) -> None:
         await store.log_number(epoch)
 
 
-async def import_archive(store: Store, lines: Iterable[bytes]) -> Counter[str]:
-    """Write an export into the archive, and return the numbers of its `deliberations` and `tombstones`.
+class Imported(NamedTuple):
+    """The numbers of `deliberations` and `tombstones`, and the time of the oldest acceptance."""
 
-    A row that is newer stays, so that a repetition changes nothing. Raises InvalidRequest for what is no export, and
-    ArchiveUnavailable; what stands before the fault was imported.
+    counts: Counter[str]
+    oldest: datetime | None
+
+
+async def import_archive(store: Store, lines: AsyncIterable[bytes]) -> Imported:
+    """Write an export into the archive.
+
+    A row that is newer stays, so that a repetition changes nothing. Raises InvalidRequest for what is no export,
+    ArchiveUnavailable and ArchiveRefused; what stands before the fault was imported.
     """
     batch, counts = _Batch(store), Counter[str]()
     header: Header | None = None
     footer: Footer | None = None
-    for number, line in enumerate(lines, 1):
+    oldest: datetime | None = None
+    number = 0
+    async for line in lines:
+        number += 1
         found = _read(number, line)
         if isinstance(found, Header) != (number == 1) or footer is not None:
             raise InvalidRequest(f"Line {number} is out of place. {AGAIN}")
@@ -189,7 +200,9 @@ async def import_archive(store: Store, lines: Iterable[bytes]) -> Counter[str]:
             case ExportedDeliberation():
                 if header is None or found.log not in header.logs:
                     raise InvalidRequest(f"Line {number} names a log that the first line lacks. {AGAIN}")
-                batch.add(number, found.log, _written(number, found), len(line))
+                written = _written(number, found)
+                batch.add(number, found.log, written, len(line))
+                oldest = min(oldest or written.at, written.at)
                 counts["deliberations"] += 1
             case ExportedTombstone():
                 batch.add(number, "", Written(found.tenant, found.id, at=found.deleted_at), len(line))
@@ -201,4 +214,4 @@ async def import_archive(store: Store, lines: Iterable[bytes]) -> Counter[str]:
     await batch.write()
     if footer is None or counts != Counter(footer.model_dump()):
         raise InvalidRequest(f"The export is not complete: its last line is missing or counts others. {AGAIN}")
-    return counts
+    return Imported(counts, oldest)

@@ -11,6 +11,7 @@ DeliberationError
 ├── QueueFull                 admission refused: too much accepted and unfinished work
 ├── JournalUnavailable        the log cannot be reached, or did not acknowledge in time
 ├── ArchiveUnavailable        the archive's database cannot be reached, or lacks its tables
+├── ArchiveRefused            the archive's database refuses a value, and would refuse it again
 ├── FactTooLarge              a fact exceeds what the log stores in one piece
 ├── StreamsDiffer             the declared streams are missing or not as declared
 ├── UnexpectedFact            a fact that the state does not allow: the log is damaged or foreign
@@ -159,6 +160,12 @@ class ArchiveUnavailable(DeliberationError):
 
     code = "archive_unavailable"
     retryable = True
+
+
+class ArchiveRefused(DeliberationError):
+    """The archive's database answers, and refuses a value of the statement."""
+
+    code = "archive_refused"
 
 
 class FactTooLarge(DeliberationError):

@@ -173,7 +173,7 @@ def _of_projectors(projectors: Sequence[ProjectorStatus]) -> Iterator[Metric]:
     yield GaugeMetricFamily("archive_projectors", "Projectors that answered", value=len(projectors))
     copied = CounterMetricFamily(
         "archive_deliberations",
-        "By what was done: `written`, `deleted`, `expired`; `skipped` ones were damaged or had left the log",
+        "By what was done: `written`, `deleted`, `expired`; `skipped`: damaged, refused by the database, or lost",
         labels=["projector", "outcome"],
     )
     for projector in projectors:

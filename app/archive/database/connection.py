@@ -1,20 +1,25 @@
-"""The archive's database: SQLite in one file, or PostgreSQL. Every error of the driver becomes ArchiveUnavailable."""
+"""The archive's database: SQLite in one file, or PostgreSQL.
+
+An error of the driver becomes ArchiveRefused where it is about a value, else ArchiveUnavailable.
+"""
 
 import asyncio
 import re
 import sqlite3
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any, Self
+from urllib.parse import urlencode
 
 import aiosqlite
 from sqlalchemy import Connection, Table, event, inspect, make_url, text
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from app.archive.database.tables import REVISION, metadata
-from app.deliberation.errors import ArchiveUnavailable, InvalidRequest
+from app.deliberation.errors import ArchiveRefused, ArchiveUnavailable, InvalidRequest
 
 DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg"}
 BUSY_S = 5.0
@@ -22,7 +27,16 @@ STATEMENT_S = 60.0
 CONNECTIONS_MAX = 8
 _VERSIONS = "alembic_version"
 START = "Start the database, or correct DATABASE_URL."
+REFUSED = "It would refuse it again: report this error."
 MIGRATE = "Run `deliberate archive migrate` with the same DATABASE_URL."
+_SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+_SSL_FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
+# Classes of SQLSTATE: a value cannot be stored, breaks a constraint, or exceeds a limit of PostgreSQL.
+_OF_VALUES = ("22", "23", "54")
+# asyncpg takes these from a URL as libpq does.
+_OF_LIBPQ = {"sslmode", *_SSL_FILES, "sslpassword", "application_name", "options", "passfile", "target_session_attrs"}
+# SQLAlchemy takes these from its URL.
+_OF_SQLALCHEMY = {"host", "port", "prepared_statement_cache_size"}
 
 
 def engine_of(url: str, *, statement_s: float | None = STATEMENT_S) -> AsyncEngine:
@@ -41,6 +55,9 @@ def engine_of(url: str, *, statement_s: float | None = STATEMENT_S) -> AsyncEngi
         raise InvalidRequest(f"DATABASE_URL begins with {given.drivername!r}; use sqlite:///path or postgresql://…")
     given = given.set(drivername=driver)
     if driver == DRIVERS["sqlite"]:
+        if given.query and "uri" not in given.query:
+            remedy = "remove it, or write sqlite:///file:path?key=value&uri=true"
+            raise InvalidRequest(f"DATABASE_URL has {next(iter(given.query))!r}, which a path does not take; {remedy}.")
         arguments = {"timeout": BUSY_S, "factory": _Connection, "async_creator_fn": _open_sqlite}
         engine = create_async_engine(given, connect_args=arguments)
         event.listen(engine.sync_engine, "connect", _prepare_sqlite)
@@ -51,13 +68,42 @@ def engine_of(url: str, *, statement_s: float | None = STATEMENT_S) -> AsyncEngi
     planning = {"plan_cache_mode": "force_custom_plan", "jit": "off", "max_parallel_workers_per_gather": "0"}
     reading = {"effective_io_concurrency": "16"}
     options: dict[str, Any] = {
-        "timeout": BUSY_S,
         "command_timeout": statement_s,
         "server_settings": {**planning, **reading},
+        **_options_of(given.normalized_query),
     }
+    given = given.difference_update_query(given.query.keys() - _OF_SQLALCHEMY)
     return create_async_engine(
         given, pool_size=CONNECTIONS_MAX, max_overflow=0, pool_pre_ping=True, connect_args=options
     )
+
+
+def _options_of(query: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """What asyncpg gets for the options of libpq in a URL; raises InvalidRequest for what it cannot honour."""
+    given = {name: values[-1] for name, values in query.items()}
+    for name in ("connect_timeout", "prepared_statement_cache_size"):
+        if not given.get(name, "0").isdecimal():
+            raise InvalidRequest(f"DATABASE_URL has a {name!r} that is no whole number; write {name}=10.")
+    # Zero is no limit, as for libpq.
+    timeout_s = float(given.pop("connect_timeout", BUSY_S)) or None
+    # asyncpg binds no channel: the other values permit that.
+    if given.pop("channel_binding", "disable") not in ("disable", "prefer"):
+        remedy = "remove it, and let sslmode=verify-full check the server by sslrootcert"
+        raise InvalidRequest(f"DATABASE_URL requires 'channel_binding', which the driver does not have; {remedy}.")
+    # asyncpg's own name.
+    if "ssl" in given:
+        given["sslmode"] = given.pop("ssl")
+    for name in sorted(given.keys() - _OF_LIBPQ - _OF_SQLALCHEMY):
+        takes = ", ".join(sorted(_OF_LIBPQ | {"connect_timeout", "host", "port"}))
+        raise InvalidRequest(f"DATABASE_URL has {name!r}, which is not supported; remove it. It takes {takes}.")
+    if given.get("sslmode", "prefer") not in _SSL_MODES:
+        raise InvalidRequest(f"DATABASE_URL has an unknown 'sslmode'; write one of {', '.join(_SSL_MODES)}.")
+    for name in sorted(given.keys() & set(_SSL_FILES)):
+        if not Path(given[name]).is_file():
+            raise InvalidRequest(f"DATABASE_URL has a {name!r} that is no file; write the path of a PEM file.")
+    read = {name: value for name, value in given.items() if name in _OF_LIBPQ}
+    # The host and the rest come beside this URL.
+    return {"timeout": timeout_s, **({"dsn": f"postgresql://?{urlencode(read)}"} if read else {})}
 
 
 class _Connection(sqlite3.Connection):
@@ -113,11 +159,16 @@ class Database:
 
     @asynccontextmanager
     async def begin(self) -> AsyncGenerator[AsyncConnection]:
-        """A transaction, committed at the end of the body; raises ArchiveUnavailable."""
+        """A transaction, committed at the end of the body; raises ArchiveUnavailable and ArchiveRefused."""
         try:
             async with self._engine.begin() as connection:
                 yield connection
+        except (OverflowError, UnicodeEncodeError) as exc:
+            # sqlite3's own, for an integer beyond 64 bits and a lone surrogate. Its `repr` would quote the text.
+            raise ArchiveRefused(f"The archive {self.server} refuses a value: {exc}. {REFUSED}") from exc
         except (SQLAlchemyError, OSError, TimeoutError) as exc:
+            if _is_about_a_value(exc):
+                raise ArchiveRefused(f"The archive {self.server} refuses a value: {cause(exc)}. {REFUSED}") from exc
             raise ArchiveUnavailable(f"The archive {self.server} does not answer: {cause(exc)}. {START}") from exc
 
     async def empty_write_ahead_log(self) -> None:
@@ -157,6 +208,21 @@ def schema_fault(connection: Connection) -> str | None:
     if re.fullmatch(r"[0-9]{4}", found) is None:
         return "holds tables of another program. Name another database by DATABASE_URL."
     return f"{has} {MIGRATE}" if found < REVISION else f"{has} A newer program made them: update this one."
+
+
+def _is_about_a_value(exc: Exception) -> bool:
+    """Whether the database answers and would refuse the same statement again, for one of its values."""
+    match exc:
+        case DataError() | IntegrityError():
+            return True
+        case DBAPIError(statement=str()):
+            # Without a statement it is a fault of the connection, such as a wrong option in the URL.
+            return str(getattr(exc.orig, "sqlstate", None)).startswith(_OF_VALUES)
+        case StatementError(orig=ValueError() | TypeError() | OverflowError()):
+            # SQLAlchemy converts values for the driver.
+            return True
+        case _:
+            return False
 
 
 def cause(exc: BaseException) -> str:

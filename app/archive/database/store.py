@@ -60,7 +60,7 @@ class RowFilter:
 
 
 class Store:
-    """The deliberations in a database; methods raise ArchiveUnavailable."""
+    """The deliberations in a database; methods raise ArchiveUnavailable, and ArchiveRefused for a value."""
 
     def __init__(self, database: Database) -> None:
         self.dialect = database.dialect

@@ -3,14 +3,18 @@
 They speak to the database itself, so that they work while no stack runs.
 """
 
+import asyncio
+import errno
 import os
 import sys
+import tempfile
 from collections import Counter
-from collections.abc import AsyncGenerator
-from contextlib import AbstractContextManager, aclosing, asynccontextmanager, nullcontext
-from datetime import UTC, datetime
+from collections.abc import AsyncGenerator, Generator
+from contextlib import AbstractContextManager, aclosing, asynccontextmanager, contextmanager, nullcontext, suppress
+from datetime import UTC, datetime, timedelta
+from io import BufferedReader, UnsupportedOperation
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
 
 import typer
 
@@ -18,13 +22,14 @@ from app.cli.admin.archive import DATABASE_REMEDY, ArchiveDirectoryOption, Datab
 from app.cli.exits import CommandError, Exit, cause, run
 from app.cli.options import checked_tenant
 from app.cli.render.prose import counted
-from app.deliberation.errors import ArchiveUnavailable, InvalidRequest
+from app.deliberation.errors import ArchiveRefused, ArchiveUnavailable, InvalidRequest
 
 if TYPE_CHECKING:
     from app.archive.database.store import RowFilter, Store
 
 STANDARD = Path("-")
 PARQUET = ".parquet"
+READ_BYTES = 1_000_000
 
 
 def _checked_time(text: str) -> datetime:
@@ -56,6 +61,8 @@ async def _opened(url: str) -> AsyncGenerator["Store"]:
         yield Store(database)
     except ArchiveUnavailable as exc:
         raise CommandError(Exit.UNREACHABLE, exc.code, str(exc), remedy=DATABASE_REMEDY) from exc
+    except ArchiveRefused as exc:
+        raise CommandError(Exit.FAILED, exc.code, str(exc)) from exc
     finally:
         await database.close()
 
@@ -65,20 +72,66 @@ def _unusable(path: Path, why: OSError) -> CommandError:
     return CommandError(Exit.USAGE, "file_unusable", f"{path} cannot be used: {cause(why)}", remedy=remedy)
 
 
-def _destination(path: Path) -> AbstractContextManager[BinaryIO]:
-    """A new file that its owner alone may read, or the standard output; raises OSError."""
-    if path == STANDARD:
-        return nullcontext(sys.stdout.buffer)
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+def _check_new(path: Path) -> None:
+    if os.path.lexists(path):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
 
 
-def _source(path: Path) -> AbstractContextManager[BinaryIO]:
+@contextmanager
+def _destination(path: Path) -> Generator[BinaryIO]:
+    """A new file that its owner alone may read, or the standard output; raises OSError.
+
+    The file gets its name once the body has written all of it; a failure leaves none.
+    """
     if path == STANDARD:
-        return nullcontext(sys.stdin.buffer)
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    _check_new(path)
+    number, beside = tempfile.mkstemp(prefix=".export-", dir=path.parent)
     try:
-        return path.open("rb")
+        with os.fdopen(number, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        _check_new(path)
+        os.rename(beside, path)
+    finally:
+        Path(beside).unlink(missing_ok=True)
+
+
+def _source(path: Path) -> AbstractContextManager[BufferedReader]:
+    return nullcontext(cast("BufferedReader", sys.stdin.buffer)) if path == STANDARD else path.open("rb")
+
+
+async def _lines(path: Path) -> AsyncGenerator[bytes]:
+    """The lines of a file or of the standard input, without their ends; raises CommandError."""
+    line = bytearray()
+    try:
+        with _source(path) as source:
+            while part := await _read_part(source):
+                *ends, rest = part.split(b"\n")
+                for end in ends:
+                    yield bytes(line + end)
+                    line.clear()
+                line += rest
     except OSError as exc:
         raise _unusable(path, exc) from exc
+    if line:
+        yield bytes(line)
+
+
+async def _read_part(source: BufferedReader) -> bytes:
+    """What is there of a file, empty at its end. The wait for a pipe or a terminal can be cancelled."""
+    loop, readable = asyncio.get_running_loop(), asyncio.Event()
+    # The selector takes no file of a disk, which never waits: PermissionError. A file in memory has no number.
+    with suppress(PermissionError, UnsupportedOperation):
+        loop.add_reader(source.fileno(), readable.set)
+        try:
+            await readable.wait()
+        finally:
+            loop.remove_reader(source.fileno())
+    return source.read1(READ_BYTES)
 
 
 def _report(done: str, counts: Counter[str], *, as_table: bool = False) -> None:
@@ -86,6 +139,19 @@ def _report(done: str, counts: Counter[str], *, as_table: bool = False) -> None:
     deliberations = counted(counts["deliberations"], "deliberation")
     tombstones = "" if as_table else f" and {counted(counts['tombstones'], 'tombstone')}"
     print(f"{done} {deliberations}{tombstones}", file=sys.stderr)
+
+
+def _report_oldest(accepted_at: datetime | None) -> None:
+    """Say on stderr what keeps the oldest deliberation, if it is past the default retention."""
+    from app.settings import ARCHIVE_RETENTION_S
+
+    retention = timedelta(seconds=ARCHIVE_RETENTION_S)
+    if accepted_at is not None and accepted_at < datetime.now(UTC) - retention:
+        print(
+            f"the oldest was accepted at {accepted_at.isoformat(timespec='seconds')} → set ARCHIVE_RETENTION or "
+            f"ARCHIVE_RETENTIONS to keep what is older than {retention.days} days",
+            file=sys.stderr,
+        )
 
 
 def _check_format(file: Path) -> None:
@@ -112,7 +178,6 @@ async def _export(store: "Store", chosen: "RowFilter", counts: Counter[str], fil
             async with aclosing(export_archive(store, chosen, counts)) as lines:
                 async for line in lines:
                     destination.write(line)
-        destination.flush()
 
 
 def export_command(
@@ -169,13 +234,14 @@ def import_command(
         from app.archive.transfer import import_archive
 
         async with _opened(archive_url(database_url, data_dir)) as store:
-            with _source(file) as source:
-                try:
-                    counts = await import_archive(store, source)
-                except InvalidRequest as exc:
-                    remedy = "what stands before that line was imported; a repetition changes nothing"
-                    raise CommandError(Exit.FAILED, "invalid_export", str(exc), remedy=remedy) from exc
-        _report("imported", counts)
+            try:
+                async with aclosing(_lines(file)) as lines:
+                    imported = await import_archive(store, lines)
+            except InvalidRequest as exc:
+                remedy = "what stands before that line was imported; a repetition changes nothing"
+                raise CommandError(Exit.FAILED, "invalid_export", str(exc), remedy=remedy) from exc
+        _report("imported", imported.counts)
+        _report_oldest(imported.oldest)
         return Exit.SUCCESS
 
     run(work, as_json=False)

@@ -12,7 +12,7 @@ import pytest
 from app.archive.database.connection import Database
 from app.archive.database.migrate import migrate
 from app.archive.database.rows import Written
-from app.archive.database.store import RowFilter, Store
+from app.archive.database.store import Archived, RowFilter, Store
 from app.archive.transfer import export_archive, import_archive
 from app.catalog.projection import state_of
 from app.deliberation.facts import Cancelled, Deleted, StageOpened, decode
@@ -238,6 +238,21 @@ async def test_without_its_database_only_what_left_the_log_is_missing(tmp_path: 
     assert left.status_code == 503 and left.json()["type"].endswith("archive_unavailable")
 
 
+async def test_a_value_that_the_database_refuses_is_answered_as_a_defect(
+    gateway: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Store.read
+
+    async def of_a_surrogate(store: Store, tenant: str, _: str) -> Archived | None:
+        return await read(store, tenant, "\ud800")
+
+    monkeypatch.setattr(Store, "read", of_a_surrogate)
+    answered = await gateway.client.get("/deliberations/nothing-of-this-name")
+
+    assert answered.status_code == 500 and answered.headers["content-type"] == "application/problem+json"
+    assert answered.json()["code"] == "internal_error" and "surrogate" not in answered.text
+
+
 async def test_each_tenant_is_told_its_own_retention(database_url: str) -> None:
     async with served(database_url=database_url, archive_retentions_s={"default": 7 * DAY_S}) as gateway:
         id = await ended(gateway)
@@ -297,8 +312,7 @@ async def test_a_gateway_over_an_import_answers_as_the_one_over_the_export(
     imported_url = f"sqlite:///{tmp_path / 'imported.db'}"
     await migrate(imported_url)
     source, target = await Database.connect(database_url), await Database.connect(imported_url)
-    lines = [line async for line in export_archive(Store(source), RowFilter(), Counter())]
-    await import_archive(Store(target), lines)
+    await import_archive(Store(target), export_archive(Store(source), RowFilter(), Counter()))
     await source.close()
     await target.close()
 

@@ -55,6 +55,16 @@ class PostgresServer:
         log = str(self._directory / "log")
         self._run("pg_ctl", "start", "--wait", "--pgdata", self._data, "--log", log, "--options", options)
 
+    def use_tls(self) -> Path:
+        """Let the next start take connections with TLS too; the certificate for 127.0.0.1, signed by itself."""
+        certificate = self.data / "server.crt"
+        command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=tests", "-days", "2"]
+        command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "server.key", "-out", "server.crt"]
+        subprocess.run([*self._as_user, *command], check=True, capture_output=True, cwd=self.data)
+        with (self.data / "postgresql.conf").open("a") as file:
+            file.write("ssl = on\n")
+        return certificate
+
     def kill(self) -> None:
         """End it without a checkpoint, as a crash does."""
         self._run("pg_ctl", "stop", "--wait", "--pgdata", self._data, "--mode", "immediate")

@@ -3,15 +3,19 @@
 import asyncio
 import os
 import sqlite3
+import uuid
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from sqlalchemy import event, make_url
+from sqlalchemy import event, make_url, text
+from structlog.testing import capture_logs
 
 from app.archive.database.connection import Database
 from app.archive.database.migrate import migrate
 from app.archive.database.store import Archived, Store
-from app.deliberation.errors import ArchiveUnavailable
+from app.archive.database.writing import Rows, rows_of
+from app.deliberation.errors import ArchiveRefused, ArchiveUnavailable
 from app.deliberation.facts import Fact
 from app.log.journal import JetStreamJournal
 from tests.integration.archive.postgres import PostgresServer, programs
@@ -88,6 +92,91 @@ async def test_a_file_that_cannot_be_written_is_an_error_with_its_cause(file_url
         await Store(database).delete("acme", fresh_id, NOW)
 
     await database.close()
+
+
+def rows(id: str, dialect: str) -> Rows:
+    return rows_of(written(records_of(Story(id), told(Story(id)))), 1, dialect)
+
+
+def with_column(rows: Rows, column: str, value: object) -> Rows:
+    return rows._replace(row={**rows.row, column: value})
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("created_us", 1 << 70),
+        ("winner_model", "a lone surrogate \ud800"),
+        ("status", None),
+        ("agreement", "no number"),
+    ],
+)
+async def test_a_value_that_the_database_refuses_is_no_outage(
+    column: str, value: object, store: Store, fresh_id: str
+) -> None:
+    with pytest.raises(ArchiveRefused, match=r"refuses a value.*report this error") as refused:
+        await store.put([with_column(rows(fresh_id, store.dialect), column, value)])
+
+    assert "DATABASE_URL" not in str(refused.value)
+    assert await store.read("acme", fresh_id) is None
+
+
+Spoil = Callable[[Rows], Rows]
+SPOILED: list[tuple[Spoil, str]] = [
+    (lambda rows: with_column(rows, "winner_model", "a NUL \0"), "invalid byte sequence"),
+    (lambda rows: with_column(rows, "strategy", "x" * 65), "value too long"),
+    (lambda rows: rows._replace(words=f"'{'x' * 5_000}':1"), "word is too long"),
+    (lambda rows: rows._replace(words=" ".join(f"'{each}':1" for each in range(200_000))), "too long for tsvector"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "complaint"), SPOILED)
+async def test_what_postgresql_alone_refuses_is_no_outage(
+    spoil: Spoil, complaint: str, postgres: PostgresServer, fresh_id: str
+) -> None:
+    url = postgres.database(f"t{uuid.uuid4().hex}")
+    await migrate(url)
+    database = Database(url)
+
+    with pytest.raises(ArchiveRefused, match=complaint):
+        await Store(database).put([spoil(rows(fresh_id, database.dialect))])
+
+    await database.close()
+
+
+async def test_a_missing_table_stays_an_outage(database_url: str) -> None:
+    """It may be restored: what waits for it is not to be skipped."""
+    database = Database(database_url)
+
+    with pytest.raises(ArchiveUnavailable):
+        async with database.begin() as connection:
+            await connection.execute(text("SELECT * FROM nothing"))
+
+    await database.close()
+
+
+async def test_a_deliberation_that_the_database_refuses_holds_no_other_one_up(
+    journal: JetStreamJournal, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = [Story(f"{number:026d}") for number in range(12)]
+    bad = told[5].id
+    put = store.put
+
+    async def spoiled(batch: Sequence[Rows]) -> None:
+        await put([with_column(each, "created_us", 1 << 70) if each.key[1] == bad else each for each in batch])
+
+    monkeypatch.setattr(store, "put", spoiled)
+    for story in told:
+        await tell(journal, story)
+    with capture_logs() as logged:
+        async with projecting(journal, store) as projector:
+            await until_copied(journal)
+
+    found = {story.id: await read(store, story.id) for story in told}
+    assert [id for id, each in found.items() if not isinstance(each, Archived)] == [bad] and found[bad] is None
+    assert (projector.counts["written"], projector.counts["skipped"], projector.failure) == (11, 1, "")
+    skipped = [each for each in logged if each["event"] == "archive_skipped"]
+    assert [each["deliberation_id"] for each in skipped] == [bad] and "refuses a value" in skipped[0]["error"]
 
 
 async def test_a_copy_of_a_file_in_use_is_a_backup(file_url: str, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import random
 import tracemalloc
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -39,6 +39,14 @@ async def exported(store: Store, chosen: RowFilter | None = None, counts: Counte
     return [line async for line in export_archive(store, chosen or RowFilter(), counts)]
 
 
+async def imported(store: Store, lines: Sequence[bytes]) -> Counter[str]:
+    async def one_by_one() -> AsyncGenerator[bytes]:
+        for line in lines:
+            yield line
+
+    return (await import_archive(store, one_by_one())).counts
+
+
 async def rows_of(store: Store) -> list[ArchivedRow]:
     return [row async for row in store.rows(RowFilter())]
 
@@ -56,7 +64,7 @@ async def test_an_import_holds_what_was_exported(store: Store, other: Store) -> 
     await fill(store)
     counts = Counter[str]()
     lines = await exported(store, counts=counts)
-    read = await import_archive(other, lines)
+    read = await imported(other, lines)
     back = await exported(other)
 
     assert lines == back and len(lines) == 63
@@ -71,7 +79,7 @@ async def test_an_import_goes_from_sqlite_to_each_database(store: Store, other: 
     await fill(other)
     lines = await exported(other)
 
-    await import_archive(store, lines)
+    await imported(store, lines)
 
     assert await exported(store) == lines
 
@@ -79,10 +87,10 @@ async def test_an_import_goes_from_sqlite_to_each_database(store: Store, other: 
 async def test_a_repeated_import_changes_nothing_and_brings_nothing_back(store: Store, other: Store) -> None:
     await fill(store)
     lines = await exported(store)
-    await import_archive(other, lines)
+    await imported(other, lines)
     await other.delete("acme", f"0{3:025d}", NOW)
 
-    await import_archive(other, lines)
+    await imported(other, lines)
 
     counts = Counter[str]()
     await exported(other, counts=counts)
@@ -95,7 +103,7 @@ async def test_filters_choose_by_tenant_and_time(store: Store, other: Store) -> 
     await exported(store, RowFilter(tenant="umbrella"), counts[0])
     await exported(store, RowFilter(since=NOW + timedelta(seconds=1)), counts[1])
     await exported(store, RowFilter(until=NOW), counts[2])
-    await import_archive(other, await exported(store, RowFilter("acme", NOW, NOW + timedelta(seconds=1)), counts[3]))
+    await imported(other, await exported(store, RowFilter("acme", NOW, NOW + timedelta(seconds=1)), counts[3]))
 
     assert [sum(each.values()) for each in counts] == [0, 1, 0, 61]
     assert len(await rows_of(other)) == 60
@@ -106,7 +114,7 @@ async def test_an_archive_of_other_logs_takes_no_import(store: Store, other: Sto
     await other.write("12345678", [written(records_of(Story("own"), told(Story("own"))))])
 
     with pytest.raises(InvalidRequest, match=r"other logs\. Import into a new, empty database"):
-        await import_archive(other, await exported(store))
+        await imported(other, await exported(store))
 
     assert [row.deliberation_id for row in await rows_of(other)] == ["own"]
 
@@ -143,7 +151,7 @@ async def test_what_is_no_export_is_refused_by_its_line(
     await database.close()
 
     with pytest.raises(InvalidRequest, match=complaint):
-        await import_archive(other, spoil(lines))
+        await imported(other, spoil(lines))
 
 
 async def test_memory_is_bounded_whatever_the_archive_holds(store: Store, other: Store) -> None:

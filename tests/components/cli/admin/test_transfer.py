@@ -1,7 +1,14 @@
 """`deliberate export` and `deliberate import` from file to file, and what they say when they cannot."""
 
+import asyncio
+import errno
 import json
+import os
+import signal
 import sys
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncGenerator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -9,10 +16,15 @@ from typer.testing import CliRunner, Result
 
 from app.archive.database.connection import Database
 from app.archive.database.migrate import migrate
-from app.archive.database.store import Store
+from app.archive.database.rows import Written
+from app.archive.database.store import ArchivedRow, RowFilter, Store
+from app.catalog.projection import state_of
 from app.cli import cli
 from app.cli.stack.layout import StackOptions, plan_stack
-from tests.story import NOW
+from app.deliberation.errors import ArchiveUnavailable
+from app.deliberation.facts import encode, prefix, suffix
+from app.deliberation.ports import Record
+from tests.story import NOW, Story
 
 
 async def archive_in(directory: Path) -> str:
@@ -71,6 +83,127 @@ def test_a_file_that_exists_is_not_written_over(source: Path, tmp_path: Path) ->
 
     assert written.exit_code == 2 and "all.ndjson cannot be used: File exists" in written.stderr
     assert (tmp_path / "all.ndjson").read_text() == "precious"
+
+
+async def _fail(store: Store, chosen: RowFilter) -> AsyncGenerator[ArchivedRow]:
+    yield ArchivedRow("acme", "gone", NOW, deleted=True, archived=None)
+    raise ArchiveUnavailable("The archive does not answer.")
+
+
+async def _fill_the_disk(store: Store, chosen: RowFilter) -> AsyncGenerator[ArchivedRow]:
+    yield ArchivedRow("acme", "gone", NOW, deleted=True, archived=None)
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+async def _interrupt(store: Store, chosen: RowFilter) -> AsyncGenerator[ArchivedRow]:
+    yield ArchivedRow("acme", "gone", NOW, deleted=True, archived=None)
+    os.kill(os.getpid(), signal.SIGINT)
+    await asyncio.sleep(60)
+
+
+@pytest.mark.parametrize("name", ["all.ndjson", "all.parquet"])
+@pytest.mark.parametrize(("rows", "code"), [(_fail, 3), (_fill_the_disk, 2), (_interrupt, 130)])
+def test_an_export_that_does_not_end_leaves_no_file_and_can_be_repeated(
+    name: str, rows: object, code: int, source: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "exports").mkdir()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Store, "rows", rows)
+        stopped = ran("export", tmp_path / "exports" / name, "--data-dir", source)
+    left = list((tmp_path / "exports").iterdir())
+    again = ran("export", tmp_path / "exports" / name, "--data-dir", source)
+
+    assert stopped.exit_code == code and left == []
+    assert again.exit_code == 0 and [path.name for path in (tmp_path / "exports").iterdir()] == [name]
+
+
+def test_a_file_that_appears_during_an_export_is_kept(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def rows(store: Store, chosen: RowFilter) -> AsyncGenerator[ArchivedRow]:
+        (tmp_path / "all.ndjson").write_text("precious")
+        yield ArchivedRow("acme", "gone", NOW, deleted=True, archived=None)
+
+    monkeypatch.setattr(Store, "rows", rows)
+    refused = ran("export", tmp_path / "all.ndjson", "--data-dir", source)
+
+    assert refused.exit_code == 2 and (tmp_path / "all.ndjson").read_text() == "precious"
+    assert not list(tmp_path.glob(".export-*"))
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="no file here fails when it is read")
+def test_a_file_that_cannot_be_read_is_one_line_with_the_reason(source: Path) -> None:
+    refused = ran("import", "/proc/self/mem", "--data-dir", source)
+
+    assert refused.exit_code == 2 and refused.stderr.count("\n") == 1
+    assert "/proc/self/mem cannot be used: Input/output error" in refused.stderr
+
+
+def test_lines_arrive_in_parts_of_any_size(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran("export", tmp_path / "all.ndjson", "--data-dir", source)
+    for size in (1, 7, 1_000):
+        monkeypatch.setattr("app.cli.admin.transfer.READ_BYTES", size)
+        target = f"sqlite:///{tmp_path / str(size)}.db"
+        ran("archive", "migrate", "--database-url", target)
+        read = ran("import", tmp_path / "all.ndjson", "--database-url", target)
+        assert "imported 0 deliberations and 1 tombstone" in read.stderr
+
+
+async def test_an_import_that_waits_for_a_line_can_be_interrupted(tmp_path: Path) -> None:
+    (tmp_path / "target").mkdir()
+    url = await archive_in(tmp_path / "target")
+    program = (sys.executable, "-c", "from app.cli import main; main()")
+    process = await asyncio.create_subprocess_exec(
+        *program, "import", "-", "--database-url", url, stdin=PIPE, stderr=PIPE
+    )
+    assert process.stdin is not None and process.stderr is not None
+    process.stdin.write(b'{"format":"deliberate.archive","version":1,"logs":["0a1b2c3d"]}\n{"tenant":')
+    database = await Database.connect(url)
+    try:
+        async with asyncio.timeout(20):
+            # It waits for the rest of the second line once it has taken the first.
+            while not await Store(database).logs():
+                await asyncio.sleep(0.02)
+            process.send_signal(signal.SIGINT)
+            code, said = await process.wait(), await process.stderr.read()
+    finally:
+        process.stdin.close()
+        await process.wait()
+        await database.close()
+
+    assert code == 130 and said == b""
+
+
+def _accepted(tenant: str, at: datetime) -> Written:
+    story = Story(tenant)
+    facts = [story.accepted().model_copy(update={"ts": at}), story.opened(), story.completed()]
+    stem = prefix(tenant, story.id)
+    records = [Record(f"{stem}.{suffix(fact)}", place, encode(fact)) for place, fact in enumerate(facts, 1)]
+    return Written(tenant, story.id, at, state_of(records), records)
+
+
+@pytest.fixture
+async def oldest(tmp_path: Path) -> datetime:
+    """When the deliberation of the tenant `old` was accepted: more than the retention ago, unlike that of `new`."""
+    database, day = Database(await archive_in(tmp_path)), timedelta(days=1)
+    now = datetime.now(UTC)
+    await Store(database).write("0a1b2c3d", [_accepted("old", now - 91 * day), _accepted("new", now - 89 * day)])
+    await database.close()
+    return now - 91 * day
+
+
+def test_an_import_says_that_the_oldest_is_past_the_retention(oldest: datetime, tmp_path: Path) -> None:
+    hints = list[list[str]]()
+    for tenant in ("old", "new"):
+        target = f"sqlite:///{tmp_path / tenant}.db"
+        ran("archive", "migrate", "--database-url", target)
+        ran("export", tmp_path / tenant, "--data-dir", tmp_path, "--tenant", tenant)
+        said = ran("import", tmp_path / tenant, "--database-url", target).stderr.splitlines()
+        assert said[0] == "imported 1 deliberation and 0 tombstones"
+        hints.append(said[1:])
+
+    assert len(hints[0]) == 1 and hints[1] == []
+    assert oldest.isoformat(timespec="seconds") in hints[0][0] and "ARCHIVE_RETENTIONS" in hints[0][0]
 
 
 def test_every_command_finds_the_archive_of_the_stack_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
