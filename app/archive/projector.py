@@ -176,8 +176,7 @@ class Projector:
                     continue
                 tokens = item.record.tokens
                 ended_at = unfinished_at.get(tokens[2]) if tokens[-1] == "end" else None
-                # A restart redelivers too, maybe before late outcomes are recorded.
-                # The clock that wrote the end may be ahead.
+                # A restart redelivers too, maybe before late outcomes are recorded. Another clock may be ahead.
                 young = ended_at is not None and abs(datetime.now(UTC) - ended_at) < timedelta(seconds=LATE_S)
                 if ended_at is not None and (young or item.deliveries == 1):
                     await self._queue.requeue(item, LATE_S)

@@ -164,11 +164,11 @@ class Database:
             async with self._engine.begin() as connection:
                 yield connection
         except (OverflowError, UnicodeEncodeError) as exc:
-            # sqlite3's own, for an integer beyond 64 bits and a lone surrogate. Its `repr` would quote the text.
-            raise ArchiveRefused(f"The archive {self.server} refuses a value: {exc}. {REFUSED}") from exc
+            # sqlite3's own, for an integer beyond 64 bits and a lone surrogate.
+            raise ArchiveRefused(f"The archive {self.server} refuses a value: {_kind(exc)}. {REFUSED}") from exc
         except (SQLAlchemyError, OSError, TimeoutError) as exc:
             if _is_about_a_value(exc):
-                raise ArchiveRefused(f"The archive {self.server} refuses a value: {cause(exc)}. {REFUSED}") from exc
+                raise ArchiveRefused(f"The archive {self.server} refuses a value: {_kind(exc)}. {REFUSED}") from exc
             raise ArchiveUnavailable(f"The archive {self.server} does not answer: {cause(exc)}. {START}") from exc
 
     async def empty_write_ahead_log(self) -> None:
@@ -223,6 +223,13 @@ def _is_about_a_value(exc: Exception) -> bool:
             return True
         case _:
             return False
+
+
+def _kind(exc: BaseException) -> str:
+    """The kind of a refusal. The driver's words would quote the value, which is a client's text."""
+    error = exc.orig if isinstance(exc, StatementError) and exc.orig is not None else exc
+    state = getattr(error, "sqlstate", None)
+    return type(error).__name__ + (f", SQLSTATE {state}" if state else "")
 
 
 def cause(exc: BaseException) -> str:

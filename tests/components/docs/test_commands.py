@@ -2,6 +2,9 @@
 
 import re
 import shlex
+import subprocess
+import sys
+from collections import defaultdict
 
 import click
 import pytest
@@ -14,6 +17,7 @@ from tests.components.docs.tables import ROOT
 BLOCKS = blocks()
 LANGUAGES = {"sh", "text", "json", "http", "python", "ts", "yaml", "mermaid"}
 COMMANDS = [(block, command) for block in BLOCKS if block.language == "sh" for command in block.commands]
+BENCHMARK = re.compile(r"python\s+-m\s+(benchmarks[a-z._]*)([^`]*)`")
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
@@ -34,6 +38,20 @@ def test_every_target_of_make_exists() -> None:
     named = [(str(block), found) for block, command in COMMANDS for found in re.findall(r"\bmake ([a-z-]+)", command)]
     assert len(named) >= 10
     assert [each for each in named if each[1] not in TARGETS] == []
+
+
+def test_every_option_of_a_benchmark_exists() -> None:
+    """A figure's command must run as it is written, so that anyone can repeat it."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    named = defaultdict[str, set[str]](set)
+    for page in pages:
+        for module, options in BENCHMARK.findall(page.read_text()):
+            named[module] |= set(re.findall(r"--[a-z-]+", options))
+    assert len(named) >= 15
+    for module, options in named.items():
+        command = [sys.executable, "-m", module, "--help"]
+        shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
+        assert options <= set(re.findall(r"--[a-z-]+", shown)), module
 
 
 @pytest.mark.parametrize(
