@@ -39,6 +39,8 @@ def compare(script: str, description: str | None, rounds: int) -> None:
     options = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--beside", metavar="REVISION", help="measure this revision of git too, in turn")
     options.add_argument("--rounds", type=int, default=rounds)
+    # The script itself obeys it, without this module.
+    options.add_argument("--round", action="store_true", help="print one round's figures as JSON")
     given = options.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         trees = {"now": ROOT}

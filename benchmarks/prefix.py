@@ -252,7 +252,7 @@ def main() -> None:
 if __name__ == "__main__":
     if "--round" in sys.argv:
         print(json.dumps(round_()))
-    elif "--beside" in sys.argv:
+    elif sys.argv[1:]:
         from benchmarks.beside import compare
 
         compare(__file__, __doc__, rounds=1)

@@ -7,6 +7,7 @@ engine serves so many calls at once, 2 s each, give or take 30 %. The others wai
 `--scheduling-policy priority`, or by arrival, as by default.
 """
 
+import argparse
 import heapq
 from collections import deque
 from dataclasses import dataclass, field
@@ -169,4 +170,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     main()
