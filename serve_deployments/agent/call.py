@@ -24,7 +24,10 @@ CHECKED_BY = "sandbox"
 
 
 class CallRun:
-    """A `call` that runs. `begun` and `stopped`, the reason of a fact that stops it, are set by its replica."""
+    """A `call` that runs. Its replica sets `stopped`, the reason of a fact that stops it, and `stoppable`.
+
+    While it is `stoppable` it has no outcome, and a stop cancels its task.
+    """
 
     def __init__(
         self,
@@ -42,7 +45,7 @@ class CallRun:
         before = attempts_before if call.check is None else 0
         self._attempts = Attempts(context, request, call, before, unrecorded_at, group)
         self._began_at = datetime.now(UTC)
-        self.begun = False
+        self.stoppable = False
         self.stopped: str | None = None
 
     async def outcome(self) -> CallFinished:

@@ -3,6 +3,7 @@
 from tests.mutants.guard import Guard
 
 AGENT = "tests/integration/agent/test_agent_replica.py::"
+ONCE = "tests/integration/agent/test_outcomes_once.py::"
 COORDINATOR = "tests/integration/coordinator/test_coordinator.py::"
 CRASH = "tests/crash/test_crash_points.py::"
 SURPRISES = "tests/crash/test_surprises.py::"
@@ -155,17 +156,38 @@ DURABILITY_GUARDS = (
     Guard(
         "two requests for one call share it",
         "serve_deployments/agent/agent.py",
-        "        if key in self._running:\n",
-        "        if False:\n",
+        "            running.get(call.call_id)\n            or self._start_call(",
+        "            self._start_call(",
         f"{AGENT}test_two_requests_for_one_call_share_it",
+    ),
+    Guard(
+        "two requests that read the log at once share a call",
+        "serve_deployments/agent/agent.py",
+        "            running |= self._running_of(request)\n",
+        "",
+        f"{ONCE}test_two_requests_that_read_the_log_at_once_share_a_call",
+    ),
+    Guard(
+        "a call that ends while the log is read is not made again",
+        "serve_deployments/agent/agent.py",
+        "        running = self._running_of(request)\n",
+        "        running = dict[str, asyncio.Task[None]]()\n",
+        f"{ONCE}test_a_call_that_ends_while_the_log_is_read_is_not_made_again",
+    ),
+    Guard(
+        "a stop leaves a call alone that has its outcome",
+        "serve_deployments/agent/agent.py",
+        "            if self.run.stoppable:\n",
+        "            if self.run.stoppable or True:\n",
+        f"{ONCE}test_a_call_that_is_stopped_while_its_outcome_is_announced_counts_once",
     ),
     Guard(
         "a fact that stops a call closes its request",
         "serve_deployments/agent/agent.py",
-        """            if self.run.begun:
+        """            if self.run.stoppable:
                 self.task.cancel()
 """,
-        """            if self.run.begun:
+        """            if self.run.stoppable:
                 pass
 """,
         f"{STOPPED}[ray-vote]",
