@@ -154,6 +154,13 @@ DURABILITY_GUARDS = (
         f"{AGENT}test_looks_up_the_outcome_again_before_a_delayed_request_is_written",
     ),
     Guard(
+        "an attempt that reached no engine gives its number back",
+        "serve_deployments/agent/attempt.py",
+        "                self.number -= 1\n",
+        "                pass\n",
+        f"{AGENT}test_a_successor_counts_no_requests_that_reached_no_engine",
+    ),
+    Guard(
         "two requests for one call share it",
         "serve_deployments/agent/agent.py",
         "            running.get(call.call_id)\n            or self._start_call(",
