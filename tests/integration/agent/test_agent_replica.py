@@ -251,9 +251,20 @@ async def test_retries_on_another_engine() -> None:
 
 async def test_makes_three_attempts_at_most() -> None:
     engine = ScriptedEngine(lambda *_: httpx.Response(500, stream=httpx.ByteStream(b"")))
-    (outcome,) = await outcomes(replica(engine, InMemoryJournal()), request((call(),)))
+    agent = replica(engine, InMemoryJournal())
+    (outcome,) = await outcomes(agent, request((call(),)))
     assert outcome.problem is not None and outcome.problem.code == "engine_unavailable" and outcome.problem.retryable
     assert len(engine.bodies) == 3 == outcome.attempt
+    assert (await agent.describe())["counts"]["retries"] == 2
+
+
+async def test_a_call_that_has_no_time_for_a_retry_fails_with_the_engines_refusal() -> None:
+    engine = ScriptedEngine(lambda *_: httpx.Response(429, stream=httpx.ByteStream(b"queue full")))
+    agent = replica(engine, InMemoryJournal())
+    agent.engines.retries.saved = -60
+    (outcome,) = await outcomes(agent, request((call(),)))
+    assert outcome.problem is not None and outcome.problem.code == "engine_unavailable"
+    assert "answered 429: queue full" in outcome.problem.detail and len(engine.bodies) == 1
 
 
 async def test_a_call_that_hangs_fails_at_its_deadline() -> None:
