@@ -299,6 +299,34 @@ DURABILITY_GUARDS = (
         "tests/unit/test_fold.py::test_an_orderly_handover_does_not_count_as_a_takeover_without_progress",
     ),
     Guard(
+        "deleted work ends no other work",
+        "serve_deployments/coordinator/coordinator.py",
+        """            return
+        except Gone as error:
+""",
+        """            return
+        except ZeroDivisionError as error:
+""",
+        f"{COORDINATOR}test_a_failure_of_deleted_work_ends_no_other_work",
+    ),
+    Guard(
+        "an end waits for the cost of stopped calls",
+        "serve_deployments/coordinator/coordinator.py",
+        """                    reloaded = True
+                    await self._hear_stopped_calls(work)
+""",
+        """                    reloaded = True
+""",
+        f"{SURPRISES}test_an_end_counts_the_calls_that_the_closing_of_its_last_stage_stopped",
+    ),
+    Guard(
+        "that wait ends before the deadline",
+        "serve_deployments/coordinator/coordinator.py",
+        "else min(STOP_GRACE_S, left_s / 2)\n",
+        "else STOP_GRACE_S\n",
+        f"{SURPRISES}test_an_end_waits_for_stopped_calls_no_longer_than_its_deadline_allows",
+    ),
+    Guard(
         "an orderly stop is recorded",
         "serve_deployments/coordinator/coordinator.py",
         "            if in_order and self._journal",
