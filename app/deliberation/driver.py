@@ -21,9 +21,20 @@ from app.deliberation.fold import State, apply
 def waits_for_calls(state: State, now: datetime) -> bool:
     """Whether only outcomes, a cancellation or a deadline can change what `decide` says: a stage is open."""
     stage = state.open_stage
-    if stage is None or state.ended or state.cancel is not None or now >= state.accepted.deadline_at:
+    if stage is None or state.ended or all_stopped(state, now):
         return False
     return closing_cause(stage, state.finished, now) is None
+
+
+def all_stopped(state: State, now: datetime) -> bool:
+    """Whether a cancel or the deadline has stopped the calls of every stage, also those of an open one."""
+    return state.cancel is not None or now >= state.accepted.deadline_at
+
+
+def awaits_stopped_calls(state: State, now: datetime) -> bool:
+    """Whether some call that was stopped has not recorded its cost yet."""
+    stopped = [stage for stage in state.stages if stage.closed is not None or all_stopped(state, now)]
+    return any(call.call_id not in state.finished for stage in stopped for call in stage.opened.calls)
 
 
 def next_moment(state: State, now: datetime) -> datetime:

@@ -54,8 +54,8 @@ class _Running:
         """Close its request to the engine. Of two facts that stop it, the first is the reason."""
         if self.run.stopped is None:
             self.run.stopped = why
-            # A task that has not begun reads the reason itself; cancelled now, it would never record its outcome.
-            if self.run.begun:
+            # A task that has not begun reads the reason itself, and one that has its outcome is recording it.
+            if self.run.stoppable:
                 self.task.cancel()
 
 
@@ -164,15 +164,24 @@ class AgentReplica:
 
     async def _start_calls(self, request: StageRequest) -> set[asyncio.Task[None]]:
         recorded, attempts, unrecorded_at = set[str](), dict[str, int](), request.asked_at
+        # A call that ends while the log is read may be missing in what was read: its task knows its end.
+        running = self._running_of(request)
         if request.resumed or self._cancellations.taken_over(request.deliberation_id):
             unrecorded_at = datetime.now(UTC)
             recorded, attempts = await self._history(request)
+            running |= self._running_of(request)
         calls = [call for call in request.calls if call.call_id not in recorded]
         groups = sample_groups(self.engines, calls)
         return {
-            self._task(request, call, attempts.get(call.call_id, 0), unrecorded_at, groups.get(call.call_id))
+            running.get(call.call_id)
+            or self._start_call(request, call, attempts.get(call.call_id, 0), unrecorded_at, groups.get(call.call_id))
             for call in calls
         }
+
+    def _running_of(self, request: StageRequest) -> dict[str, asyncio.Task[None]]:
+        """The tasks of a request's calls that run here already, by call id: another request may have brought them."""
+        keys = ((request.deliberation_id, call.call_id) for call in request.calls)
+        return {key[1]: self._running[key].task for key in keys if key in self._running}
 
     async def _history(self, request: StageRequest) -> tuple[set[str], dict[str, int]]:
         """The calls with a recorded outcome, and how many attempts each call has had."""
@@ -187,7 +196,7 @@ class AgentReplica:
                     recorded.add(record.tokens[4])
         return recorded, attempts
 
-    def _task(
+    def _start_call(
         self,
         request: StageRequest,
         call: Call,
@@ -195,34 +204,32 @@ class AgentReplica:
         unrecorded_at: datetime,
         group: SampleGroup | None,
     ) -> asyncio.Task[None]:
-        """The call's task; it runs already when another coordinator's request brought the call before."""
-        key = (request.deliberation_id, call.call_id)
-        if key in self._running:
-            return self._running[key].task
         run = CallRun(self, request, self._with_persona(call), attempts_before, unrecorded_at, group)
         # Not in a task group: the call outlives the request. The replica holds the task, and requests await it.
         task = asyncio.get_running_loop().create_task(self._run(request, run))
+        key = (request.deliberation_id, call.call_id)
         self._running[key] = _Running(request, run, task)
         task.add_done_callback(lambda _: self._running.pop(key))
         return task
 
     async def _run(self, request: StageRequest, run: CallRun) -> None:
         """Run a call and record its outcome; a stopped call records its cancellation and its cost."""
-        run.begun = True
         run.stopped = self._cancellations.why(request.deliberation_id, request.stage)
         if run.stopped is not None:
-            await self._append(request, run, run.failed(CallCancelled(run.stopped)))
+            await self._record(request, run, run.failed(CallCancelled(run.stopped)))
             return
-        outcome: CallFinished | None = None
         self.engines.retries.deposit()
+        run.stoppable = True
         try:
             outcome = await self._outcome_of(run)
-            await self._append(request, run, outcome)
         except asyncio.CancelledError:
             if run.stopped is None or (task := asyncio.current_task()) is None:
                 raise
             task.uncancel()
-            await self._append(request, run, outcome or run.failed(CallCancelled(run.stopped)))
+            outcome = run.failed(CallCancelled(run.stopped))
+        finally:
+            run.stoppable = False
+        await self._record(request, run, outcome)
 
     async def _outcome_of(self, run: CallRun) -> CallFinished:
         try:
@@ -232,16 +239,17 @@ class AgentReplica:
             log.exception("call_broke")
             return run.failed(DeliberationError(f"internal error: {type(error).__name__}"))
 
-    async def _append(self, request: StageRequest, run: CallRun, outcome: CallFinished) -> None:
-        problem = outcome.problem
-        self.count("answered" if problem is None else "cut" if problem.code == CallCancelled.code else "failed")
+    async def _record(self, request: StageRequest, run: CallRun, outcome: CallFinished) -> None:
+        """Append an outcome, then count and announce it, unless another one stands."""
         try:
             appended = await self.journal.append(request.tenant, outcome)
         except FactTooLarge as too_large:
             outcome = run.failed(too_large)
             appended = await self.journal.append(request.tenant, outcome)
         if appended.created:
-            if (cost := outcome.usage.cost) is not None:
+            problem, cost = outcome.problem, outcome.usage.cost
+            self.count("answered" if problem is None else "cut" if problem.code == CallCancelled.code else "failed")
+            if cost is not None:
                 self._costs[cost.currency] += int(cost.amount * 1_000_000)
             await self._respond(request, run.call, outcome)
 

@@ -67,9 +67,9 @@ async def announce_attempt(journal: Journal, request: StageRequest, call: Call, 
 class Attempts:
     """The attempts of one call: how many, on which engines, and what they cost together.
 
-    `number` counts from `before`, the attempts of earlier replicas. `answered_by` is the attempt that brought the
-    reply; two may run at once. Calls of one `deliberation`, with its tenant, share the beginning of their prompts.
-    The first one may share a request with the `group` of identical calls.
+    `number` counts from `before`, the attempts of earlier replicas; one that reached no engine gives its number back.
+    `answered_by` is the attempt that brought the reply; two may run at once. Calls of one `deliberation`, with its
+    tenant, share the beginning of their prompts. The first one may share a request with the `group` of identical calls.
     """
 
     def __init__(
@@ -160,6 +160,9 @@ class Attempts:
             )
         except EngineUnreachable:
             sent = 0
+            # A successor counts the numbers as requests: the next attempt gets this one, unless a hedge has the next.
+            if self.number == attempt:
+                self.number -= 1
             raise
         finally:
             self._outcome_check.expire()

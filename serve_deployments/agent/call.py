@@ -24,7 +24,10 @@ CHECKED_BY = "sandbox"
 
 
 class CallRun:
-    """A `call` that runs. `begun` and `stopped`, the reason of a fact that stops it, are set by its replica."""
+    """A `call` that runs. Its replica sets `stopped`, the reason of a fact that stops it, and `stoppable`.
+
+    While it is `stoppable` it has no outcome, and a stop cancels its task.
+    """
 
     def __init__(
         self,
@@ -42,13 +45,13 @@ class CallRun:
         before = attempts_before if call.check is None else 0
         self._attempts = Attempts(context, request, call, before, unrecorded_at, group)
         self._began_at = datetime.now(UTC)
-        self.begun = False
+        self.stoppable = False
         self.stopped: str | None = None
 
     async def outcome(self) -> CallFinished:
         """An answer that satisfies its schema, or the failure that remained after all attempts."""
         try:
-            async with asyncio.timeout((self._request.deadline_at - datetime.now(UTC)).total_seconds()):
+            async with asyncio.timeout(self._left_s()):
                 check = self.call.check
                 reply = await (self._answer() if check is None else self._run_check(check))
         except TimeoutError:
@@ -65,9 +68,13 @@ class CallRun:
                 lambda: on_chosen_engine(context, attempts, self._engine_wait()),
                 context.engines.retries,
                 lambda: context.count("retries"),
+                self._left_s,
             )
 
         return await valid_reply(self.call, retried, attempts.ignored_form)
+
+    def _left_s(self) -> float:
+        return (self._request.deadline_at - datetime.now(UTC)).total_seconds()
 
     def _engine_wait(self) -> EngineWait:
         context = self._context
@@ -77,8 +84,7 @@ class CallRun:
 
     async def _run_check(self, check: Check) -> EngineReply:
         await announce_attempt(self._context.journal, self._request, self.call, CHECKED_BY, attempt=1)
-        within_s = (self._request.deadline_at - datetime.now(UTC)).total_seconds()
-        report = await self._context.sandbox.report(check, within_s)
+        report = await self._context.sandbox.report(check, self._left_s())
         return EngineReply(text=report.model_dump_json(), finish_reason="stop", usage=Usage(), ttft_s=None)
 
     def failed(self, error: DeliberationError) -> CallFinished:

@@ -33,22 +33,30 @@ def budgeted(again: bool | float, budget_wait_s: float) -> bool | float:
 
 
 async def with_retries(
-    ask: Callable[[], Awaitable[EngineReply]], budget: RetryBudget, on_retry: Callable[[], None]
+    ask: Callable[[], Awaitable[EngineReply]],
+    budget: RetryBudget,
+    on_retry: Callable[[], None],
+    left_s: Callable[[], float],
 ) -> EngineReply:
     """The first reply of at most three attempts; raises the last CallFailure. `on_retry` is called before each retry.
 
-    Retries after an overloaded engine's refusal (429, 503) also wait until `budget` allows them. An invalid reply makes
-    `validation` run all of this once more.
+    Retries after an overloaded engine's refusal (429, 503) also wait until `budget` allows them. Where that wait is
+    longer than `left_s`, the seconds that the call has left, the refusal is final. An invalid reply makes `validation`
+    run all of this once more.
     """
+    number, withdrawn = 1, False
 
     def backoff(error: Exception) -> bool | float:
-        again = backoff_hook(error)
-        if again is False:
-            return False
-        on_retry()
-        if not isinstance(error, RetryLater):
+        nonlocal withdrawn
+        again = number < ATTEMPTS_MAX and backoff_hook(error)
+        if again is False or not isinstance(error, RetryLater):
             return again
-        return budgeted(again, budget.withdraw(time.monotonic()))
+        wait = budgeted(again, budget.withdraw(time.monotonic()))
+        if wait is not True and wait >= left_s():
+            budget.refund()
+            return False
+        withdrawn = True
+        return wait
 
     try:
         return await ask()
@@ -56,11 +64,19 @@ async def with_retries(
         failures = [failure]
     # The context costs 0.1 ms, so it is built only after a failure, which counts as its first attempt.
     retries = stamina.retry_context(
-        on=backoff, attempts=ATTEMPTS_MAX, timeout=None, wait_initial=RETRY_WAIT_MIN_S, wait_max=RETRY_WAIT_MAX_S
+        on=backoff, attempts=None, timeout=None, wait_initial=RETRY_WAIT_MIN_S, wait_max=RETRY_WAIT_MAX_S
     )
-    async for attempt in retries:
-        with attempt:
-            if failures:
-                raise failures.pop()
-            return await ask()
+    try:
+        async for attempt in retries:
+            number = attempt.num
+            with attempt:
+                if failures:
+                    raise failures.pop()
+                withdrawn = False
+                on_retry()
+                return await ask()
+    finally:
+        # Stopped, or out of time, while it waited for its retry.
+        if withdrawn:
+            budget.refund()
     raise AssertionError("a retry context ends by returning or raising")

@@ -21,7 +21,7 @@ from app.log.seal import LogSeal
 from app.log.stream_settings import ACK_WAIT_S_MIN, TASKS_STREAM, worker_consumer
 from app.log.work_queue import QueueItem
 from app.observability.process import health_server, stop_signal
-from serve_deployments.agent.agent import APPEND_PATIENCE_S, AgentReplica
+from serve_deployments.agent.agent import APPEND_PATIENCE_S, FINISH_WITHIN_S, AgentReplica
 from serve_deployments.arguments import WorkerArgs, default_engines, load_roles, with_engines
 from serve_deployments.engine.client import Engines
 
@@ -117,11 +117,17 @@ async def workers_of(args: WorkerArgs) -> AsyncGenerator[Sequence[RoleWorker]]:
 
 
 async def _run(args: WorkerArgs, connected: asyncio.Future[Sequence[RoleWorker]]) -> None:
-    async with workers_of(args) as workers, asyncio.TaskGroup() as group:
-        for worker in workers:
-            group.create_task(worker.run())
-        connected.set_result(workers)
-        log.info("worker_working", roles=[worker.replica.name for worker in workers])
+    async with workers_of(args) as workers:
+        try:
+            async with asyncio.TaskGroup() as group:
+                for worker in workers:
+                    group.create_task(worker.run())
+                connected.set_result(workers)
+                log.info("worker_working", roles=[worker.replica.name for worker in workers])
+        except ExceptionGroup:
+            # Unlike after a stop, nothing was drained: a worker that comes later makes no call that is recorded here.
+            await asyncio.gather(*(worker.replica.finish(FINISH_WITHIN_S) for worker in workers))
+            raise
 
 
 async def serve(args: WorkerArgs) -> None:

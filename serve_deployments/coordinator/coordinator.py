@@ -15,7 +15,7 @@ import structlog
 from app.admission.spends import record_spend
 from app.deliberation.announcements import announcement, recorded_responses
 from app.deliberation.calls import Call
-from app.deliberation.driver import next_moment, waits_for_calls
+from app.deliberation.driver import all_stopped, awaits_stopped_calls, next_moment, waits_for_calls
 from app.deliberation.engine import (
     POISON_TAKEOVERS,
     CloseStage,
@@ -173,11 +173,8 @@ class CoordinatorReplica:
         try:
             try:
                 await self._deliberate(work)
-            except JournalUnavailable:
+            except (JournalUnavailable, Gone):
                 raise
-            except Gone as error:
-                # It had ended and was deleted while this coordinator hung: nothing more may be written of it.
-                log.info("deliberation_gone", deliberation_id=work.deliberation_id, error=str(error))
             except DeliberationError as error:
                 await self._fail(work, error)
             except Exception as error:
@@ -188,9 +185,12 @@ class CoordinatorReplica:
             log.warning("deliberation_requeued", deliberation_id=work.deliberation_id, error=str(error))
             self._release(work)
             await self._queue.requeue(work.item, REQUEUE_DELAY_S)
-        else:
-            self._release(work)
-            await self._queue.ack(work.item)
+            return
+        except Gone as error:
+            # It had ended and was deleted while this coordinator hung: nothing more may be written of it.
+            log.info("deliberation_gone", deliberation_id=work.deliberation_id, error=str(error))
+        self._release(work)
+        await self._queue.ack(work.item)
 
     def _release(self, work: Work) -> None:
         work.release(asyncio.get_running_loop().time())
@@ -198,6 +198,7 @@ class CoordinatorReplica:
             del self._works[work.deliberation_id]
 
     async def _fail(self, work: Work, error: DeliberationError) -> None:
+        """Record an error as the end; raises JournalUnavailable, and Gone when the deliberation was deleted."""
         now = datetime.now(UTC)
         known: State | None = None
         try:
@@ -264,9 +265,10 @@ class CoordinatorReplica:
                     await self._run_stage(work, decision)
                 case CloseStage(fact):
                     await self._facts.append(work, fact)
-                case Finish() if _lacks_outcomes(work.state) and not reloaded:
-                    # Calls that a closed stage stopped have recorded their cost by now.
+                case Finish() if not reloaded and awaits_stopped_calls(work.state, datetime.now(UTC)):
+                    # What was not heard may be recorded all the same.
                     reloaded = True
+                    await self._hear_stopped_calls(work)
                     await self._facts.load(work)
                 case Finish(fact):
                     # Before the end: who has read the end finds the cost counted.
@@ -348,8 +350,7 @@ class CoordinatorReplica:
                 try:
                     while waits_for_calls(work.state, datetime.now(UTC)):
                         await self._hear_until_next_moment(work)
-                    if work.state.cancel is not None or datetime.now(UTC) >= work.state.accepted.deadline_at:
-                        work.enter(Life.STOPPING)
+                    if all_stopped(work.state, datetime.now(UTC)):
                         await self._hear_stopped_calls(work)
                 finally:
                     for request in requests:
@@ -368,10 +369,19 @@ class CoordinatorReplica:
         await self._facts.catch_up(work, heard)
 
     async def _hear_stopped_calls(self, work: Work) -> None:
-        """Fold facts until every stopped call has recorded its cost, for a second at most."""
+        """Fold facts until every stopped call has recorded its cost, once and for a second at most.
+
+        A verdict waits for at most half of the time that is left to its deadline, which might refuse it.
+        """
+        if work.life is Life.STOPPING:
+            return
+        work.enter(Life.STOPPING)
+        now = datetime.now(UTC)
+        left_s = (work.state.accepted.deadline_at - now).total_seconds()
+        within_s = STOP_GRACE_S if all_stopped(work.state, now) else min(STOP_GRACE_S, left_s / 2)
         with suppress(TimeoutError):
-            async with asyncio.timeout(STOP_GRACE_S):
-                while not work.state.ended and _lacks_outcomes(work.state):
+            async with asyncio.timeout(within_s):
+                while not work.state.ended and awaits_stopped_calls(work.state, datetime.now(UTC)):
                     await self._facts.catch_up(work, [await work.inbox.get()])
 
 
@@ -380,8 +390,3 @@ def _decision(state: State) -> Decision:
     if definition is None:
         raise UnexpectedFact(f"no strategy {state.specification.strategy} here")
     return decide(state, datetime.now(UTC), definition)
-
-
-def _lacks_outcomes(state: State) -> bool:
-    """Whether some planned call has no outcome."""
-    return any(call.call_id not in state.finished for stage in state.stages for call in stage.opened.calls)

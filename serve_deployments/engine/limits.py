@@ -71,7 +71,10 @@ class Circuit:
 
 @dataclass(slots=True)
 class RetryBudget:
-    """Retries after an engine's refusals: a tenth of the traffic, and one a second where there is little."""
+    """Retries after an engine's refusals: a tenth of the traffic, and one a second where there is little.
+
+    `saved` below 0 is the number of retries that wait for their turn.
+    """
 
     saved: float = RETRIES_SAVED_MAX / 2
     counted_at_s: float | None = None
@@ -87,6 +90,10 @@ class RetryBudget:
         self.counted_at_s = now_s
         self.saved -= 1
         return max(0.0, -self.saved / RETRIES_PER_S)
+
+    def refund(self) -> None:
+        """Give back a retry that was taken and is not made."""
+        self.saved = min(RETRIES_SAVED_MAX, self.saved + 1)
 
 
 @dataclass(slots=True)

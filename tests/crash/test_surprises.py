@@ -12,7 +12,7 @@ from app.deliberation.facts import Cancelled, Completed, Failed, Resumed, StageC
 from app.deliberation.ports import Appended
 from app.log.connection import REQUEST_TIMEOUT_S
 from tests.contracts.test_journal import accepted
-from tests.crash.audit import Audit
+from tests.crash.audit import CUT_WITHIN_S, Audit
 from tests.crash.client import journal_over
 from tests.crash.clock import virtual_time
 from tests.crash.points import Points, Process
@@ -265,3 +265,49 @@ def test_a_cancel_during_a_lost_connection_is_not_missed(service: str, monkeypat
         assert isinstance(audit.ends[0], Cancelled)
 
     result_of(story)
+
+
+# Stopped calls
+
+# Two agents answer within nine seconds, the third one takes twelve. The last stage closes after 9.8 seconds of ten.
+CUT: dict[str, Any] = {
+    **BODIES["vote"],
+    "strategy": "independent",
+    "quorum": 2,
+    "constraints": {"timeout_seconds": 10, "on_deadline": "fail"},
+}
+
+
+def cut_by_its_last_stage(watch: Callable[[Stack, str], None] = lambda *_: None) -> tuple[Audit, StageClosed, int]:
+    """The deliberation `CUT`, its closed stage, and the requests that reached the engine."""
+
+    async def story(stack: Stack) -> tuple[Audit, int]:
+        stack.points.watch = lambda _, step: watch(stack, step)
+        (audit,) = await audited(stack, await stack.submit(CUT, "key"))
+        return audit, len(stack.engine.asked)
+
+    audit, asked = result_of(story)
+    (closed,) = [fact for _, fact in audit.facts if isinstance(fact, StageClosed)]
+    assert (closed.reason, len(closed.seen)) == ("quorum", 2)
+    return audit, closed, asked
+
+
+def test_an_end_counts_the_calls_that_the_closing_of_its_last_stage_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.crash.engine.SPREAD_S", 15.0)
+    audit, closed, asked = cut_by_its_last_stage()
+    (end,) = audit.ends
+    assert isinstance(end, Completed) and end.usage.calls == asked == 3
+    assert audit.after_end == [] and (end.ts - closed.ts).total_seconds() < CUT_WITHIN_S / 10
+
+
+def test_an_end_waits_for_stopped_calls_no_longer_than_its_deadline_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.crash.engine.SPREAD_S", 15.0)
+
+    def crash(stack: Stack, step: str) -> None:
+        if step == "request deliberations.stage.1.closed":
+            stack.agent.process.die()
+
+    audit, closed, _ = cut_by_its_last_stage(crash)
+    (end,) = audit.ends
+    assert isinstance(end, Completed) and end.usage.calls == 2, "in time, without the cost of the replica that died"
+    assert 0.05 < (end.ts - closed.ts).total_seconds() < 0.15

@@ -59,6 +59,12 @@ class Stack:
     def child(self, name: str) -> dict[str, Any]:
         return json.loads((self.data_dir / "stack.json").read_text())["children"][name]
 
+    @property
+    def worker(self) -> dict[str, Any] | None:
+        """The process and the attempt of its worker; None where agents run in Ray."""
+        children = json.loads((self.data_dir / "stack.json").read_text())["children"]
+        return {name: children["worker"][name] for name in ("pid", "attempt")} if "worker" in children else None
+
     async def replica_pid(self, subject: str) -> int:
         """The process of the replica that answers `subject`, waiting for one that does."""
         async with asyncio.timeout(60):

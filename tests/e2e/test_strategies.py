@@ -228,7 +228,7 @@ async def test_usage_of_retries_equals_the_engines_count(stack: Stack) -> None:
 
 async def test_every_strategy_goes_on_after_its_coordinator_was_killed(stack: Stack) -> None:
     await stack.script(duration_ms=400)
-    pid = await stack.replica_pid("control.coordinator")
+    pid, worker = await stack.replica_pid("control.coordinator"), stack.worker
     ids = {real.strategy: await stack.submit(**real.body) for real in REALS}
     async with asyncio.timeout(30):
         while not all([await recorded(stack, id) for id in ids.values()]):
@@ -243,6 +243,7 @@ async def test_every_strategy_goes_on_after_its_coordinator_was_killed(stack: St
         after = await recorded(stack, deliberation_id)
         assert {call_id: after[call_id] for call_id in before[strategy]} == before[strategy]
         assert await ends_of(stack, deliberation_id) == 1
+    assert stack.worker == worker, "the worker ended too, and took the tokens of its requests with it"
     engine = (await stack.engine.get("/simulator/calls", params={"detail": 1})).raise_for_status().json()
     for real in REALS:
         ended = await looked_up(stack, real, ids[real.strategy], engine)

@@ -3,6 +3,7 @@
 from tests.mutants.guard import Guard
 
 AGENT = "tests/integration/agent/test_agent_replica.py::"
+ONCE = "tests/integration/agent/test_outcomes_once.py::"
 COORDINATOR = "tests/integration/coordinator/test_coordinator.py::"
 CRASH = "tests/crash/test_crash_points.py::"
 SURPRISES = "tests/crash/test_surprises.py::"
@@ -153,19 +154,47 @@ DURABILITY_GUARDS = (
         f"{AGENT}test_looks_up_the_outcome_again_before_a_delayed_request_is_written",
     ),
     Guard(
+        "an attempt that reached no engine gives its number back",
+        "serve_deployments/agent/attempt.py",
+        "                self.number -= 1\n",
+        "                pass\n",
+        f"{AGENT}test_a_successor_counts_no_requests_that_reached_no_engine",
+    ),
+    Guard(
         "two requests for one call share it",
         "serve_deployments/agent/agent.py",
-        "        if key in self._running:\n",
-        "        if False:\n",
+        "            running.get(call.call_id)\n            or self._start_call(",
+        "            self._start_call(",
         f"{AGENT}test_two_requests_for_one_call_share_it",
+    ),
+    Guard(
+        "two requests that read the log at once share a call",
+        "serve_deployments/agent/agent.py",
+        "            running |= self._running_of(request)\n",
+        "",
+        f"{ONCE}test_two_requests_that_read_the_log_at_once_share_a_call",
+    ),
+    Guard(
+        "a call that ends while the log is read is not made again",
+        "serve_deployments/agent/agent.py",
+        "        running = self._running_of(request)\n",
+        "        running = dict[str, asyncio.Task[None]]()\n",
+        f"{ONCE}test_a_call_that_ends_while_the_log_is_read_is_not_made_again",
+    ),
+    Guard(
+        "a stop leaves a call alone that has its outcome",
+        "serve_deployments/agent/agent.py",
+        "            if self.run.stoppable:\n",
+        "            if self.run.stoppable or True:\n",
+        f"{ONCE}test_a_call_that_is_stopped_while_its_outcome_is_announced_counts_once",
     ),
     Guard(
         "a fact that stops a call closes its request",
         "serve_deployments/agent/agent.py",
-        """            if self.run.begun:
+        """            if self.run.stoppable:
                 self.task.cancel()
 """,
-        """            if self.run.begun:
+        """            if self.run.stoppable:
                 pass
 """,
         f"{STOPPED}[ray-vote]",
@@ -268,6 +297,34 @@ DURABILITY_GUARDS = (
         "            blamed = 0 if fact.given_back or state.given_back else 1\n",
         "            blamed = 1\n",
         "tests/unit/test_fold.py::test_an_orderly_handover_does_not_count_as_a_takeover_without_progress",
+    ),
+    Guard(
+        "deleted work ends no other work",
+        "serve_deployments/coordinator/coordinator.py",
+        """            return
+        except Gone as error:
+""",
+        """            return
+        except ZeroDivisionError as error:
+""",
+        f"{COORDINATOR}test_a_failure_of_deleted_work_ends_no_other_work",
+    ),
+    Guard(
+        "an end waits for the cost of stopped calls",
+        "serve_deployments/coordinator/coordinator.py",
+        """                    reloaded = True
+                    await self._hear_stopped_calls(work)
+""",
+        """                    reloaded = True
+""",
+        f"{SURPRISES}test_an_end_counts_the_calls_that_the_closing_of_its_last_stage_stopped",
+    ),
+    Guard(
+        "that wait ends before the deadline",
+        "serve_deployments/coordinator/coordinator.py",
+        "else min(STOP_GRACE_S, left_s / 2)\n",
+        "else STOP_GRACE_S\n",
+        f"{SURPRISES}test_an_end_waits_for_stopped_calls_no_longer_than_its_deadline_allows",
     ),
     Guard(
         "an orderly stop is recorded",

@@ -5,6 +5,7 @@ from tests.mutants.guard import Guard
 AGENT = "tests/integration/agent/test_agent_replica.py::"
 BACKLOG = "tests/components/admission/test_backlog.py::"
 SPENDS = "tests/components/admission/test_spends.py::"
+RETRY = "tests/components/agent/test_retry.py::"
 CIRCUIT = "tests/components/engine/test_limits.py::"
 
 OVERLOAD = (
@@ -143,6 +144,20 @@ OVERLOAD = (
         f"{CIRCUIT}test_retries_are_a_tenth_of_the_traffic_and_one_a_second",
     ),
     Guard(
+        "a retry that is not made is given back",
+        "serve_deployments/agent/retry.py",
+        "        if withdrawn:\n            budget.refund()\n",
+        "        pass\n",
+        f"{RETRY}test_a_retry_that_is_not_made_is_given_back",
+    ),
+    Guard(
+        "a call does not wait for a retry after its deadline",
+        "serve_deployments/agent/retry.py",
+        "        if wait is not True and wait >= left_s():\n",
+        "        if False:\n",
+        f"{RETRY}test_a_refusal_is_final_when_its_retry_would_come_after_the_deadline",
+    ),
+    Guard(
         "hedges are a small part of the calls",
         "serve_deployments/engine/limits.py",
         "        if self.made + 1 > HEDGE_SHARE * self.calls:\n",
@@ -152,8 +167,8 @@ OVERLOAD = (
     Guard(
         "a call has three attempts",
         "serve_deployments/agent/retry.py",
-        "attempts=ATTEMPTS_MAX,",
-        "attempts=2 * ATTEMPTS_MAX,",
+        "number < ATTEMPTS_MAX and",
+        "number < 2 * ATTEMPTS_MAX and",
         f"{AGENT}test_makes_three_attempts_at_most",
     ),
     Guard(

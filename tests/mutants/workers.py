@@ -35,6 +35,14 @@ WORKERS = (
         KILLED,
     ),
     Guard(
+        "a worker that breaks waits for its calls",
+        WORKER,
+        "            await asyncio.gather(*(worker.replica.finish(FINISH_WITHIN_S) for worker in workers))\n",
+        "            pass\n",
+        "tests/integration/agent/test_worker.py::"
+        "test_a_worker_that_breaks_records_what_its_calls_are_answered_meanwhile",
+    ),
+    Guard(
         "a task of an ended deliberation makes no call",
         WORKER,
         """        return bool(await self.replica.journal.last([f"{subject}.end", f"{subject}.deleted"]))

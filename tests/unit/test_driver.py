@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from app.deliberation.driver import drive, next_moment, waits_for_calls
+from app.deliberation.driver import awaits_stopped_calls, drive, next_moment, waits_for_calls
 from app.deliberation.engine import RunStage
 from app.deliberation.facts import CallFinished, CallStarted, Completed, Fact, View
 from app.deliberation.fold import State, begin, fold
@@ -49,6 +49,16 @@ def test_an_open_stage_waits_until_it_may_close_or_a_fact_or_the_deadline_ends_t
     assert waits_for_calls(state_after(opened()), NOW + timedelta(seconds=TIMEOUT_S - 1))
     assert not waits_for_calls(state_after(opened()), NOW + timedelta(seconds=TIMEOUT_S))
     assert not waits_for_calls(begin(accepted()), NOW)
+
+
+def test_a_closed_stage_a_cancel_and_the_deadline_stop_the_calls_that_lack_their_outcome() -> None:
+    stage = (opened(), finished("dev-001"), finished("dev-002"))
+    late = NOW + timedelta(seconds=TIMEOUT_S)
+    assert not awaits_stopped_calls(state_after(*stage), NOW), "nothing has stopped the third one"
+    for stop, now in ((closed(seen=["dev-001", "dev-002"]), NOW), (cancelling(), NOW), (None, late)):
+        stopped = (*stage, stop) if stop else stage
+        assert awaits_stopped_calls(state_after(*stopped), now)
+        assert not awaits_stopped_calls(state_after(*stopped, finished("dev-003")), now)
 
 
 def run(_: State, stage: RunStage) -> Iterator[CallFinished | View]:

@@ -79,6 +79,9 @@ def test_retries_are_a_tenth_of_the_traffic_and_one_a_second() -> None:
         budget.deposit()
     assert budget.withdraw(0.0) == 0.0
     assert budget.withdraw(100.0) == 0.0 and budget.saved == RETRIES_SAVED_MAX - 1
+    for _ in range(3):
+        budget.refund()
+    assert budget.saved == RETRIES_SAVED_MAX
 
 
 def test_a_call_is_hedged_after_the_95th_percentile_of_its_kind_within_the_share() -> None:

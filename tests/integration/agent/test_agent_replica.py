@@ -251,9 +251,20 @@ async def test_retries_on_another_engine() -> None:
 
 async def test_makes_three_attempts_at_most() -> None:
     engine = ScriptedEngine(lambda *_: httpx.Response(500, stream=httpx.ByteStream(b"")))
-    (outcome,) = await outcomes(replica(engine, InMemoryJournal()), request((call(),)))
+    agent = replica(engine, InMemoryJournal())
+    (outcome,) = await outcomes(agent, request((call(),)))
     assert outcome.problem is not None and outcome.problem.code == "engine_unavailable" and outcome.problem.retryable
     assert len(engine.bodies) == 3 == outcome.attempt
+    assert (await agent.describe())["counts"]["retries"] == 2
+
+
+async def test_a_call_that_has_no_time_for_a_retry_fails_with_the_engines_refusal() -> None:
+    engine = ScriptedEngine(lambda *_: httpx.Response(429, stream=httpx.ByteStream(b"queue full")))
+    agent = replica(engine, InMemoryJournal())
+    agent.engines.retries.saved = -60
+    (outcome,) = await outcomes(agent, request((call(),)))
+    assert outcome.problem is not None and outcome.problem.code == "engine_unavailable"
+    assert "answered 429: queue full" in outcome.problem.detail and len(engine.bodies) == 1
 
 
 async def test_a_call_that_hangs_fails_at_its_deadline() -> None:
@@ -592,29 +603,45 @@ async def test_batch_calls_that_wait_for_a_slot_yield_to_interactive_ones() -> N
     assert asked.index("u9") == 1 and sorted(asked) == ["u1", "u2", "u3", "u9"], "one batch call was ahead, no more"
 
 
+class Refusing(httpx.MockTransport):
+    """Refuses the connection of a request while `refuses` says so, before a byte is written."""
+
+    def __init__(self, engine: ScriptedEngine, refuses: Callable[[], bool]) -> None:
+        super().__init__(engine)
+        self.refuses = refuses
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if not request.url.path.endswith("/models") and self.refuses():
+            raise httpx.ConnectError("refused")
+        return await super().handle_async_request(request)
+
+
+def refusing(engine: ScriptedEngine, journal: InMemoryJournal) -> AgentReplica:
+    """A replica whose first three connections for a request are refused."""
+    refused = iter((True, True, True))
+    transport = Refusing(engine, lambda: next(refused, False))
+    client = Engines([EngineSpec(url="http://engine0")], connections=8, transport=transport)
+    return AgentReplica("DEV", Role(persona=PERSONA), client, journal, stream_deltas=True, engine_patience_s=30)
+
+
 async def test_waits_for_an_unreachable_engine_and_counts_only_sent_requests() -> None:
-    class Refusing(httpx.MockTransport):
-        """Refuses three connections before a byte is written."""
+    engine, journal = ScriptedEngine(lambda *_: streamed(ANSWER)), InMemoryJournal()
+    (outcome,) = await outcomes(refusing(engine, journal), request((call(),)))
+    assert (outcome.text, outcome.attempt, outcome.usage.calls) == (ANSWER, 1, 1)
+    assert [started.attempt for started in views(journal, CallStarted)] == [1, 1, 1, 1], "a number is used again"
+    assert [body["seed"] for body in engine.bodies] == [11], "an engine that was away changes no answer"
 
-        left = 3
 
-        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-            if not request.url.path.endswith("/models") and self.left:
-                self.left -= 1
-                raise httpx.ConnectError("refused")
-            return await super().handle_async_request(request)
-
+async def test_a_successor_counts_no_requests_that_reached_no_engine() -> None:
+    journal = InMemoryJournal()
     engine = ScriptedEngine(lambda *_: streamed(ANSWER))
-    agent = AgentReplica(
-        "DEV",
-        Role(persona=PERSONA),
-        Engines([EngineSpec(url="http://engine0")], connections=8, transport=Refusing(engine)),
-        InMemoryJournal(),
-        stream_deltas=True,
-        engine_patience_s=30,
-    )
-    (outcome,) = await outcomes(agent, request((call(),)))
-    assert (outcome.text, outcome.attempt, outcome.usage.calls) == (ANSWER, 4, 1)
+    engine.hold = asyncio.Event()
+    lost = asyncio.create_task(refusing(engine, journal).run_stage(request((call(),))))
+    await until(lambda: len(engine.bodies) == 1)
+    lost.cancel()
+    successor = replica(ScriptedEngine(lambda *_: streamed(ANSWER)), journal)
+    (outcome,) = await outcomes(successor, request((call(),), resumed=True))
+    assert (outcome.attempt, outcome.usage.calls) == (2, 2), "the first replica's request reached its engine"
 
 
 def unreachable(engines: int = 1, *, patience_s: float = 30) -> AgentReplica:
@@ -689,11 +716,11 @@ async def test_a_replica_describes_an_engine_that_it_cannot_connect_to() -> None
     assert datetime.fromisoformat(engine["unreachable"]["since"]).tzinfo is not None
 
 
-def hedging() -> tuple[ScriptedEngine, AgentReplica]:
+def hedging(journal: InMemoryJournal | None = None) -> tuple[ScriptedEngine, AgentReplica]:
     """Two engines that hold their requests, and a replica that hedges after 10 ms."""
     engine = ScriptedEngine(lambda *_: streamed(ANSWER))
     engine.hold = asyncio.Event()
-    agent = replica(engine, InMemoryJournal(), engines=2)
+    agent = replica(engine, journal or InMemoryJournal(), engines=2)
     agent.role = Role(persona=PERSONA, hedge=True)
     for _ in range(100):
         agent.engines.hedges.answered("answer", 0.01)
@@ -718,6 +745,21 @@ async def test_hedges_a_slow_call_and_takes_the_first_answer() -> None:
     assert all(state.in_flight == 0 for state in agent.engines.engines), "the slower one is closed"
     described = await agent.describe()
     assert described["counts"] == {"answered": 1, "failed": 0, "cut": 0, "retries": 0, "hedges": 1}
+
+
+async def test_a_hedge_that_reaches_no_engine_leaves_the_slower_attempt_its_number() -> None:
+    journal = InMemoryJournal()
+    engine, agent = hedging(journal)
+    hold = engine.hold
+
+    agent.engines._transport = Refusing(engine, lambda: bool(engine.bodies))  # pyright: ignore[reportPrivateUsage]
+    slow = asyncio.create_task(outcomes(agent, request((call(),))))
+    await until(lambda: any(not each.healthy for each in agent.engines.engines))
+    assert hold is not None
+    hold.set()
+    (outcome,) = await slow
+    assert (outcome.text, outcome.attempt, outcome.usage.calls) == (ANSWER, 1, 1)
+    assert [started.attempt for started in views(journal, CallStarted)] == [1, 2]
 
 
 async def test_a_probe_cancelled_by_a_hedge_lets_another_request_probe() -> None:

@@ -264,6 +264,25 @@ async def test_calls_that_were_tried_before_are_sent_alone(agent: AgentReplica, 
     assert (await counts(engine))["requests"] == 2, "the recorded ones are not asked for again, the others together"
 
 
+async def test_a_request_that_reaches_no_engine_counts_for_none_of_its_calls(
+    agent: AgentReplica, engine: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await agent.engines.probe()
+    transport = agent.engines._transport  # pyright: ignore[reportPrivateUsage]
+    send, refused = transport.handle_async_request, list[httpx.Request]()
+
+    async def refuse_once(request: httpx.Request) -> httpx.Response:
+        if not refused:
+            refused.append(request)
+            raise httpx.ConnectError("refused")
+        return await send(request)
+
+    monkeypatch.setattr(transport, "handle_async_request", refuse_once)
+    found = await outcomes(agent, request(samples(4)))
+    assert refused and {(each.attempt, each.usage.calls, each.problem) for each in found} == {(1, 1, None)}
+    assert (await counts(engine))["requests"] <= 4
+
+
 async def test_deliberations_at_once_keep_their_requests_apart(agent: AgentReplica, engine: httpx.AsyncClient) -> None:
     ids = [f"d{number}" for number in range(1, 9)]
     stages = await asyncio.gather(*(outcomes(agent, request(samples(5), deliberation_id=each)) for each in ids))

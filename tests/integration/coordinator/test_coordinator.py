@@ -267,5 +267,31 @@ async def test_a_broken_coordinator_records_no_hand_over(own_nats_server: NatsSe
     await journal.close()
 
 
+async def test_a_failure_of_deleted_work_ends_no_other_work(own_nats_server: NatsServer) -> None:
+    journal = await JetStreamJournal.connect(own_nats_server.url)
+    await apply(journal, StreamSettings())
+
+    async def fails_once_deleted(request: StageRequest) -> bool:
+        if request.deliberation_id == "deleted":
+            await journal.append("default", Deleted(deliberation_id="deleted", ts=datetime.now(UTC)))
+            raise DeliberationError("a failure of which nothing may be written")
+        async with asyncio.timeout(10):
+            while await waiting(journal) != (0, 1):
+                await asyncio.sleep(0.02)
+        return True
+
+    for deliberation_id in ("beside", "deleted"):
+        await journal.append("default", accepted(deliberation_id))
+    replica = await Replica.start(own_nats_server.url, Role(journal, fails_once_deleted))
+    async with asyncio.timeout(20):
+        while not isinstance((await facts_of(journal, "beside"))[-1], Completed) and not replica.serving.done():
+            await asyncio.sleep(0.02)
+    assert not replica.serving.done()
+    assert not any(isinstance(fact, Resumed) for fact in await facts_of(journal, "beside"))
+    assert not await journal.last(["deliberations.default.deleted.end"])
+    await replica.stop()
+    await journal.close()
+
+
 def test_ack_wait_lasts_at_least_three_heartbeats() -> None:
     assert ACK_WAIT_S_MIN >= 3 * HEARTBEAT_S
