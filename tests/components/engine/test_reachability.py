@@ -108,10 +108,13 @@ async def test_idle_engines_are_checked_and_a_return_closes_the_circuit(monkeypa
     await engines.close()
 
 
-async def test_behind_a_proxy_of_the_environment_the_proxy_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with await serve(0) as proxy:
-        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}")
-        monkeypatch.setenv("no_proxy", "127.0.0.1")
-        await check_connection("http://engine.invalid:8000", 5)
-        with pytest.raises(ConnectionRefusedError):
-            await check_connection("http://127.0.0.1:1", 5)
+async def test_no_proxy_of_the_environment_stands_between_agents_and_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    async with await serve(0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        await check_connection(url, 5)
+        engines = Engines([EngineSpec(url=url)], connections=2)
+        await engines.probe()
+        assert engines.engines[0].models == ("m-1",)
+        await engines.close()
