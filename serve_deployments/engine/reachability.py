@@ -11,7 +11,10 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import httpx
+from aiohappyeyeballs import start_connection  # pyright: ignore[reportUnknownVariableType]
 
+# RFC 8305 recommends it, and aiohttp keeps it.
+HAPPY_EYEBALLS_DELAY_S = 0.25
 NOT_CONNECTED = (httpx.ConnectError, httpx.ConnectTimeout, aiohttp.ClientConnectorError)
 
 
@@ -64,5 +67,7 @@ async def check_connection(url: str, within_s: float) -> None:
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     async with asyncio.timeout(within_s):
-        _, writer = await asyncio.open_connection(parts.hostname, port, happy_eyeballs_delay=0.25)
-    writer.close()
+        addresses = await asyncio.get_running_loop().getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
+        # As aiohttp connects: uvloop, on which Ray's replicas run, has no happy eyeballs (RFC 8305) of its own.
+        connected = await start_connection(addresses, happy_eyeballs_delay=HAPPY_EYEBALLS_DELAY_S)
+    connected.close()

@@ -4,10 +4,12 @@ import asyncio
 import errno
 import socket
 import ssl
+from collections.abc import Callable
 
 import aiohttp
 import httpx
 import pytest
+import uvloop
 
 from app.deliberation.roles import EngineSpec
 from serve_deployments.engine.client import Engines
@@ -106,6 +108,27 @@ async def test_idle_engines_are_checked_and_a_return_closes_the_circuit(monkeypa
     watching.cancel()
     server.close()
     await engines.close()
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_connections_are_checked_on_the_loops_of_workers_and_of_replicas(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def check() -> None:
+        hosts = ("127.0.0.1", "localhost")
+        async with await serve(0) as server:
+            port = server.sockets[0].getsockname()[1]
+            for host in hosts:
+                await check_connection(f"http://{host}:{port}", 5)
+        for host in hosts:
+            with pytest.raises(OSError) as refused:
+                await check_connection(f"http://{host}:{port}", 5)
+            assert cause_of(refused.value) == "connection refused"
+        with pytest.raises(socket.gaierror):
+            await check_connection("http://engine.invalid:8000", 5)
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(check())
 
 
 async def test_no_proxy_of_the_environment_stands_between_agents_and_engines(monkeypatch: pytest.MonkeyPatch) -> None:
