@@ -62,7 +62,7 @@ class Agent:
         journal = await JetStreamJournal.connect(
             nats_url, name=f"agent-{name}", patience_s=AGENT_PATIENCE_S, seal=LogSeal.of_environment()
         )
-        engines = Engines(role.engines, connections=role.concurrency, fallback=role.fallback)
+        engines = Engines(role.engines, fallback=role.fallback)
         await engines.probe()
         self._replica = AgentReplica(
             name,

@@ -71,16 +71,14 @@ class Engines:
     def __init__(
         self,
         engines: Sequence[EngineSpec],
-        connections: int,
-        transport: httpx.AsyncBaseTransport | None = None,
         *,
         fallback: Sequence[EngineSpec] = (),
+        transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         """Read the engines' keys; raises InvalidRequest, which names the fault."""
         self.engines = [*map(EngineState, engines), *(EngineState(spec, fallback=True) for spec in fallback)]
-        limits = httpx.Limits(
-            max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=KEEPALIVE_S
-        )
+        # Without a bound, which is aiohttp's 0: roles and engines bound the calls, and no probe waits for their end.
+        limits = httpx.Limits(max_connections=0, keepalive_expiry=KEEPALIVE_S)
         self._transport = transport or AiohttpTransport(limits=limits)
         self._client = httpx.AsyncClient(transport=self._transport)
         self.retries = RetryBudget()

@@ -59,7 +59,6 @@ def test_an_outage_lasts_from_the_first_failed_connection_to_the_next_response()
 def test_outages_count_only_when_no_engine_is_left() -> None:
     engines = Engines(
         [EngineSpec(url="http://a"), EngineSpec(url="http://b")],
-        connections=1,
         transport=httpx.MockTransport(lambda _: httpx.Response(200)),
     )
     for number, engine in enumerate(engines.engines, start=1):
@@ -69,9 +68,7 @@ def test_outages_count_only_when_no_engine_is_left() -> None:
 
 
 async def test_a_probe_that_is_answered_with_an_error_ends_the_outage_and_leaves_the_circuit_open() -> None:
-    engines = Engines(
-        [EngineSpec(url="http://a")], connections=1, transport=httpx.MockTransport(lambda _: httpx.Response(500))
-    )
+    engines = Engines([EngineSpec(url="http://a")], transport=httpx.MockTransport(lambda _: httpx.Response(500)))
     (engine,) = engines.engines
     engine.not_connected(TimeoutError())
     await engines.probe()
@@ -94,7 +91,7 @@ async def test_idle_engines_are_checked_and_a_return_closes_the_circuit(monkeypa
     monkeypatch.setattr("serve_deployments.engine.client.CHECK_INTERVAL_S", 0.02)
     server = await serve(0)
     port = server.sockets[0].getsockname()[1]
-    engines = Engines([EngineSpec(url=f"http://127.0.0.1:{port}")], connections=2)
+    engines = Engines([EngineSpec(url=f"http://127.0.0.1:{port}")])
     (engine,) = engines.engines
     await engines.probe()
     assert engine.healthy and engine.models == ("m-1",)
@@ -137,7 +134,7 @@ async def test_no_proxy_of_the_environment_stands_between_agents_and_engines(mon
     async with await serve(0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         await check_connection(url, 5)
-        engines = Engines([EngineSpec(url=url)], connections=2)
+        engines = Engines([EngineSpec(url=url)])
         await engines.probe()
         assert engines.engines[0].models == ("m-1",)
         await engines.close()

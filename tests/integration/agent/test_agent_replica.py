@@ -113,7 +113,7 @@ def request(
 
 def replica(engine: ScriptedEngine, journal: InMemoryJournal, engines: int = 1, *, deltas: bool = True) -> AgentReplica:
     urls = [f"http://engine{number}" for number in range(engines)]
-    client = Engines([EngineSpec(url=url) for url in urls], connections=8, transport=httpx.MockTransport(engine))
+    client = Engines([EngineSpec(url=url) for url in urls], transport=httpx.MockTransport(engine))
     return AgentReplica("DEV", Role(persona=PERSONA), client, journal, stream_deltas=deltas, engine_patience_s=30)
 
 
@@ -608,7 +608,7 @@ async def test_waits_for_an_unreachable_engine_and_counts_only_sent_requests() -
     agent = AgentReplica(
         "DEV",
         Role(persona=PERSONA),
-        Engines([EngineSpec(url="http://engine0")], connections=8, transport=Refusing(engine)),
+        Engines([EngineSpec(url="http://engine0")], transport=Refusing(engine)),
         InMemoryJournal(),
         stream_deltas=True,
         engine_patience_s=30,
@@ -624,7 +624,7 @@ def unreachable(engines: int = 1, *, patience_s: float = 30) -> AgentReplica:
         raise httpx.ConnectError("refused") from ConnectionRefusedError(errno.ECONNREFUSED, "refused")
 
     urls = [f"http://user:secret@engine{number}:8000" for number in range(engines)]
-    client = Engines([EngineSpec(url=url) for url in urls], connections=8, transport=httpx.MockTransport(refuse))
+    client = Engines([EngineSpec(url=url) for url in urls], transport=httpx.MockTransport(refuse))
     return AgentReplica(
         "DEV", Role(persona=PERSONA), client, InMemoryJournal(), stream_deltas=True, engine_patience_s=patience_s
     )
