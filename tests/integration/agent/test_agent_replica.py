@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from app.deliberation.calls import Call, ChatMessage, StageRequest
+from app.deliberation.engine import BATCH_AFTER
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import (
     CallDelta,
@@ -590,6 +591,29 @@ async def test_batch_calls_that_wait_for_a_slot_yield_to_interactive_ones() -> N
     await asyncio.gather(*running)
     asked = [body["messages"][-1]["content"][:2] for body in engine.bodies]
     assert asked.index("u9") == 1 and sorted(asked) == ["u1", "u2", "u3", "u9"], "one batch call was ahead, no more"
+
+
+async def test_batch_calls_that_wait_for_a_full_engine_yield_to_interactive_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # They look anew for outages while they wait, and keep their places.
+    monkeypatch.setattr("serve_deployments.agent.engine_wait.CHECK_INTERVAL_S", 0.02)
+    engine = ScriptedEngine(lambda *_: streamed(ANSWER))
+    engine.hold = asyncio.Event()
+    agent = replica(engine, InMemoryJournal())
+    spec = EngineSpec(url="http://engine0", max_in_flight=2)
+    agent.engines = Engines([spec], transport=httpx.MockTransport(engine))
+    batch = request(tuple(call(number) for number in range(1, 53)), priority=BATCH_AFTER + 2)
+    interactive = request((call(99),), deliberation_id="d2", priority=2)
+    running = [asyncio.create_task(outcomes(agent, batch))]
+    await until(lambda: len(agent.engines._waiting) == 50)  # pyright: ignore[reportPrivateUsage]
+    running.append(asyncio.create_task(outcomes(agent, interactive)))
+    await until(lambda: len(agent.engines._waiting) == 51)  # pyright: ignore[reportPrivateUsage]
+    assert len(engine.bodies) == 2
+    engine.hold.set()
+    await asyncio.gather(*running)
+    asked = [body["messages"][-1]["content"].partition("\n")[0] for body in engine.bodies]
+    assert asked.index("u99") == 2, "it is sent next"
 
 
 async def test_waits_for_an_unreachable_engine_and_counts_only_sent_requests() -> None:

@@ -358,7 +358,7 @@ async def test_calls_wait_for_an_unreachable_engine_and_one_of_them_probes() -> 
     begun: list[int] = []
 
     async def call(number: int) -> None:
-        with engines.requesting(await engines.wait_for_engine("d", [])):
+        with engines.requesting(await engines.wait_for_engine("d", [], (0, 0))):
             begun.append(number)
             await asyncio.Event().wait()
 
@@ -382,13 +382,13 @@ async def test_a_closed_port_is_unreachable_and_is_probed_again_later() -> None:
         await engines.complete(first, CALL, "m", seed=7, trace="d.s1-dev-001.1", on_text=None, meter=Meter(), salt=SALT)
     assert backoff_hook(caught.value) is True
     assert not first.healthy and engines.choose("d", []) is second
-    assert await engines.wait_for_engine("d", [second]) is second
+    assert await engines.wait_for_engine("d", [second], (0, 0)) is second
     with pytest.raises(EngineUnavailable, match="cannot be reached"):
         await engines.complete(
             second, CALL, "m", seed=7, trace="d.s1-dev-001.1", on_text=None, meter=Meter(), salt=SALT
         )
     async with asyncio.timeout(5):
-        assert await engines.wait_for_engine("d", [second]) is first, "it is probed again later"
+        assert await engines.wait_for_engine("d", [second], (0, 0)) is first, "it is probed again later"
     await engines.close()
 
 

@@ -225,7 +225,7 @@ async def test_a_full_engine_makes_calls_wait_for_a_slot() -> None:
         assert engines.choose("d", []) is None
         with pytest.raises(EngineFull), engines.requesting(engine):
             pass
-        waiting = asyncio.create_task(engines.wait_for_engine("d", []))
+        waiting = asyncio.create_task(engines.wait_for_engine("d", [], (0, 0)))
         await asyncio.sleep(0)
         assert not waiting.done()
     assert await waiting is engine
