@@ -38,6 +38,14 @@ def serve_identity() -> dict[str, Any]:
     return found
 
 
+def _require_running(*tasks: asyncio.Task[Any]) -> None:
+    """Raise RuntimeError from the error of a task that has ended, so that Serve replaces the replica."""
+    for task in tasks:
+        if task.done():
+            error = None if task.cancelled() else task.exception()
+            raise RuntimeError(f"a task of the replica has ended: {task.get_name()}") from error
+
+
 class Agent:
     """The Serve deployment of one role: a handle call per stage runs its calls."""
 
@@ -54,7 +62,7 @@ class Agent:
         journal = await JetStreamJournal.connect(
             nats_url, name=f"agent-{name}", patience_s=AGENT_PATIENCE_S, seal=LogSeal.of_environment()
         )
-        engines = Engines(role.engines, connections=role.concurrency, fallback=role.fallback)
+        engines = Engines(role.engines, fallback=role.fallback)
         await engines.probe()
         self._replica = AgentReplica(
             name,
@@ -67,8 +75,16 @@ class Agent:
         )
         await self._replica.listen()
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._replica.keep()), loop.create_task(engines.watch())]
+        # Held here and watched by check_health: nothing awaits them.
+        self._tasks = [
+            loop.create_task(self._replica.keep(), name="keep"),
+            loop.create_task(engines.watch(), name="watch"),
+        ]
         settle_heap()
+
+    def check_health(self) -> None:
+        """Called by Serve; raises when the replica hears no more what stops calls, or checks its engines no more."""
+        _require_running(*self._tasks)
 
     async def __del__(self) -> None:
         """Called by Serve before the replica stops: requests are over, but the calls' outcomes still count."""
@@ -93,7 +109,7 @@ class Coordinator:
         self._replica = CoordinatorReplica(journal, agents, slots, identity=serve_identity)
         ready = asyncio.Event()
         # Held here and watched by check_health: Serve knows no deployment that works without being called.
-        self._serving = asyncio.get_running_loop().create_task(self._replica.serve(ready))
+        self._serving = asyncio.get_running_loop().create_task(self._replica.serve(ready), name="serve")
         waiter = asyncio.get_running_loop().create_task(ready.wait())
         await asyncio.wait({self._serving, waiter}, return_when=asyncio.FIRST_COMPLETED)
         waiter.cancel()
@@ -101,10 +117,8 @@ class Coordinator:
         settle_heap()
 
     def check_health(self) -> None:
-        """Called by Serve; raises when the pull loop has ended, so that the replica is replaced."""
-        if self._serving.done():
-            self._serving.result()
-            raise RuntimeError("the coordinator's pull loop has ended")
+        """Called by Serve; raises when the pull loop has ended."""
+        _require_running(self._serving)
 
     async def __del__(self) -> None:
         """Called by Serve before the replica stops: its works are requeued at once."""

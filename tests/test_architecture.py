@@ -95,6 +95,7 @@ DRIVERS: dict[str, tuple[str, ...]] = {
     "alembic": ("app.archive.database",),
     "httpx": ("serve_deployments.engine", "app.client", "app.cli"),
     "httpx_aiohttp": ("serve_deployments.engine",),
+    "aiohappyeyeballs": ("serve_deployments.engine",),
     "aiohttp": ("serve_deployments.engine", "app.webhooks.sender"),
     "uvicorn": ("app.routes", "app.main", "app.cli", "serve_deployments.simulator"),
     "typer": ("app.cli", "serve_deployments.simulator"),

@@ -155,7 +155,7 @@ class Product:
         self.figures = Figures()
         self.replicas: dict[str, AgentReplica] = {}
         for name in roles:
-            engines = RecordedEngines([_patient(url) for url in urls], connections=CONNECTIONS)
+            engines = RecordedEngines([_patient(url) for url in urls])
             engines.figures = self.figures
             role = Role(persona=personas()[name], concurrency=CONNECTIONS)
             journal: Any = InMemoryJournal()

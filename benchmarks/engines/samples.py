@@ -27,7 +27,7 @@ from serve_deployments.engine.client import Engines
 
 ROLE = "DEV"
 DEADLINE_S = 120.0
-CONNECTIONS = 1_024
+CONCURRENCY = 1_024
 
 
 @dataclass
@@ -72,12 +72,12 @@ async def measure(url: str, agents: int, at_once: int, rounds: int) -> dict[str,
 
 
 async def _round(url: str, together: bool, numbers: Sequence[int], agents: int, figures: Figures) -> None:
-    engines = Engines([EngineSpec(url=url)], CONNECTIONS)
+    engines = Engines([EngineSpec(url=url)])
     engines.engines[0].takes_n = together
     await engines.probe()
     journal: Any = InMemoryJournal()
     replica = AgentReplica(
-        ROLE, Role(persona="p", concurrency=CONNECTIONS), engines, journal, stream_deltas=True, engine_patience_s=30
+        ROLE, Role(persona="p", concurrency=CONCURRENCY), engines, journal, stream_deltas=True, engine_patience_s=30
     )
     now = datetime.now(UTC)
     stages = [

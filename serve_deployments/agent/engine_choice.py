@@ -20,11 +20,15 @@ async def on_chosen_engine(context: CallContext, attempts: Attempts, wait: Engin
     Waits for a slot of the role first. Engines that cannot be reached cost no attempt; raises CallFailure.
     """
     async with context.slots.held(attempts.priority):
+        # The same at every check, so that a call keeps its place.
+        order = (attempts.priority, wait.began_s)
         while True:
             engine, next_check_s = None, await wait.check()
             with suppress(TimeoutError):
                 async with asyncio.timeout(next_check_s):
-                    engine = await context.engines.wait_for_engine(attempts.deliberation, attempts.failed_engines)
+                    engine = await context.engines.wait_for_engine(
+                        attempts.deliberation, attempts.failed_engines, order
+                    )
             if engine is None:
                 continue
             try:

@@ -21,7 +21,7 @@ class NoEngineReachable(EngineUnavailable):
 
 
 class EngineWait:
-    """A call's wait for an engine, which begins with its construction.
+    """A call's wait for an engine, which begins with its construction, at `began_s` on the monotonic clock.
 
     It lasts for `patience_s` without a connection to any engine. It takes at most `DEADLINE_SHARE` of the time that the
     call has left when that begins.
@@ -34,8 +34,8 @@ class EngineWait:
         self._journal = journal
         self._request = request
         self._call = call
-        self._began_s = time.monotonic()
-        self._deadline_s = self._began_s + (request.deadline_at - datetime.now(UTC)).total_seconds()
+        self.began_s = time.monotonic()
+        self._deadline_s = self.began_s + (request.deadline_at - datetime.now(UTC)).total_seconds()
         self._patience_s = patience_s
         self._report_due_s = 0.0
 
@@ -48,7 +48,7 @@ class EngineWait:
         if not outages:
             return CHECK_INTERVAL_S
         now, now_s = datetime.now(UTC), time.monotonic()
-        since_s = max(self._began_s, *(outage.since_s for _, outage in outages))
+        since_s = max(self.began_s, *(outage.since_s for _, outage in outages))
         patience_s = min(self._patience_s, DEADLINE_SHARE * (self._deadline_s - since_s))
         left_s = since_s + patience_s - now_s
         engines = tuple(

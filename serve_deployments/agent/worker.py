@@ -102,7 +102,7 @@ async def workers_of(args: WorkerArgs) -> AsyncGenerator[Sequence[RoleWorker]]:
                 AgentReplica(
                     name,
                     role,
-                    Engines(role.engines, connections=role.concurrency, fallback=role.fallback),
+                    Engines(role.engines, fallback=role.fallback),
                     journal,
                     stream_deltas=args.stream_deltas,
                     engine_patience_s=args.engine_patience_s,

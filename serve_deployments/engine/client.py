@@ -1,14 +1,14 @@
 """HTTP to engines, which are OpenAI-compatible servers: probes, and one completion per request, streamed or not.
 
 httpx runs over an aiohttp transport, because its own rescans the whole pool on every request (docs/decisions/0013).
-One client lives as long as its replica. `state` holds what is known of an engine, `wire` the bodies of requests and
-replies.
+One client lives as long as its replica. `pool` chooses the engine of a request, `state` holds what is known of an
+engine, `wire` the bodies of requests and replies.
 """
 
 import asyncio
 import time
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import aiohttp
@@ -18,15 +18,14 @@ from httpx_aiohttp import AiohttpTransport
 
 from app.deliberation.calls import Call
 from app.deliberation.engine import BATCH_AFTER
-from app.deliberation.errors import CallCancelled, CallTimeout, EngineRejected, EngineUnavailable
+from app.deliberation.errors import CallTimeout, EngineRejected, EngineUnavailable
 from app.deliberation.roles import EngineSpec
 from serve_deployments.engine.dialect import Dialect
 from serve_deployments.engine.limits import Hedges, RetryBudget
-from serve_deployments.engine.reachability import NOT_CONNECTED, Outage, cause_of, check_connection, never_connected
-from serve_deployments.engine.routing import engine_for
+from serve_deployments.engine.pool import EnginePool
+from serve_deployments.engine.reachability import NOT_CONNECTED, cause_of, check_connection, never_connected
 from serve_deployments.engine.state import (
     KEY_REFUSED,
-    EngineFull,
     EngineState,
     EngineUnreachable,
     FieldsRefused,
@@ -64,29 +63,24 @@ _NO_SUCH_PATH = frozenset({404, 405, 501})
 log = structlog.get_logger(__name__)
 
 
-# Long, because probes and completions change the same state of an engine over one client.
-class Engines:
-    """The engines of one role behind one HTTP client: the first choice, and those that stand in for it."""
+class Engines(EnginePool):
+    """The engines of one role behind one HTTP client."""
 
     def __init__(
         self,
         engines: Sequence[EngineSpec],
-        connections: int,
-        transport: httpx.AsyncBaseTransport | None = None,
         *,
         fallback: Sequence[EngineSpec] = (),
+        transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         """Read the engines' keys; raises InvalidRequest, which names the fault."""
-        self.engines = [*map(EngineState, engines), *(EngineState(spec, fallback=True) for spec in fallback)]
-        limits = httpx.Limits(
-            max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=KEEPALIVE_S
-        )
+        super().__init__(engines, fallback)
+        # Without a bound, which is aiohttp's 0: roles and engines bound the calls, and no probe waits for their end.
+        limits = httpx.Limits(max_connections=0, keepalive_expiry=KEEPALIVE_S)
         self._transport = transport or AiohttpTransport(limits=limits)
         self._client = httpx.AsyncClient(transport=self._transport)
         self.retries = RetryBudget()
         self.hedges = Hedges()
-        # Set whenever a circuit may have changed, for calls that wait for an engine.
-        self._changed = asyncio.Event()
         self._probing: asyncio.Task[None] | None = None
         self._probe_due_s = 0.0
 
@@ -95,63 +89,6 @@ class Engines:
         if self._probing is not None:
             self._probing.cancel()
         await self._client.aclose()
-
-    def choose(self, deliberation: str, avoid: Sequence[EngineState]) -> EngineState | None:
-        """The engine for a request: of the candidates with room the one that `routing` gives the deliberation.
-
-        None when no circuit admits a request, or when all candidates work on as many requests as they may.
-        """
-        room = [engine for engine in self._candidates(avoid) if not engine.full]
-        return engine_for(deliberation, [engine for engine in room if engine.healthy] or room)
-
-    def _candidates(self, avoid: Sequence[EngineState]) -> Sequence[EngineState]:
-        """The engines whose circuits admit a request: preferably none of `avoid`, and none that refuses its key.
-
-        Of the others, the first choice goes before what stands in for it.
-        """
-        now_s = time.monotonic()
-        found = [engine for engine in self.engines if engine.circuit.admits(now_s)]
-        found = [engine for engine in found if engine not in avoid] or found
-        found = [engine for engine in found if not engine.refused_lately(now_s)] or found
-        return [engine for engine in found if not engine.fallback] or found
-
-    @contextmanager
-    def requesting(self, engine: EngineState) -> Generator[None]:
-        """Wraps a request to `engine`: it takes a slot there, and the circuit learns of a cancelled request.
-
-        Raises EngineFull.
-        """
-        if engine.full:
-            raise EngineFull(f"{engine.label} works on {engine.in_flight} requests")
-        engine.circuit.begin()
-        engine.in_flight += 1
-        try:
-            yield
-        except (asyncio.CancelledError, CallCancelled):
-            engine.circuit.abandoned()
-            raise
-        finally:
-            engine.in_flight -= 1
-            self._changed.set()
-
-    async def wait_for_engine(self, deliberation: str, avoid: Sequence[EngineState]) -> EngineState:
-        """The engine that `choose` gives; waits, without a limit of its own, until a circuit admits a request."""
-        while True:
-            self._changed.clear()
-            engine = self.choose(deliberation, avoid)
-            if engine is not None:
-                return engine
-            now_s = time.monotonic()
-            opens_s = [engine.circuit.opened_until_s or now_s for engine in self.engines]
-            with suppress(TimeoutError):
-                # While requests probe or fill the engines, only their results can change anything.
-                async with asyncio.timeout(min((each - now_s for each in opens_s if each > now_s), default=None)):
-                    await self._changed.wait()
-
-    def outages(self) -> Sequence[tuple[EngineState, Outage]]:
-        """Each engine with its outage, if none can be connected to; empty while one of them can."""
-        found = [(engine, engine.outage) for engine in self.engines if engine.outage is not None]
-        return found if len(found) == len(self.engines) else ()
 
     async def watch(self) -> NoReturn:
         """Check every engine that has not responded lately, and key files, every two seconds. Runs until cancelled."""
@@ -227,11 +164,11 @@ class Engines:
 
     def _succeeded(self, engine: EngineState) -> None:
         engine.circuit.succeeded()
-        self._changed.set()
+        self._wake()
 
     def _failed(self, engine: EngineState, *, unreachable: bool) -> None:
         engine.circuit.failed(time.monotonic(), unreachable=unreachable)
-        self._changed.set()
+        self._wake()
 
     async def model_of(self, engine: EngineState, named: str | None) -> str:
         """The model to ask for: `named`, else the engine's own, else the first that it serves.
@@ -388,7 +325,7 @@ class Engines:
             if response.status_code != 200:
                 raise refusal_of(engine, response, await _content(response))
             engine.circuit.reached()
-            self._changed.set()
+            self._wake()
             if streamed is None:
                 return parse_reply(engine, await _content(response), meter)
             streamed.began_s = began_s

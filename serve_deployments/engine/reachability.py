@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import httpx
+from aiohappyeyeballs import start_connection  # pyright: ignore[reportUnknownVariableType]
 
+# RFC 8305 recommends it, and aiohttp keeps it.
+HAPPY_EYEBALLS_DELAY_S = 0.25
 NOT_CONNECTED = (httpx.ConnectError, httpx.ConnectTimeout, aiohttp.ClientConnectorError)
 
 
@@ -58,15 +60,14 @@ def never_connected(error: Exception) -> bool:
 
 
 async def check_connection(url: str, within_s: float) -> None:
-    """Open a TCP connection to the engine at `url`, or to the environment's proxy for it, and close it.
+    """Open a TCP connection to the engine at `url`, and close it.
 
     Raises TimeoutError after `within_s`, other OSErrors, and ValueError for an invalid URL.
     """
     parts = urlsplit(url)
-    # As the HTTP client chooses it.
-    if parts.hostname and not proxy_bypass(parts.hostname):
-        parts = urlsplit(getproxies().get(parts.scheme, url))
     port = parts.port or (443 if parts.scheme == "https" else 80)
     async with asyncio.timeout(within_s):
-        _, writer = await asyncio.open_connection(parts.hostname, port, happy_eyeballs_delay=0.25)
-    writer.close()
+        addresses = await asyncio.get_running_loop().getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
+        # As aiohttp connects: uvloop, on which Ray's replicas run, has no happy eyeballs (RFC 8305) of its own.
+        connected = await start_connection(addresses, happy_eyeballs_delay=HAPPY_EYEBALLS_DELAY_S)
+    connected.close()

@@ -81,7 +81,7 @@ class UnderTest:
 @asynccontextmanager
 async def replica_of(server: NatsServer, engine: ScriptedEngine) -> AsyncGenerator[AgentReplica]:
     journal = await JetStreamJournal.connect(server.url, name="replica")
-    engines = Engines([EngineSpec(url="http://engine")], connections=8, transport=httpx.MockTransport(engine))
+    engines = Engines([EngineSpec(url="http://engine")], transport=httpx.MockTransport(engine))
     yield AgentReplica("DEV", Role(persona="You test."), engines, journal, stream_deltas=True, engine_patience_s=30)
     await journal.close()
 

@@ -223,9 +223,7 @@ class Stack:
 
     async def _serve_agent(self, process: Process, ready: Callable[[Any], None]) -> None:
         journal = await self._journal(process, AGENT_PATIENCE_S)
-        engines = Engines(
-            [EngineSpec(url="http://engine")], connections=8, transport=EngineTransport(self.engine, process)
-        )
+        engines = Engines([EngineSpec(url="http://engine")], transport=EngineTransport(self.engine, process))
         replica = _Replica(self.engine, engines, journal)
         await engines.probe()
         if self.agents == "nats":

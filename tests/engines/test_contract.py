@@ -87,7 +87,7 @@ async def requests_to(simulator: Simulator) -> int:
 
 @pytest.fixture
 async def agent(simulator: Simulator) -> AsyncIterator[AgentReplica]:
-    engines = Engines([EngineSpec(url=simulator.url)], connections=16)
+    engines = Engines([EngineSpec(url=simulator.url)])
     yield AgentReplica("DEV", Role(persona="p"), engines, InMemoryJournal(), stream_deltas=True, engine_patience_s=30)
     await engines.close()
 
@@ -148,13 +148,13 @@ async def test_an_engine_that_ignores_forms_is_asked_by_prompt(agent: AgentRepli
 async def test_a_declared_way_is_kept(simulator: Simulator, agent: AgentReplica, structured: Any) -> None:
     await shaped(simulator, ("system",))
     spec = EngineSpec(url=simulator.url, structured=structured)
-    agent.engines = Engines([spec], connections=16)
+    agent.engines = Engines([spec])
     asked = calls_for(OUTPUTS)
     found = await outcomes(agent, request(asked))
     assert_valid(asked, found)
     assert {outcome.structured for outcome in found} == {structured}
     await shaped(simulator, ("json-schema", "json-object"))
-    agent.engines = Engines([spec], connections=16)
+    agent.engines = Engines([spec])
     (outcome,) = await outcomes(agent, request(calls_for([OUTPUTS[0]], first=100)))
     if structured == "prompt":
         assert outcome.problem is None

@@ -90,7 +90,7 @@ async def agent(server: Server, engine: Engine, monkeypatch: pytest.MonkeyPatch)
         max_in_flight=server.at_once,
         idle_timeout_s=120,
     )
-    engines = Engines([spec], connections=16)
+    engines = Engines([spec])
     yield AgentReplica("DEV", Role(persona="p"), engines, InMemoryJournal(), stream_deltas=True, engine_patience_s=300)
     await engines.close()
 
@@ -206,7 +206,7 @@ async def test_a_wrong_key_ends_its_call(
 ) -> None:
     """LiteLLM without a database answers 400 "No connected db." where others answer 401, also to probes."""
     monkeypatch.setenv("SERVER_KEY", "sk-wrong")
-    engines = Engines([agent.engines.engines[0].spec], connections=1)
+    engines = Engines([agent.engines.engines[0].spec])
     monkeypatch.setattr(agent, "engines", engines)
     (asked,) = calls_for(OUTPUTS[:1])
     (outcome,) = await outcomes(agent, request((asked,), deadline_s=10))

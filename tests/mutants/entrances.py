@@ -28,7 +28,7 @@ ENTRANCES = (
     ),
     Guard(
         "calls avoid an engine that refuses its key, which answers sooner than any other",
-        "serve_deployments/engine/client.py",
+        "serve_deployments/engine/pool.py",
         "        found = [engine for engine in found if not engine.refused_lately(now_s)] or found\n",
         "",
         f"{ENGINE_KEYS}test_the_fallback_is_asked_only_while_no_first_choice_can_take_a_call",

@@ -6,6 +6,7 @@ AGENT = "tests/integration/agent/test_agent_replica.py::"
 BACKLOG = "tests/components/admission/test_backlog.py::"
 SPENDS = "tests/components/admission/test_spends.py::"
 RETRY = "tests/components/agent/test_retry.py::"
+POOL = "tests/components/engine/test_pool.py::"
 CIRCUIT = "tests/components/engine/test_limits.py::"
 
 OVERLOAD = (
@@ -170,6 +171,34 @@ OVERLOAD = (
         "number < ATTEMPTS_MAX and",
         "number < 2 * ATTEMPTS_MAX and",
         f"{AGENT}test_makes_three_attempts_at_most",
+    ),
+    Guard(
+        "of the calls that wait for an engine the first in their order is next",
+        "serve_deployments/engine/pool.py",
+        "        insort(self._waiting, call, key=lambda each: each.order)\n",
+        "        self._waiting.append(call)\n",
+        f"{POOL}test_an_interactive_call_is_next_however_many_batch_calls_wait",
+    ),
+    Guard(
+        "a call whose turn it is and that ends gives its turn on",
+        "serve_deployments/engine/pool.py",
+        "            asyncio.get_running_loop().call_soon(self._wake)\n",
+        "",
+        f"{POOL}test_a_cancelled_call_loses_no_room",
+    ),
+    Guard(
+        "a probe waits for the end of no call",
+        "serve_deployments/engine/client.py",
+        "max_connections=0,",
+        "max_connections=100,",
+        "tests/integration/engine/test_busy_engine.py::test_a_probe_is_answered_beside_any_number_of_streams",
+    ),
+    Guard(
+        "a replica that checks its engines no more is replaced",
+        "serve_deployments/deployments.py",
+        "        _require_running(*self._tasks)\n",
+        "        return\n",
+        "tests/integration/serve/test_deployments.py::test_an_agent_whose_task_has_ended_is_unhealthy[Engines-watch]",
     ),
     Guard(
         "a call waits only so long for engines that cannot be connected to",

@@ -4,10 +4,12 @@ import asyncio
 import errno
 import socket
 import ssl
+from collections.abc import Callable
 
 import aiohttp
 import httpx
 import pytest
+import uvloop
 
 from app.deliberation.roles import EngineSpec
 from serve_deployments.engine.client import Engines
@@ -57,7 +59,6 @@ def test_an_outage_lasts_from_the_first_failed_connection_to_the_next_response()
 def test_outages_count_only_when_no_engine_is_left() -> None:
     engines = Engines(
         [EngineSpec(url="http://a"), EngineSpec(url="http://b")],
-        connections=1,
         transport=httpx.MockTransport(lambda _: httpx.Response(200)),
     )
     for number, engine in enumerate(engines.engines, start=1):
@@ -67,9 +68,7 @@ def test_outages_count_only_when_no_engine_is_left() -> None:
 
 
 async def test_a_probe_that_is_answered_with_an_error_ends_the_outage_and_leaves_the_circuit_open() -> None:
-    engines = Engines(
-        [EngineSpec(url="http://a")], connections=1, transport=httpx.MockTransport(lambda _: httpx.Response(500))
-    )
+    engines = Engines([EngineSpec(url="http://a")], transport=httpx.MockTransport(lambda _: httpx.Response(500)))
     (engine,) = engines.engines
     engine.not_connected(TimeoutError())
     await engines.probe()
@@ -92,7 +91,7 @@ async def test_idle_engines_are_checked_and_a_return_closes_the_circuit(monkeypa
     monkeypatch.setattr("serve_deployments.engine.client.CHECK_INTERVAL_S", 0.02)
     server = await serve(0)
     port = server.sockets[0].getsockname()[1]
-    engines = Engines([EngineSpec(url=f"http://127.0.0.1:{port}")], connections=2)
+    engines = Engines([EngineSpec(url=f"http://127.0.0.1:{port}")])
     (engine,) = engines.engines
     await engines.probe()
     assert engine.healthy and engine.models == ("m-1",)
@@ -108,10 +107,34 @@ async def test_idle_engines_are_checked_and_a_return_closes_the_circuit(monkeypa
     await engines.close()
 
 
-async def test_behind_a_proxy_of_the_environment_the_proxy_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with await serve(0) as proxy:
-        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}")
-        monkeypatch.setenv("no_proxy", "127.0.0.1")
-        await check_connection("http://engine.invalid:8000", 5)
-        with pytest.raises(ConnectionRefusedError):
-            await check_connection("http://127.0.0.1:1", 5)
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_connections_are_checked_on_the_loops_of_workers_and_of_replicas(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def check() -> None:
+        hosts = ("127.0.0.1", "localhost")
+        async with await serve(0) as server:
+            port = server.sockets[0].getsockname()[1]
+            for host in hosts:
+                await check_connection(f"http://{host}:{port}", 5)
+        for host in hosts:
+            with pytest.raises(OSError) as refused:
+                await check_connection(f"http://{host}:{port}", 5)
+            assert cause_of(refused.value) == "connection refused"
+        with pytest.raises(socket.gaierror):
+            await check_connection("http://engine.invalid:8000", 5)
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(check())
+
+
+async def test_no_proxy_of_the_environment_stands_between_agents_and_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    async with await serve(0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        await check_connection(url, 5)
+        engines = Engines([EngineSpec(url=url)])
+        await engines.probe()
+        assert engines.engines[0].models == ("m-1",)
+        await engines.close()

@@ -125,6 +125,7 @@ async def test_a_dead_engine_is_named_everywhere_and_ends_or_resumes_the_work(
         async with httpx.AsyncClient(base_url=ready["url"], timeout=70) as client:
             await told_everywhere_and_failed(engine, client)
             await never_silent_and_completed_after_its_return(engine, client, tmp_path)
+        await seen_by_a_replica_that_nobody_asks(engine, tmp_path / "data" / "logs" / "ray")
     finally:
         await asyncio.to_thread(stop_up, process)
 
@@ -203,3 +204,20 @@ async def never_silent_and_completed_after_its_return(
         assert (await answered, await ended) == (0, 0), (ask.lines, measured.lines)
         assert max(ask.longest_silence_s(begun_s), measured.longest_silence_s(begun_s)) <= TOLD_WITHIN_S
     assert any("completed" in line for _, line in ask.lines)
+
+
+async def seen_by_a_replica_that_nobody_asks(engine: Engine, logs: Path) -> None:
+    """Kill the engine while nothing runs, and ask neither the gateway nor a replica: their questions are probes."""
+
+    def outages() -> dict[Path, int]:
+        """By the log of each replica: one that Serve starts in the place of another begins with a probe of its own."""
+        return {path: path.read_bytes().count(b"engine_unreachable") for path in logs.resolve().rglob("worker-*.out")}
+
+    async def seen() -> bool:
+        return any(count > before.get(path, count) for path, count in outages().items())
+
+    before = outages()
+    assert any(before.values()), "the outage of the engine's first death is there"
+    await engine.kill()
+    killed_s = time.monotonic()
+    assert await first_moment(seen) - killed_s <= TOLD_WITHIN_S

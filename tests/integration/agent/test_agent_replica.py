@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from app.deliberation.calls import Call, ChatMessage, StageRequest
+from app.deliberation.engine import BATCH_AFTER
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import (
     CallDelta,
@@ -113,7 +114,7 @@ def request(
 
 def replica(engine: ScriptedEngine, journal: InMemoryJournal, engines: int = 1, *, deltas: bool = True) -> AgentReplica:
     urls = [f"http://engine{number}" for number in range(engines)]
-    client = Engines([EngineSpec(url=url) for url in urls], connections=8, transport=httpx.MockTransport(engine))
+    client = Engines([EngineSpec(url=url) for url in urls], transport=httpx.MockTransport(engine))
     return AgentReplica("DEV", Role(persona=PERSONA), client, journal, stream_deltas=deltas, engine_patience_s=30)
 
 
@@ -603,6 +604,29 @@ async def test_batch_calls_that_wait_for_a_slot_yield_to_interactive_ones() -> N
     assert asked.index("u9") == 1 and sorted(asked) == ["u1", "u2", "u3", "u9"], "one batch call was ahead, no more"
 
 
+async def test_batch_calls_that_wait_for_a_full_engine_yield_to_interactive_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # They look anew for outages while they wait, and keep their places.
+    monkeypatch.setattr("serve_deployments.agent.engine_wait.CHECK_INTERVAL_S", 0.02)
+    engine = ScriptedEngine(lambda *_: streamed(ANSWER))
+    engine.hold = asyncio.Event()
+    agent = replica(engine, InMemoryJournal())
+    spec = EngineSpec(url="http://engine0", max_in_flight=2)
+    agent.engines = Engines([spec], transport=httpx.MockTransport(engine))
+    batch = request(tuple(call(number) for number in range(1, 53)), priority=BATCH_AFTER + 2)
+    interactive = request((call(99),), deliberation_id="d2", priority=2)
+    running = [asyncio.create_task(outcomes(agent, batch))]
+    await until(lambda: len(agent.engines._waiting) == 50)  # pyright: ignore[reportPrivateUsage]
+    running.append(asyncio.create_task(outcomes(agent, interactive)))
+    await until(lambda: len(agent.engines._waiting) == 51)  # pyright: ignore[reportPrivateUsage]
+    assert len(engine.bodies) == 2
+    engine.hold.set()
+    await asyncio.gather(*running)
+    asked = [body["messages"][-1]["content"].partition("\n")[0] for body in engine.bodies]
+    assert asked.index("u99") == 2, "it is sent next"
+
+
 class Refusing(httpx.MockTransport):
     """Refuses the connection of a request while `refuses` says so, before a byte is written."""
 
@@ -620,7 +644,7 @@ def refusing(engine: ScriptedEngine, journal: InMemoryJournal) -> AgentReplica:
     """A replica whose first three connections for a request are refused."""
     refused = iter((True, True, True))
     transport = Refusing(engine, lambda: next(refused, False))
-    client = Engines([EngineSpec(url="http://engine0")], connections=8, transport=transport)
+    client = Engines([EngineSpec(url="http://engine0")], transport=transport)
     return AgentReplica("DEV", Role(persona=PERSONA), client, journal, stream_deltas=True, engine_patience_s=30)
 
 
@@ -651,7 +675,7 @@ def unreachable(engines: int = 1, *, patience_s: float = 30) -> AgentReplica:
         raise httpx.ConnectError("refused") from ConnectionRefusedError(errno.ECONNREFUSED, "refused")
 
     urls = [f"http://user:secret@engine{number}:8000" for number in range(engines)]
-    client = Engines([EngineSpec(url=url) for url in urls], connections=8, transport=httpx.MockTransport(refuse))
+    client = Engines([EngineSpec(url=url) for url in urls], transport=httpx.MockTransport(refuse))
     return AgentReplica(
         "DEV", Role(persona=PERSONA), client, InMemoryJournal(), stream_deltas=True, engine_patience_s=patience_s
     )

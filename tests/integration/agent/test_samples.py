@@ -54,7 +54,7 @@ async def agent(simulator: Simulator) -> AsyncIterator[AgentReplica]:
 
 
 def replica(simulator: Simulator, *, prices: EnginePrices | None = None, **spec: Any) -> AgentReplica:
-    engines = Engines([EngineSpec(url=simulator.url, prices=prices, **spec)], connections=64)
+    engines = Engines([EngineSpec(url=simulator.url, prices=prices, **spec)])
     return AgentReplica("DEV", Role(persona="p"), engines, AnsweringJournal(), stream_deltas=True, engine_patience_s=30)
 
 

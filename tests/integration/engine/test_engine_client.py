@@ -83,7 +83,7 @@ def router() -> respx.MockRouter:
 
 @pytest.fixture
 def engines(router: respx.MockRouter) -> Engines:
-    return Engines([EngineSpec(url=URL)], connections=4, transport=httpx.MockTransport(router.async_handler))
+    return Engines([EngineSpec(url=URL)], transport=httpx.MockTransport(router.async_handler))
 
 
 async def streamed(engines: Engines) -> tuple[EngineReply, list[str]]:
@@ -283,7 +283,7 @@ async def test_a_request_refused_before_writing_is_not_sent_and_leaves_the_circu
         raise CallCancelled("another replica has recorded its outcome meanwhile")
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        engines = Engines([EngineSpec(url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")], connections=4)
+        engines = Engines([EngineSpec(url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")])
         (engine,) = engines.engines
         with pytest.raises(CallCancelled):
             await engines.complete(
@@ -305,7 +305,6 @@ async def test_a_request_refused_before_writing_is_not_sent_and_leaves_the_circu
 async def test_a_probe_reads_models_and_marks_unreachable_engines(router: respx.MockRouter) -> None:
     engines = Engines(
         [EngineSpec(url=URL), EngineSpec(url="http://other")],
-        connections=4,
         transport=httpx.MockTransport(router.async_handler),
     )
     router.get(f"{URL}/v1/models").mock(
@@ -326,7 +325,6 @@ async def test_a_probe_reads_models_and_marks_unreachable_engines(router: respx.
 def test_a_healthy_engine_that_has_not_failed_is_chosen() -> None:
     engines = Engines(
         [EngineSpec(url=f"http://{name}") for name in "abc"],
-        connections=1,
         transport=httpx.MockTransport(lambda _: httpx.Response(200)),
     )
     first = engines.choose("d", [])
@@ -345,7 +343,7 @@ def test_a_healthy_engine_that_has_not_failed_is_chosen() -> None:
 
 async def test_a_request_counts_from_the_choice_of_its_engine() -> None:
     transport = httpx.MockTransport(lambda _: httpx.Response(200))
-    engines = Engines([EngineSpec(url="http://a")], connections=1, transport=transport)
+    engines = Engines([EngineSpec(url="http://a")], transport=transport)
     (engine,) = engines.engines
     with pytest.raises(CallCancelled), engines.requesting(engine):
         assert engine.in_flight == 1
@@ -354,15 +352,13 @@ async def test_a_request_counts_from_the_choice_of_its_engine() -> None:
 
 
 async def test_calls_wait_for_an_unreachable_engine_and_one_of_them_probes() -> None:
-    engines = Engines(
-        [EngineSpec(url="http://a")], connections=1, transport=httpx.MockTransport(lambda _: httpx.Response(200))
-    )
+    engines = Engines([EngineSpec(url="http://a")], transport=httpx.MockTransport(lambda _: httpx.Response(200)))
     (engine,) = engines.engines
     engine.circuit.failed(time.monotonic(), unreachable=True)
     begun: list[int] = []
 
     async def call(number: int) -> None:
-        with engines.requesting(await engines.wait_for_engine("d", [])):
+        with engines.requesting(await engines.wait_for_engine("d", [], (0, 0))):
             begun.append(number)
             await asyncio.Event().wait()
 
@@ -380,19 +376,19 @@ async def test_a_closed_port_is_unreachable_and_is_probed_again_later() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    engines = Engines([EngineSpec(url=f"http://127.0.0.1:{port}"), EngineSpec(url="http://127.0.0.1:1")], connections=4)
+    engines = Engines([EngineSpec(url=f"http://127.0.0.1:{port}"), EngineSpec(url="http://127.0.0.1:1")])
     first, second = engines.engines
     with pytest.raises(EngineUnavailable) as caught:
         await engines.complete(first, CALL, "m", seed=7, trace="d.s1-dev-001.1", on_text=None, meter=Meter(), salt=SALT)
     assert backoff_hook(caught.value) is True
     assert not first.healthy and engines.choose("d", []) is second
-    assert await engines.wait_for_engine("d", [second]) is second
+    assert await engines.wait_for_engine("d", [second], (0, 0)) is second
     with pytest.raises(EngineUnavailable, match="cannot be reached"):
         await engines.complete(
             second, CALL, "m", seed=7, trace="d.s1-dev-001.1", on_text=None, meter=Meter(), salt=SALT
         )
     async with asyncio.timeout(5):
-        assert await engines.wait_for_engine("d", [second]) is first, "it is probed again later"
+        assert await engines.wait_for_engine("d", [second], (0, 0)) is first, "it is probed again later"
     await engines.close()
 
 
@@ -404,7 +400,7 @@ async def test_a_connection_broken_after_writing_is_not_unreachable() -> None:
         writer.close()
 
     async with await asyncio.start_server(take_and_go, "127.0.0.1", 0) as server:
-        engines = Engines([EngineSpec(url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")], connections=4)
+        engines = Engines([EngineSpec(url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")])
         with pytest.raises(EngineUnavailable, match="broke off") as caught:
             await whole(engines)
         assert not isinstance(caught.value, EngineUnreachable)

@@ -47,7 +47,7 @@ def router() -> respx.MockRouter:
 
 @pytest.fixture
 def engines(router: respx.MockRouter) -> Engines:
-    return Engines([EngineSpec(url=URL)], connections=4, transport=httpx.MockTransport(router.async_handler))
+    return Engines([EngineSpec(url=URL)], transport=httpx.MockTransport(router.async_handler))
 
 
 async def ask(engines: Engines, priority: int = 0) -> None:
@@ -146,7 +146,7 @@ async def test_brief_probes_of_a_hanging_engine_return_in_time_and_share_one_req
         await asyncio.Event().wait()
         raise AssertionError
 
-    engines = Engines([EngineSpec(url=URL)], connections=4, transport=httpx.MockTransport(hangs))
+    engines = Engines([EngineSpec(url=URL)], transport=httpx.MockTransport(hangs))
     async with asyncio.timeout(5):
         await asyncio.gather(*(engines.probe_briefly(0.01) for _ in range(8)))
         await engines.probe_briefly(0.01)
@@ -159,7 +159,7 @@ async def test_an_agent_with_a_hanging_engine_describes_itself_in_time() -> None
         await asyncio.Event().wait()
         raise AssertionError
 
-    engines = Engines([EngineSpec(url=URL)], connections=4, transport=httpx.MockTransport(hangs))
+    engines = Engines([EngineSpec(url=URL)], transport=httpx.MockTransport(hangs))
     agent = AgentReplica("DEV", Role(persona="p"), engines, InMemoryJournal(), stream_deltas=True, engine_patience_s=30)
     assert PROBE_WITHIN_S < INQUIRY_TIMEOUT_S
     async with asyncio.timeout(PROBE_TIMEOUT_S):
@@ -229,7 +229,7 @@ async def test_a_batch_call_may_wait_for_its_first_text_beyond_the_idle_time_and
 ) -> None:
     """It yields in the engine's queue; counted as failures, such waits would open the circuit for interactive calls."""
     spec = EngineSpec(url=URL, idle_timeout_s=1)
-    engines = Engines([spec], connections=4, transport=httpx.MockTransport(router.async_handler))
+    engines = Engines([spec], transport=httpx.MockTransport(router.async_handler))
     models = {"data": [{"id": "m", "owned_by": "vllm"}]}
     router.get(f"{URL}/v1/models").mock(return_value=httpx.Response(200, json=models))
     router.get(f"{URL}/version").mock(return_value=httpx.Response(404))

@@ -63,7 +63,7 @@ class KeyedEngine:
 
 
 def engines_of(engine: KeyedEngine, *specs: EngineSpec, **more: Any) -> Engines:
-    return Engines(specs, connections=4, transport=httpx.MockTransport(engine), **more)
+    return Engines(specs, transport=httpx.MockTransport(engine), **more)
 
 
 async def ask(engines: Engines) -> EngineReply:
@@ -161,7 +161,7 @@ async def test_a_request_refused_after_another_one_read_the_new_key_is_sent_agai
         return response
 
     engine.public_models = True
-    engines = Engines([spec], connections=4, transport=httpx.MockTransport(answer))
+    engines = Engines([spec], transport=httpx.MockTransport(answer))
     await engines.model_of(engines.engines[0], None)
     async with asyncio.TaskGroup() as group:
         first = group.create_task(ask(engines))
@@ -225,7 +225,7 @@ async def test_a_full_engine_makes_calls_wait_for_a_slot() -> None:
         assert engines.choose("d", []) is None
         with pytest.raises(EngineFull), engines.requesting(engine):
             pass
-        waiting = asyncio.create_task(engines.wait_for_engine("d", []))
+        waiting = asyncio.create_task(engines.wait_for_engine("d", [], (0, 0)))
         await asyncio.sleep(0)
         assert not waiting.done()
     assert await waiting is engine
@@ -248,7 +248,7 @@ async def test_a_stage_keeps_to_the_limit_of_its_engine() -> None:
     engine = Counting(lambda *_: streamed(ANSWER))
     agent = replica(engine, InMemoryJournal())
     spec = EngineSpec(url="http://engine", max_in_flight=3)
-    agent.engines = Engines([spec], connections=16, transport=httpx.MockTransport(engine))
+    agent.engines = Engines([spec], transport=httpx.MockTransport(engine))
     found = await outcomes(agent, request(tuple(call(number) for number in range(1, 13))))
     assert [outcome.text for outcome in found] == [ANSWER] * 12
     assert busiest <= 3

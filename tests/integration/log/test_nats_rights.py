@@ -428,7 +428,7 @@ async def test_the_worker_user_makes_the_calls_that_coordinators_assign(port: in
     async with journal_of(port, "streams") as streams, asyncio.timeout(30):
         await apply(streams, StreamSettings(worker_roles=("DEV",)))
     engine = ScriptedEngine(lambda *_: streamed(ANSWER))
-    engines = Engines([EngineSpec(url="http://engine")], connections=8, transport=httpx.MockTransport(engine))
+    engines = Engines([EngineSpec(url="http://engine")], transport=httpx.MockTransport(engine))
     story = Story(uuid.uuid4().hex[:26])
     async with (
         journal_of(port, "gateway") as gateway,

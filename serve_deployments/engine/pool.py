@@ -1,0 +1,116 @@
+"""The engines of a role without their HTTP: which of them takes a request, and which of the waiting calls is next."""
+
+import asyncio
+import time
+from bisect import insort
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+from app.deliberation.errors import CallCancelled
+from app.deliberation.roles import EngineSpec
+from serve_deployments.engine.reachability import Outage
+from serve_deployments.engine.routing import engine_for
+from serve_deployments.engine.state import EngineFull, EngineState
+
+
+@dataclass(eq=False, slots=True)
+class _WaitingCall:
+    """A call that waits for an engine. `turn` is set when an engine may be able to take it."""
+
+    order: tuple[int, float]
+    avoid: Sequence[EngineState]
+    turn: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class EnginePool:
+    """The engines of one role: the first choice, and those that stand in for it."""
+
+    def __init__(self, engines: Sequence[EngineSpec], fallback: Sequence[EngineSpec] = ()) -> None:
+        """Read the engines' keys; raises InvalidRequest, which names the fault."""
+        self.engines = [*map(EngineState, engines), *(EngineState(spec, fallback=True) for spec in fallback)]
+        self._waiting: list[_WaitingCall] = []
+
+    def choose(self, deliberation: str, avoid: Sequence[EngineState]) -> EngineState | None:
+        """The engine for a request: of the candidates with room the one that `routing` gives the deliberation.
+
+        None when no circuit admits a request, or when all candidates work on as many requests as they may.
+        """
+        room = self._with_room(avoid)
+        return engine_for(deliberation, [engine for engine in room if engine.healthy] or room)
+
+    def _with_room(self, avoid: Sequence[EngineState]) -> Sequence[EngineState]:
+        return [engine for engine in self._candidates(avoid) if not engine.full]
+
+    def _candidates(self, avoid: Sequence[EngineState]) -> Sequence[EngineState]:
+        """The engines whose circuits admit a request: preferably none of `avoid`, and none that refuses its key.
+
+        Of the others, the first choice goes before what stands in for it.
+        """
+        now_s = time.monotonic()
+        found = [engine for engine in self.engines if engine.circuit.admits(now_s)]
+        found = [engine for engine in found if engine not in avoid] or found
+        found = [engine for engine in found if not engine.refused_lately(now_s)] or found
+        return [engine for engine in found if not engine.fallback] or found
+
+    @contextmanager
+    def requesting(self, engine: EngineState) -> Generator[None]:
+        """Wraps a request to `engine`: it takes a slot there, and the circuit learns of a cancelled request.
+
+        Raises EngineFull.
+        """
+        if engine.full:
+            raise EngineFull(f"{engine.label} works on {engine.in_flight} requests")
+        engine.circuit.begin()
+        engine.in_flight += 1
+        try:
+            yield
+        except (asyncio.CancelledError, CallCancelled):
+            engine.circuit.abandoned()
+            raise
+        finally:
+            engine.in_flight -= 1
+            self._wake()
+
+    async def wait_for_engine(
+        self, deliberation: str, avoid: Sequence[EngineState], order: tuple[int, float]
+    ) -> EngineState:
+        """The engine that `choose` gives; waits, without a limit of its own, until a circuit admits a request.
+
+        Of the calls that an engine can take, the one with the lowest `order` is next: its priority, and when its wait
+        began.
+        """
+        call = _WaitingCall(order, avoid)
+        insort(self._waiting, call, key=lambda each: each.order)
+        try:
+            while self._next() is not call or (chosen := self.choose(deliberation, avoid)) is None:
+                call.turn.clear()
+                now_s = time.monotonic()
+                opens_s = [engine.circuit.opened_until_s or now_s for engine in self.engines]
+                with suppress(TimeoutError):
+                    # While requests probe or fill the engines, only their results can change anything.
+                    async with asyncio.timeout(min((each - now_s for each in opens_s if each > now_s), default=None)):
+                        await call.turn.wait()
+            return chosen
+        finally:
+            self._waiting.remove(call)
+            # Once the caller has begun its request, or has given up: there may be room for the next call.
+            asyncio.get_running_loop().call_soon(self._wake)
+
+    def _next(self) -> _WaitingCall | None:
+        """The first of the waiting calls that an engine can take."""
+        now_s = time.monotonic()
+        # Where all engines are full or away, as in most waits, no call is looked at.
+        if not any(engine.circuit.admits(now_s) and not engine.full for engine in self.engines):
+            return None
+        return next((call for call in self._waiting if self._with_room(call.avoid)), None)
+
+    def _wake(self) -> None:
+        """Let the next of the waiting calls go on; to be called whenever an engine may take another request."""
+        if (call := self._next()) is not None:
+            call.turn.set()
+
+    def outages(self) -> Sequence[tuple[EngineState, Outage]]:
+        """Each engine with its outage, if none can be connected to; empty while one of them can."""
+        found = [(engine, engine.outage) for engine in self.engines if engine.outage is not None]
+        return found if len(found) == len(self.engines) else ()

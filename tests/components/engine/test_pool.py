@@ -1,0 +1,148 @@
+"""Calls that wait for an engine go on by priority, then by age, and none takes what another one waits for."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from app.deliberation.engine import BATCH_AFTER
+from app.deliberation.roles import EngineSpec
+from serve_deployments.engine.pool import EnginePool
+from serve_deployments.engine.state import EngineState
+from tests.conditions import until
+
+BATCH, INTERACTIVE = BATCH_AFTER + 2, 2
+
+
+class Calls:
+    """Calls that work at an engine until they are told to end."""
+
+    def __init__(self, *specs: EngineSpec) -> None:
+        self.pool = EnginePool(specs)
+        self.begun: list[str] = []
+        self.at: dict[str, EngineState] = {}
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+        self.ends: dict[str, asyncio.Event] = {}
+
+    async def ask(self, name: str, priority: int = INTERACTIVE, avoid: Sequence[EngineState] = ()) -> None:
+        self.ends[name] = asyncio.Event()
+        self.tasks[name] = asyncio.create_task(self._call(name, (priority, time.monotonic()), avoid))
+        await asyncio.sleep(0)
+
+    async def _call(self, name: str, order: tuple[int, float], avoid: Sequence[EngineState]) -> None:
+        engine = await self.pool.wait_for_engine(name, avoid, order)
+        with self.pool.requesting(engine):
+            self.begun.append(name)
+            self.at[name] = engine
+            await self.ends[name].wait()
+
+    async def end(self, *names: str) -> None:
+        for name in names:
+            self.ends[name].set()
+        await asyncio.wait([self.tasks[name] for name in names])
+
+    async def cancel(self, *names: str) -> None:
+        for name in names:
+            self.tasks[name].cancel()
+        for name in names:
+            with suppress(asyncio.CancelledError):
+                await self.tasks[name]
+
+    async def close(self) -> None:
+        await self.cancel(*self.tasks)
+
+
+def engine(name: str, max_in_flight: int | None = None) -> EngineSpec:
+    return EngineSpec(url=f"http://{name}", max_in_flight=max_in_flight)
+
+
+async def test_an_interactive_call_is_next_however_many_batch_calls_wait() -> None:
+    calls = Calls(engine("a", max_in_flight=2))
+    for number in range(52):
+        await calls.ask(f"batch {number}", BATCH)
+    await calls.ask("interactive")
+    assert calls.begun == ["batch 0", "batch 1"]
+    await calls.end("batch 1")
+    await until(lambda: len(calls.begun) == 3)
+    assert calls.begun[-1] == "interactive"
+    await calls.end("interactive", "batch 0")
+    await until(lambda: len(calls.begun) == 5)
+    assert calls.begun[-2:] == ["batch 2", "batch 3"], "then the oldest"
+    await calls.close()
+
+
+async def test_the_end_of_a_request_wakes_one_call() -> None:
+    calls = Calls(engine("a", max_in_flight=1))
+    chosen = 0
+    choose = calls.pool.choose
+
+    def counted(deliberation: str, avoid: Sequence[EngineState]) -> EngineState | None:
+        nonlocal chosen
+        chosen += 1
+        return choose(deliberation, avoid)
+
+    calls.pool.choose = counted
+    for number in range(20):
+        await calls.ask(str(number))
+    for number in range(19):
+        await calls.end(str(number))
+        await until(lambda number=number: len(calls.begun) == number + 2)
+    assert chosen == 20
+    await calls.close()
+
+
+async def test_a_call_that_comes_does_not_overtake_one_that_is_about_to_go_on() -> None:
+    calls = Calls(engine("a", max_in_flight=1))
+    await calls.ask("first")
+    await calls.ask("waits", INTERACTIVE)
+    # It ends in the same turn of the loop in which another call comes.
+    calls.ends["first"].set()
+    await calls.ask("comes", BATCH)
+    await until(lambda: len(calls.begun) == 2)
+    assert calls.begun == ["first", "waits"]
+    await calls.close()
+
+
+async def test_a_cancelled_call_loses_no_room() -> None:
+    calls = Calls(engine("a", max_in_flight=1))
+    for name in ("first", "second", "third", "fourth"):
+        await calls.ask(name)
+    await calls.cancel("second")
+    # The third has its turn and is cancelled before it goes on.
+    calls.ends["first"].set()
+    await asyncio.sleep(0)
+    await calls.cancel("third")
+    await until(lambda: calls.begun == ["first", "fourth"])
+    await calls.close()
+
+
+async def test_a_call_goes_on_where_an_earlier_one_cannot() -> None:
+    """The earlier one waits for another engine than the one that it has failed on."""
+    calls = Calls(engine("a", max_in_flight=1), engine("b", max_in_flight=1))
+    first, second = calls.pool.engines
+    await calls.ask("at a", avoid=[second])
+    await calls.ask("at b", avoid=[first])
+    await calls.ask("failed on a", avoid=[first])
+    await calls.ask("new")
+    await calls.end("at a")
+    await until(lambda: calls.at.get("new") is first)
+    assert "failed on a" not in calls.at
+    await calls.end("at b")
+    await until(lambda: calls.at.get("failed on a") is second)
+    await calls.close()
+
+
+async def test_all_calls_go_on_when_an_engine_without_a_bound_is_back() -> None:
+    calls = Calls(engine("a"))
+    (one,) = calls.pool.engines
+    one.circuit.failed(time.monotonic(), unreachable=True)
+    for number in range(20):
+        await calls.ask(str(number))
+    await until(lambda: len(calls.begun) == 1)
+    assert one.circuit.probing, "half open: one request at a time"
+    # As when the engine answers: the client closes the circuit, and a request ends.
+    one.circuit.reached()
+    await calls.end("0")
+    await until(lambda: len(calls.begun) == 20)
+    assert calls.begun == [*map(str, range(20))]
+    await calls.close()

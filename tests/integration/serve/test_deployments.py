@@ -1,0 +1,60 @@
+"""A replica in Serve whose own work has ended is unhealthy, so that Serve replaces it."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
+
+import pytest
+
+from app.deliberation.roles import EngineSpec, Role
+from app.testing import InMemoryJournal
+from serve_deployments import deployments
+from serve_deployments.agent.agent import AgentReplica
+from serve_deployments.deployments import Agent
+from serve_deployments.engine.client import Engines
+from tests.conditions import until
+
+
+class UnaskedJournal(InMemoryJournal):
+    """A log over which nobody asks for a replica's description."""
+
+    async def answer(self, subject: str, describe: Callable[[], Coroutine[Any, Any, dict[str, Any]]]) -> None:
+        return
+
+
+def fault(agent: Agent) -> str | None:
+    """What the health check raises, and why; no error is kept, because its frames would keep the agent."""
+    try:
+        agent.check_health()
+    except RuntimeError as error:
+        return f"{error}, {error.__cause__!r}"
+    return None
+
+
+@pytest.mark.parametrize(("of", "task"), [(Engines, "watch"), (AgentReplica, "keep")])
+async def test_an_agent_whose_task_has_ended_is_unhealthy(of: type, task: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = asyncio.Event()
+
+    async def breaks(_: object) -> None:
+        await broken.wait()
+        raise TypeError("a defect")
+
+    async def connect(*_: Any, **__: Any) -> InMemoryJournal:
+        return UnaskedJournal()
+
+    monkeypatch.setattr(of, task, breaks)
+    monkeypatch.setattr(deployments.JetStreamJournal, "connect", connect)
+    for prepares_the_process in ("outlast_output", "keep_replica_on_loopback", "settle_heap"):
+        monkeypatch.setattr(deployments, prepares_the_process, lambda: None)
+    # Python would call it without awaiting it.
+    monkeypatch.delattr(Agent, "__del__")
+    agent = Agent.__new__(Agent)
+    role = Role(persona="p", engines=(EngineSpec(url="http://127.0.0.1:1"),))
+    await cast("Any", agent).__init__("DEV", role, "", stream_deltas=True, engine_patience_s=30)
+    assert fault(agent) is None
+    broken.set()
+    await until(lambda: fault(agent) is not None)
+    assert fault(agent) == f"a task of the replica has ended: {task}, TypeError('a defect')"
+    for running in agent._tasks:  # pyright: ignore[reportPrivateUsage]
+        running.cancel()
+    await agent._replica.engines.close()  # pyright: ignore[reportPrivateUsage]
