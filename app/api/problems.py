@@ -21,7 +21,14 @@ from starlette.routing import BaseRoute, Match
 from app.api.refusals import ConnectionClosed, HttpError
 from app.api.schemas import FieldProblem, Problem, dump
 from app.api.suggestions import did_you_mean, field_names, field_places, required_names
-from app.deliberation.errors import DeliberationError, InvalidRequest, JournalUnavailable, QueueFull, fault_of
+from app.deliberation.errors import (
+    ArchiveUnavailable,
+    DeliberationError,
+    InvalidRequest,
+    JournalUnavailable,
+    QueueFull,
+    fault_of,
+)
 
 PROBLEM_JSON = "application/problem+json"
 RETRY_AFTER_S = 2
@@ -276,7 +283,7 @@ def _headers(error: DeliberationError) -> Mapping[str, str]:
             return error.headers
         case QueueFull():
             return {"Retry-After": str(error.retry_after_s)}
-        case JournalUnavailable():
+        case JournalUnavailable() | ArchiveUnavailable():
             return _RETRY_AFTER
         case _:
             return {}

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Protocol, TypeVar, cast
 
 import structlog
+import uvloop
 from pydantic import ValidationError
 
 from app.deliberation.errors import InvalidRequest, JournalUnavailable, fault_of
@@ -110,7 +111,9 @@ def run_process(read_settings: Callable[[], _Settings], serve: Callable[[_Settin
         await serve(settings)
 
     try:
-        asyncio.run(main())
+        # The loop of gateways and of Ray's replicas.
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(main())
     except* JournalUnavailable as refused:
         print(*_leaves(refused), sep="\n", file=sys.stderr)
         raise SystemExit(1) from refused

@@ -93,7 +93,8 @@ class PendingCompletion:
 
 
 async def _wait_while_connected(request: Request, pending: PendingCompletion) -> bool | None:
-    """Whether the deliberation has ended; None if the client disconnected first."""
+    """Whether the deliberation has ended; None if the client disconnected first. Raises JournalUnavailable."""
+    away: JournalUnavailable | None = None
     async with anyio.create_task_group() as group:
 
         async def until_disconnect() -> None:
@@ -102,9 +103,15 @@ async def _wait_while_connected(request: Request, pending: PendingCompletion) ->
             group.cancel_scope.cancel()
 
         group.start_soon(until_disconnect)
-        ended = await pending.wait()
-        group.cancel_scope.cancel()
-        return ended
+        try:
+            return await pending.wait()
+        except JournalUnavailable as error:
+            # Raised within the group it would come out as a group of errors, which has no status.
+            away = error
+        finally:
+            group.cancel_scope.cancel()
+    if away is not None:
+        raise away
     return None
 
 

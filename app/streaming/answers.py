@@ -18,7 +18,7 @@ from app.deliberation.facts import CallDelta, decode, prefix
 from app.deliberation.ports import Journal
 from app.streaming.frames import EventFrame, event_in
 
-FRAMES_MAX = 8_192
+FRAMES_BYTES_MAX = 16_777_216
 CHARS_MAX = 16_777_216
 # The fields of structured outputs that hold an answer or a program.
 _FIELDS = ("answer", "code")
@@ -67,13 +67,14 @@ def unfinished_answer(call: UnfinishedCall) -> UnfinishedCall:
 class AnswerFrames:
     """Frames of calls with answers in place of raw text. A frame without data adds nothing to an answer.
 
-    It keeps the raw texts of the calls that it saw last, `CHARS_MAX` characters in all, and the last `FRAMES_MAX`
-    frames that it made.
+    It keeps the raw texts of the calls that it saw last, `CHARS_MAX` characters in all, and the frames that it made
+    last, `FRAMES_BYTES_MAX` in all.
     """
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._frames: OrderedDict[bytes, EventFrame] = OrderedDict()
+        self._frame_bytes = 0
         self._texts: OrderedDict[_CallKey, _RawText] = OrderedDict()
         self._chars = 0
         self._lock = asyncio.Lock()
@@ -92,9 +93,12 @@ class AnswerFrames:
         if made is None:
             event = from_json(event_in(frame.data))
             fields = _finished(event) if frame.type == "call.finished" else await self._delta(tenant, frame, event)
-            made = self._frames[id_line] = _with(frame, event, fields)
-            if len(self._frames) > FRAMES_MAX:
-                self._frames.popitem(last=False)
+            made = _with(frame, event, fields)
+            # Another viewer may have had it made meanwhile.
+            self._frame_bytes += 0 if id_line in self._frames else len(made.data)
+            self._frames[id_line] = made
+            while self._frame_bytes > FRAMES_BYTES_MAX:
+                self._frame_bytes -= len(self._frames.popitem(last=False)[1].data)
         return made
 
     async def _delta(self, tenant: str, frame: EventFrame, event: dict[str, Any]) -> dict[str, Any] | None:

@@ -49,6 +49,7 @@ _RETRY_S = 0.1
 CURSOR_UPDATE_S = 0.5
 LISTED_MAX = 200
 PAGE_RECORDS = 256
+PAGE_BYTES = 2_000_000
 EXAMINED_MAX = 10_000
 
 
@@ -209,7 +210,7 @@ class Streams:
         """An EventPage as JSON, from the first retained event on when the viewer has no cursor.
 
         Events are copied as they are stored, unless answers are asked for. A page may hold fewer than `limit` although
-        more follow, because at most about `EXAMINED_MAX` are examined.
+        more follow: at most about `EXAMINED_MAX` are examined, and `PAGE_BYTES` bound it once an event exceeds them.
         """
         request, epoch, items = point.request, point.epoch, list[bytes]()
         position = point.begin if point.cursor is None and point.gap is None else point.start
@@ -219,7 +220,7 @@ class Streams:
             items = [_item(epoch, position, event) for event in controls]
         # A page of one deliberation reads as far as the log goes, and ends at the terminal event.
         up_to = None if request.single else point.known.log.last_sequence
-        takes, examined, complete = self._filter(request), 0, point.gap is not None
+        takes, examined, size, complete = self._filter(request), 0, 0, point.gap is not None
         while not complete and (unended or not request.single) and len(items) < limit and examined < EXAMINED_MAX:
             if point.archived is None:
                 read = await read_page(self.journal, request.paged, position, up_to, PAGE_RECORDS)
@@ -236,8 +237,9 @@ class Streams:
                 (frame,) = await self._shown(request, [frame])
                 if takes(frame):
                     items.append(_item(epoch, record.sequence, event_in(frame.data)))
-                if len(items) == limit or (request.single and not unended):
-                    position = record.sequence
+                    size += len(items[-1])
+                if len(items) == limit or size > PAGE_BYTES or (request.single and not unended):
+                    position, complete = record.sequence, True
                     break
         ended = "true" if request.ids and not unended else "false"
         end = f'],"next":"{Cursor(epoch, position)}","ended":{ended}}}'
@@ -288,7 +290,8 @@ class Streams:
     async def _archived_chunks(self, point: ResumePoint, head: list[bytes]) -> AsyncGenerator[bytes, None]:
         """The whole stream of a deliberation that has left the log: the head, then the events above the start."""
         left = [record for record in point.archived or () if record.sequence > point.start]
-        frames = [frame for record in left if (frame := frame_of(point.epoch, record)) is not None]
+        stored = [frame for record in left if (frame := frame_of(point.epoch, record)) is not None]
+        frames = await self._shown_patiently(point.request, stored)
         count = _up_to_last_end(frames, point.unended_after(point.start))
         batcher = FrameBatcher(self._filter(point.request), point.epoch)
         for chunk in [*chunked(head), *batcher.chunks(frames[:count]), batcher.cursor_update()]:

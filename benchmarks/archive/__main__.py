@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import uvloop
 from sqlalchemy import func, select
 
 from app.archive.database.connection import Database
@@ -84,10 +85,12 @@ def main() -> None:
     parser.add_argument("--database-url")
     parser.add_argument("--directory", type=Path)
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as temporary:
+    # The loop of the archive's process.
+    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    with runner, tempfile.TemporaryDirectory() as temporary:
         directory = given.directory or Path(temporary)
         (directory / "nats").mkdir(parents=True, exist_ok=True)
-        asyncio.run(measure(directory, given.database_url or f"sqlite:///{directory}/archive.db", given))
+        runner.run(measure(directory, given.database_url or f"sqlite:///{directory}/archive.db", given))
 
 
 if __name__ == "__main__":

@@ -92,13 +92,23 @@ class DeliveryPlanner:
             known = await self._histories(tenant, deliberation_id, "*.failed.1")
             if any(receiver_gone(each.ended) for each in known.values()):
                 return True
+            tenant_key = (tenant, deliberation_id)
             for fact in events:
                 history = known.get(delivery_id(fact))
                 if history is not None and history.started:
                     continue
+                # Attempts take time: meanwhile the deliberation may be deleted, and a retry may meet a receiver's 410.
+                pending = await self._pending(DeliveryKey(*tenant_key, delivery_id(fact)), fact.subject)
+                if pending is None or await self._receiver_is_gone(*tenant_key):
+                    return True
                 if receiver_gone(await self._worker.attempt_scheduled(webhook, fact, 1)):
                     return True
         return any(map(is_end, facts))
+
+    async def _receiver_is_gone(self, tenant: str, deliberation_id: str) -> bool:
+        """Whether a delivery of this deliberation has met a 410."""
+        ended = await self._journal.last([f"{deliveries_subject(tenant, deliberation_id)}.*.ended"])
+        return any(receiver_gone(decoded(record.data)) for record in ended)
 
     async def retry(self, queued: Record) -> float | None:
         """Make the attempt that a record asks for, once it is due: a scheduled retry or a redelivery."""

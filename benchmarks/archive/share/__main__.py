@@ -18,6 +18,7 @@ import statistics
 import tempfile
 from pathlib import Path
 
+import uvloop
 from sqlalchemy import func, select
 
 from app.archive.database.connection import Database
@@ -132,9 +133,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--deliberations", type=int, default=300, help="in each round, of less than ten seconds")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as temporary:
-        rate = asyncio.run(measure(Path(temporary), given.rounds, given.deliberations))
-        asyncio.run(copy_again(Path(temporary), rate))
+    # The loop of the archive's process.
+    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    with runner, tempfile.TemporaryDirectory() as temporary:
+        rate = runner.run(measure(Path(temporary), given.rounds, given.deliberations))
+        runner.run(copy_again(Path(temporary), rate))
 
 
 if __name__ == "__main__":

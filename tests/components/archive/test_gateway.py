@@ -97,6 +97,35 @@ def ids_in(text: str, media: str) -> list[str]:
     return [block[0] for block in blocks if len(block) == 3 and block[0].startswith("id: ")]
 
 
+@pytest.mark.parametrize("media", ["application/json", "text/event-stream"])
+async def test_answers_are_shown_of_what_has_left_the_log(gateway: Served, database_url: str, media: str) -> None:
+    id = await ended(gateway)
+    url = f"/deliberations/{id}/events?after=0&deltas=false&types=call.finished&text=answer"
+    before = await gateway.client.get(url, headers={"Accept": media})
+    await archive(gateway, database_url, id)
+
+    after = await gateway.client.get(url, headers={"Accept": media})
+
+    assert '"text":"draft ' in before.text and '"text":"draft ' in after.text
+    assert ids_in(after.text, media) == ids_in(before.text, media)
+
+
+async def test_a_page_ends_after_an_event_beyond_its_bytes(gateway: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.streaming.streams.PAGE_BYTES", 1)
+    id = await ended(gateway)
+    found, after, over = list[str](), "0", False
+    while not over:
+        url = f"/deliberations/{id}/events?after={after}&deltas=false"
+        page = (await gateway.client.get(url, headers={"Accept": "application/json"})).json()
+        assert len(page["items"]) == 1
+        found += [item["id"] for item in page["items"]]
+        after, over = page["next"], page["ended"]
+
+    monkeypatch.undo()
+    whole = await gateway.client.get(f"/deliberations/{id}/events?deltas=false", headers={"Accept": "application/json"})
+    assert found == [item["id"] for item in whole.json()["items"]]
+
+
 async def test_a_stream_resumes_behind_a_cursor_and_is_over_behind_the_last(gateway: Served, database_url: str) -> None:
     id = await ended(gateway)
     page = (await gateway.client.get(f"/deliberations/{id}/events", headers={"Accept": "application/json"})).json()
@@ -236,6 +265,7 @@ async def test_without_its_database_only_what_left_the_log_is_missing(tmp_path: 
 
     assert kept.status_code == 200 and accepted.status_code == 202
     assert left.status_code == 503 and left.json()["type"].endswith("archive_unavailable")
+    assert left.headers["retry-after"] == "2"
 
 
 async def test_a_value_that_the_database_refuses_is_answered_as_a_defect(

@@ -12,7 +12,7 @@ import structlog
 
 from app.api.schemas import dump
 from app.api.webhook_payloads import EVENTS, delivery_id
-from app.deliberation.facts import CancelRequested
+from app.deliberation.facts import CancelRequested, Deleted
 from app.log.streams import ATTEMPTS_CONSUMER, WEBHOOKS_CONSUMER
 from app.webhooks.attempts import AttemptFailed, DeliveryEnded, DeliveryKey, RedeliveryRequested
 from tests.components.webhooks.receiving import Behaviour, receiving
@@ -273,6 +273,31 @@ async def test_a_deleted_deliberation_is_not_delivered(own_nats_server: NatsServ
             (delivery,) = await deliberation.finished()
     assert delivery.ended is not None and (delivery.ended.ending, delivery.ended.attempt) == ("expired", None)
     assert len(receiver.received) == 1
+
+
+async def test_events_that_waited_for_a_slow_receiver_are_not_sent_after_a_deletion(
+    own_nats_server: NatsServer,
+) -> None:
+    async with declared(own_nats_server) as journal, receiving() as receiver:
+        receiver.script["/hook"].append("hang")
+        async with sending(own_nats_server, webhook_timeout_s=1, webhook_retries_s="60"):
+            deliberation = await submit(journal, receiver.url(), events=EVENTS)
+            await deliberation.run()
+            await receiver.until(1)
+            await journal.append("default", Deleted(deliberation_id=deliberation.id, ts=datetime.now(UTC)))
+            await until_empty(journal, "DELIBERATIONS", WEBHOOKS_CONSUMER)
+    assert len(receiver.received) == 1
+
+
+async def test_a_410_to_a_retry_stops_the_events_that_wait(own_nats_server: NatsServer) -> None:
+    async with declared(own_nats_server) as journal, receiving() as receiver:
+        receiver.script["/hook"].extend([500, "hang", 410])
+        async with sending(own_nats_server, webhook_timeout_s=2, webhook_retries_s="0.1,60"):
+            deliberation = await submit(journal, receiver.url(), events=EVENTS)
+            await deliberation.run()
+            await receiver.until(3)
+            await until_empty(journal, "DELIBERATIONS", WEBHOOKS_CONSUMER)
+    assert len(receiver.received) == 3
 
 
 async def test_a_deliberation_with_a_reused_id_has_deliveries_of_its_own(own_nats_server: NatsServer) -> None:
