@@ -44,7 +44,7 @@ from app.observability.process import print_faults, settle_heap
 from app.openai.problems import OPENAI_ERRORS
 from app.openapi import document
 from app.routes.connections import BoundedProtocol, ConnectionTable, available_connections
-from app.routes.dependencies import Gateway, SystemClock, permitted
+from app.routes.dependencies import Gateway, Readiness, SystemClock, permitted
 from app.routes.middleware import RequestContext
 from app.routes.request_guard import RequestGuard
 from app.routes.roles import read_roles
@@ -58,6 +58,8 @@ from app.streaming.streams import Streams
 STARTUP_WAIT_S = 5.0
 # `GET /cluster` is answered from a cache for this long.
 CLUSTER_FRESH_S = 1.0
+# The checks of `GET /readyz` hold for as long as they took, at most for this long: it needs no key.
+READINESS_FRESH_S = 0.2
 
 log = structlog.get_logger(__name__)
 
@@ -184,6 +186,7 @@ def gateway_over(
             service.spends,
         ),
         cluster=SingleFlightCache[bytes](CLUSTER_FRESH_S),
+        readiness=SingleFlightCache[Readiness](READINESS_FRESH_S, pace=1.0),
     )
 
 

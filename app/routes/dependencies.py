@@ -1,9 +1,9 @@
 """The dependencies of routes: the state that the lifespan yields, and the readers of a request."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, TypedDict, cast
+from typing import Annotated, NamedTuple, TypedDict, cast
 
 from fastapi import APIRouter, Depends, Path, Request, Response
 from pydantic import AwareDatetime, BeforeValidator
@@ -12,6 +12,7 @@ from starlette.types import Scope
 
 from app.access.authorization import Access
 from app.access.keys import Caller
+from app.api.schemas import FieldProblem
 from app.catalog.index import Catalog
 from app.deliberation.engine import StrategyDefinition
 from app.deliberation.errors import InvalidToken, NotFound
@@ -30,10 +31,17 @@ from app.streaming.streams import Streams
 _RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 
 
+class Readiness(NamedTuple):
+    """What keeps a gateway from work, and what it works without."""
+
+    faults: Sequence[FieldProblem]
+    degraded: Mapping[str, Sequence[FieldProblem]]
+
+
 class Gateway(TypedDict):
     """The gateway's parts, built once by `app.main` and shared by all requests.
 
-    `cluster` caches the answer of `GET /cluster`.
+    `cluster` caches the answer of `GET /cluster`, `readiness` the checks of `GET /readyz`: both ask other processes.
     """
 
     settings: Settings
@@ -49,6 +57,7 @@ class Gateway(TypedDict):
     strategies: Mapping[str, StrategyDefinition]
     metrics: Metrics
     cluster: SingleFlightCache[bytes]
+    readiness: SingleFlightCache[Readiness]
 
 
 class SystemClock:

@@ -26,7 +26,7 @@ from app.observability.replica_status import (
     SenderStatus,
     read,
 )
-from app.routes.dependencies import Gateway, InGateway, api_router
+from app.routes.dependencies import Gateway, InGateway, Readiness, api_router
 from app.routes.roles import replicas_of
 
 INQUIRY_TIMEOUT_S = 1.0
@@ -141,10 +141,7 @@ async def _unusable_engines(gateway: Gateway) -> list[FieldProblem]:
 
 async def _faults(gateway: Gateway) -> list[FieldProblem]:
     """Every missing dependency of the gateway."""
-    faults: list[FieldProblem] = []
-    if gateway["feed"].draining.is_set():
-        faults.append(_missing("draining", "This process is stopping", "Use another replica."))
-    faults += await _stream_faults(gateway)
+    faults = await _stream_faults(gateway)
     if not gateway["catalog"].caught_up:
         faults.append(_missing("catalog", "The log has not been read completely", "Wait."))
     keyring = gateway["access"].keyring
@@ -181,25 +178,43 @@ async def get_readiness(gateway: InGateway) -> Response:
     `degraded` lists missing webhook senders and takers of plans, faults of the archive, unreachable engines and engines
     that refuse their key: another gateway would not have them either.
     """
-    async with asyncio.TaskGroup() as group:
-        faulty, sending = group.create_task(_faults(gateway)), group.create_task(_missing_senders(gateway))
-        archiving, planning = (group.create_task(each(gateway)) for each in (_archive_faults, _missing_planners))
-        reaching = group.create_task(_unusable_engines(gateway))
-    faults = faulty.result()
+    if gateway["feed"].draining.is_set():
+        raise NotReady(
+            "Not ready: draining", [_missing("draining", "This process is stopping", "Use another replica.")]
+        )
+    faults, degraded = await gateway["readiness"].get(lambda: _readiness(gateway))
     if faults:
         raise NotReady(f"Not ready: {', '.join(dict.fromkeys(fault.pointer for fault in faults))}", faults)
-    access = gateway["access"]
-    keys = () if access.development else ("keys",)
-    spends = () if gateway["deliberations"].spends is None else ("spends",)
-    webhooks = ("webhooks",) if gateway["settings"].webhooks and not sending.result() else ()
-    archive = () if gateway["deliberations"].archive is None or archiving.result() else ("archive",)
-    plans = ("planning",) if gateway["settings"].planning and not planning.result() else ()
+    access, settings, service = gateway["access"], gateway["settings"], gateway["deliberations"]
+    present = {
+        "journal": True,
+        "streams": True,
+        "catalog": True,
+        "keys": not access.development,
+        "spends": service.spends is not None,
+        "coordinator": True,
+        "webhooks": settings.webhooks and not degraded["webhooks"],
+        "archive": service.archive is not None and not degraded["archive"],
+        "planning": settings.planning and not degraded["planning"],
+    }
     ready = Ready(
         mode="development" if access.development else "keys",
-        checks=("journal", "streams", "catalog", *keys, *spends, "coordinator", *webhooks, *archive, *plans),
-        degraded=(*sending.result(), *archiving.result(), *planning.result(), *reaching.result()),
+        checks=tuple(name for name, checked in present.items() if checked),
+        degraded=tuple(chain.from_iterable(degraded.values())),
     )
     return Response(dump(ready), headers=_NO_STORE, media_type="application/json")
+
+
+async def _readiness(gateway: Gateway) -> Readiness:
+    async with asyncio.TaskGroup() as group:
+        faults = group.create_task(_faults(gateway))
+        lacking = {
+            "webhooks": group.create_task(_missing_senders(gateway)),
+            "archive": group.create_task(_archive_faults(gateway)),
+            "planning": group.create_task(_missing_planners(gateway)),
+            "engines": group.create_task(_unusable_engines(gateway)),
+        }
+    return Readiness(faults.result(), {name: task.result() for name, task in lacking.items()})
 
 
 async def projectors_of(gateway: Gateway) -> list[dict[str, Any]] | None:

@@ -269,7 +269,9 @@ async def test_a_role_without_replicas_starts_at_its_first_use(tmp_path: Path) -
     try:
         async with httpx.AsyncClient(base_url=ready["url"], timeout=70) as client:
             assert (await client.get("/roles/DEV")).json()["live"] is None
-            assert (await client.get("/cluster")).json()["missing"] == []
+            missing = (await client.get("/cluster")).json()["missing"]
+            # `up` gives the archive CPU last, so that it may answer late.
+            assert {each["part"] for each in missing} <= {"archive"}
             found = (await client.post("/deliberations", json={"task": TASK}, headers={"Prefer": "wait=60"})).json()
             assert (found["status"], found["degraded"]) == ("completed", None)
             assert (await client.get("/roles/DEV")).json()["live"]["replicas"] == 1

@@ -18,6 +18,7 @@ from tests.components.routes.served import Served, served
 # Clients never get these as problems: they are recorded as facts, or are defects.
 INTERNAL = {
     "internal_error",
+    "archive_refused",
     "unexpected_fact",
     "strategy_drift",
     "no_answers",

@@ -1,5 +1,6 @@
 """Roles, strategies, health, statistics and metrics."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -223,6 +224,21 @@ async def test_every_missing_dependency_is_named(gateway: Served) -> None:
     gateway.gateway["catalog"].caught_up = True
     gateway.gateway["feed"].drain()
     assert await missing(gateway) == ["draining"]
+
+
+async def test_requests_at_once_share_their_checks(gateway: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The route needs no key, and each check asks many processes."""
+    asked = 0
+
+    async def differences() -> list[str]:
+        nonlocal asked
+        asked += 1
+        await asyncio.sleep(0.01)
+        return []
+
+    monkeypatch.setattr(gateway.gateway["journal"], "differences", differences)
+    answers = await asyncio.gather(*(gateway.client.get("/readyz") for _ in range(50)))
+    assert {answer.status_code for answer in answers} == {200} and asked < 10
 
 
 @pytest.mark.parametrize(
