@@ -43,7 +43,8 @@ async def reader(chromium: BrowserContext) -> AsyncIterator[tuple[Page, list[str
 
 async def test_search_finds_a_setting_and_leads_to_its_page(site: str, reader: tuple[Page, list[str]]) -> None:
     page, requested = reader
-    await page.goto(f"{site}/index.html")
+    # The keys are heard once the page's scripts have run.
+    await page.goto(f"{site}/index.html", wait_until="networkidle")
     await page.keyboard.press("/")
     await page.keyboard.type("KEY_PEPPER")
     result = page.locator("a[href*='security.html']").filter(has_text="Keys").first
