@@ -1,13 +1,14 @@
 """The façade's routes: completions, streams, errors and models."""
 
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from app.deliberation.calls import FactProblem, Usage, UsageCost
+from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import Accepted, CallFinished, Cancelled, Failed, decode
 from app.deliberation.ports import Record
 from app.deliberation.prompts.council import propose
@@ -26,6 +27,7 @@ from tests.components.openai.chatting import (
     play,
 )
 from tests.components.routes.served import COORDINATOR, Served, played, served
+from tests.conditions import until
 
 
 @pytest.fixture
@@ -298,6 +300,28 @@ async def test_an_unavailable_log_is_an_error_before_and_after_the_end(gateway: 
     for response in (await complete(gateway, play_and_disconnect), await gateway.client.post(PATH, json=BODY)):
         assert (response.status_code, error_of(response)["code"]) == (503, "journal_unavailable")
         assert response.headers["retry-after"]
+
+
+async def test_a_log_that_is_lost_while_a_repeated_request_waits_is_unavailable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without an archive the gateway has forgotten the deliberation, so that it asks the log for its end."""
+    monkeypatch.setattr("app.catalog.index.CHECK_S", 0.01)
+    async with served() as gateway:
+        key, last = {"Idempotency-Key": "lost"}, gateway.journal.last
+        first = await complete(gateway, headers=key)
+
+        async def lost(patterns: Sequence[str]) -> list[Record]:
+            if any(pattern.endswith(".end") for pattern in patterns):
+                raise JournalUnavailable("the log cannot be reached")
+            return await last(patterns)
+
+        id = first.json()["id"].removeprefix("chatcmpl-")
+        await until(lambda: not gateway.gateway["catalog"].follows("default", id))
+        monkeypatch.setattr(gateway.journal, "last", lost)
+        again = await gateway.client.post(PATH, json=BODY, headers=key)
+    assert (again.status_code, error_of(again)["code"]) == (503, "journal_unavailable")
+    assert again.headers["retry-after"]
 
 
 class LaggingJournal(InMemoryJournal):
