@@ -259,9 +259,9 @@ class Projector:
             del self._copied[next(iter(self._copied))]
 
     async def _facts(self, key: Key, records: Sequence[Record], whole: bool) -> tuple[Key, Sequence[Record]]:
-        """All facts of a deliberation; none of one whose subject is foreign. Beside a tombstone nothing else is needed.
+        """All facts of a deliberation, or none when its subject is foreign. A tombstone is returned alone.
 
-        An acceptance alone is all that there is of it, unless the `whole` is asked for.
+        An acceptance alone is completed from the log only if the `whole` is asked for.
         """
         kinds = {record.tokens[-1] for record in records}
         if "deleted" not in kinds and (whole or kinds != {"accepted"}):

@@ -65,7 +65,7 @@ def _derived(name: str, filtered: str, age_s: int, replicas: int) -> dict[str, A
 
 
 def _assigned(role: str) -> list[str]:
-    """The subjects of a role's tasks: that of an earlier version, whose coordinators may still run, and today's."""
+    """The subjects of a role's tasks: of the earlier version, which coordinators may still run, and of this one."""
     return [f"{TASKS}.{role}", task_subject(role, "*", "*")]
 
 

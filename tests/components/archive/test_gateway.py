@@ -167,7 +167,7 @@ async def test_a_deletion_reaches_the_archive_at_once(gateway: Served, database_
 
 @pytest.mark.parametrize("database", ["holds it still", "is away"])
 async def test_a_tombstone_in_the_log_hides_what_the_archive_holds_still(tmp_path: Path, database: str) -> None:
-    """A DELETE that broke off after its tombstone, or whose database was away."""
+    """A DELETE broke off after its tombstone, or the database was away."""
     url = f"sqlite:///{tmp_path / 'archive.db'}"
     if database == "holds it still":
         await migrate(url)

@@ -15,7 +15,7 @@ BATCH, INTERACTIVE = BATCH_AFTER + 2, 2
 
 
 class Calls:
-    """Calls that work at an engine until they are told to end."""
+    """Calls that work at an engine until the test ends them."""
 
     def __init__(self, *specs: EngineSpec) -> None:
         self.pool = EnginePool(specs)

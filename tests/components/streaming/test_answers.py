@@ -129,11 +129,16 @@ async def test_both_kinds_of_stream_and_both_texts_agree(gateway: Gateway, story
         assert text_of([frame async for frame in several], story.agents[0]) == ANSWER
 
 
-async def test_kept_answers_are_bounded_by_their_bytes(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
-    journal, first = InMemoryJournal(), story.agents[0]
-    for delta in growing(story, first, RAW, 5):
+async def answering(story: Story) -> tuple[InMemoryJournal, list[EventFrame]]:
+    """A journal with the deltas of an agent's answer, and their frames."""
+    journal = InMemoryJournal()
+    for delta in growing(story, story.agents[0], RAW, 5):
         await journal.publish_view(TENANT, delta)
-    frames = [frame for record in journal.records if (frame := frame_of("e", record)) is not None]
+    return journal, [frame for record in journal.records if (frame := frame_of("e", record)) is not None]
+
+
+async def test_kept_answers_are_bounded_by_their_bytes(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal, frames = await answering(story)
     answers = AnswerFrames(journal)
     made = [frame for frame in await answers.of(TENANT, frames, takes) if frame.data]
     monkeypatch.setattr("app.streaming.answers.FRAMES_BYTES_MAX", sum(len(frame.data) for frame in made[-3:]))
@@ -145,10 +150,7 @@ async def test_kept_answers_are_bounded_by_their_bytes(story: Story, monkeypatch
 
 
 async def test_the_work_is_shared_between_viewers(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
-    journal, first = InMemoryJournal(), story.agents[0]
-    for delta in growing(story, first, RAW, 5):
-        await journal.publish_view(TENANT, delta)
-    frames = [frame for record in journal.records if (frame := frame_of("e", record)) is not None]
+    journal, frames = await answering(story)
     answers = AnswerFrames(journal)
     made = await answers.of(TENANT, frames, takes)
     again = await answers.of(TENANT, frames, takes)

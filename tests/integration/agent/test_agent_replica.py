@@ -641,7 +641,7 @@ class Refusing(httpx.MockTransport):
 
 
 def refusing(engine: ScriptedEngine, journal: InMemoryJournal) -> AgentReplica:
-    """A replica whose first three connections for a request are refused."""
+    """A replica; its engine refuses the first three connections for a request."""
     refused = iter((True, True, True))
     transport = Refusing(engine, lambda: next(refused, False))
     client = Engines([EngineSpec(url="http://engine0")], transport=transport)

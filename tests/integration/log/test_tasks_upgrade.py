@@ -1,4 +1,4 @@
-"""Tasks on a real nats-server whose streams an earlier version declared: subjects that name the role alone."""
+"""Tasks on a real nats-server with streams of an earlier version: their subjects name the role alone."""
 
 import asyncio
 import json
