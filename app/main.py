@@ -36,7 +36,7 @@ from app.lifecycle.deliberations import Deliberations
 from app.lifecycle.lists import Lists
 from app.lifecycle.sweep import sweep
 from app.log.gateway_log import GatewayLog, JetStreamLog
-from app.log.seal import LogSeal
+from app.log.signature import LogSigner
 from app.log.stream_settings import StreamSettings
 from app.observability import logs
 from app.observability.metrics import Metrics
@@ -101,7 +101,7 @@ def access_of(settings: Settings, clock: Clock) -> Access:
 
 
 def _refused(journal: GatewayLog, access: Access) -> Mapping[str, int]:
-    """Records that were not believed, by the seal that did not verify."""
+    """Records that were not believed, by the signature that did not verify."""
     return {"log": journal.refused, "key": access.keyring.refusals.count if access.keyring else 0}
 
 
@@ -198,7 +198,7 @@ def lifespan_of(
     It waits up to `startup_wait_s` for the log before it serves. Raises InvalidRequest when the roles or the log key
     cannot be read, and for a limit of spends where an engine lacks prices.
     """
-    roles, seal = read_roles(settings.roles_file), LogSeal.of_file(settings.log_key_file)
+    roles, signer = read_roles(settings.roles_file), LogSigner.of_file(settings.log_key_file)
     limits = SpendLimits.of(settings.spend_per_day, settings.spends_per_day, roles)
     database = None if settings.database_url is None else Database(settings.database_url.get_secret_value())
 
@@ -206,7 +206,7 @@ def lifespan_of(
     async def lifespan(app: FastAPI) -> AsyncGenerator[Gateway, None]:
         workers = roles_over_nats(roles, settings.agents)
         declared = StreamSettings(settings.retention_s, settings.stream_replicas, settings.ack_wait_s, workers)
-        opened = journal or JetStreamLog(settings.nats_url, declared, seal)
+        opened = journal or JetStreamLog(settings.nats_url, declared, signer)
         archive = None if database is None else Store(database)
         gateway = gateway_over(opened, settings, clock, roles, app.state.connections, archive, limits)
         feed, catalog, keyring = gateway["feed"], gateway["catalog"], gateway["access"].keyring

@@ -24,7 +24,7 @@ from app.log.stream_settings import (
 )
 
 LOG_KEY_DESCRIPTION = (
-    "File with the secrets that seal records, the same for every part and `deliberate keys`. At least 32 characters "
+    "File with the secrets that sign records, the same for every part and `deliberate keys`. At least 32 characters "
     "per line, newest first. Without it every record is believed."
 )
 DATABASE_URL_DESCRIPTION = (

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from app.deliberation.announcements import AgentResponse, Announcement
 from app.deliberation.calls import Call, FactProblem, Usage
+from app.deliberation.decider import RunStage
 from app.deliberation.driver import drive, next_moment, waits_for_calls
-from app.deliberation.engine import RunStage
 from app.deliberation.errors import JournalUnavailable, UnexpectedFact
 from app.deliberation.facts import (
     FACT_SUFFIXES,

@@ -39,7 +39,7 @@ from app.cli.stack.nats_server import write_config
 from app.deliberation.facts import CancelRequested, Completed, Deleted, encode, prefix, suffix
 from app.log.connection import login, server_url
 from app.log.journal import JetStreamJournal
-from app.log.seal import LogSeal
+from app.log.signature import LogSigner
 from app.log.stream_settings import KEYS_STREAM, STREAM, StreamSettings
 from app.log.streams import apply
 from benchmarks.reconnects import gateway
@@ -191,7 +191,7 @@ async def without_credentials(url: str, found: Attack) -> AsyncGenerator[Send]:
 @asynccontextmanager
 async def journal_of(url: str, log_key: Path | None) -> AsyncGenerator[JetStreamJournal]:
     """The journal of an honest process."""
-    journal = await JetStreamJournal.connect(url, name="benchmark", seal=LogSeal.of_file(log_key))
+    journal = await JetStreamJournal.connect(url, name="benchmark", signer=LogSigner.of_file(log_key))
     yield journal
     await journal.close()
 
@@ -239,7 +239,7 @@ async def attack(url_of: UrlOf, stranger: str, log_key: Path | None, seconds: fl
 def forged_keys(facts: Sequence[KeyCreated], now: datetime) -> list[Forged]:
     """A key of another tenant with all rights, and revocations."""
     promoted = facts[1].model_copy(update={"scopes": SCOPES, "tenant": "victim"})
-    gone = [KeyRevoked(key_id=fact.key_id, revoked_at=now, seal=fact.seal) for fact in facts]
+    gone = [KeyRevoked(key_id=fact.key_id, revoked_at=now, signature=fact.signature) for fact in facts]
     return [(key_subject(fact), dump(fact)) for fact in (promoted, *gone)]
 
 
@@ -250,18 +250,18 @@ def forged_facts(deliberation_id: str, now: datetime, accepted: bytes) -> list[F
     return [*found, (f"{prefix(TENANT, 'forged')}.accepted", accepted)]
 
 
-async def measure(stranger: str, seconds: float, per_second: int, *, sealed: bool) -> int:
+async def measure(stranger: str, seconds: float, per_second: int, *, signed: bool) -> int:
     """Print the figures of one stranger; returns 1 when a bound is exceeded."""
     with tempfile.TemporaryDirectory() as directory:
         log_key = Path(directory) / "benchmark_log_key"
         log_key.write_text(LOG_KEY, encoding="utf-8")
         server = server_without_users if stranger == "open" else server_with_users
         with server(Path(directory)) as url_of:
-            found = await attack(url_of, stranger, log_key if sealed else None, seconds, per_second)
+            found = await attack(url_of, stranger, log_key if signed else None, seconds, per_second)
     p99_ms = percentile(found.health_ms, 0.99)
     figures = {
         "stranger": stranger,
-        "log_key": sealed,
+        "log_key": signed,
         "seconds": seconds,
         "forged_sent": found.sent,
         "refused_by_nats": found.refused,
@@ -289,9 +289,9 @@ def main() -> None:
     given = options.parse_args()
     if unknown := set(given.strangers) - set(STRANGERS):
         options.error(f"unknown stranger {', '.join(unknown)}; choose from {', '.join(STRANGERS)}")
-    sealed = not given.without_log_key
+    signed = not given.without_log_key
     strangers = given.strangers or ["open", "none", "monitor", "keys"]
-    found = [asyncio.run(measure(stranger, given.seconds, given.per_second, sealed=sealed)) for stranger in strangers]
+    found = [asyncio.run(measure(stranger, given.seconds, given.per_second, signed=signed)) for stranger in strangers]
     sys.exit(max(found))
 
 

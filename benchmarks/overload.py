@@ -35,7 +35,7 @@ from app.cli.stack.supervisor import supervised
 from app.deliberation.facts import event_type
 from app.deliberation.ports import Record
 from app.log.journal import JetStreamJournal
-from app.log.seal import LOG_KEY_NAME, LogSeal
+from app.log.signature import LOG_KEY_NAME, LogSigner
 
 TASK = "Write a function that merges two sorted lists, and say how you would test it."
 GOODPUT_SHARE_MIN = 0.95
@@ -286,7 +286,7 @@ async def run(plan: Plan, modes: Sequence[str], data_dir: Path) -> list[Findings
     async with AsyncExitStack() as cleanup:
         stack = await cleanup.enter_async_context(running_stack(options))
         journal = await JetStreamJournal.connect(
-            stack.nats_url, name="overload", seal=LogSeal.of_file(stack.log_key_file)
+            stack.nats_url, name="overload", signer=LogSigner.of_file(stack.log_key_file)
         )
         cleanup.push_async_callback(journal.close)
         ends = Ends()

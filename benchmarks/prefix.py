@@ -24,7 +24,7 @@ from typing import Any
 import yaml
 
 from app.deliberation.calls import Ask, Call
-from app.deliberation.engine import Outcomes, Strategy
+from app.deliberation.decider import Outcomes, Strategy
 from app.deliberation.facts import CallFinished
 from app.deliberation.prompts.form import persona_section
 from app.deliberation.roles import Role, parse_roles

@@ -43,7 +43,7 @@ SEVERAL = 3
 # The writer's lead in pieces over a stream that keeps up; the other half is written without waiting.
 AHEAD = 4
 KEEPS_UP_S = 5.0
-PATIENCE_S = 240.0
+WRITE_TIMEOUT_S = 240.0
 STARTS_WITHIN_S = 60.0
 STOPS_WITHIN_S = 60.0
 
@@ -218,7 +218,7 @@ async def followed(journal: JetStreamJournal, nats_url: str, streams: int, recon
         await journal.append(TENANT, story.accepted())
     async with gateway(nats_url) as (_, port):
         with suppress(TimeoutError):
-            async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
+            async with asyncio.timeout(WRITE_TIMEOUT_S), asyncio.TaskGroup() as group:
                 for number, viewer in enumerate(viewers):
                     group.create_task(viewer.follow(port))
                     keeps_up = number % 2 == 0 and len(viewer.deliberation_ids) == 1

@@ -97,7 +97,7 @@ async def _read_along(port: int, deliberation_id: str) -> None:
     raise RuntimeError("the healthy viewer lost its stream")
 
 
-async def _until_gone(cost: Cost, pid: int, port: int, story: Story, positions: list[str], patience_s: float) -> None:
+async def _until_gone(cost: Cost, pid: int, port: int, story: Story, positions: list[str], timeout_s: float) -> None:
     """Open the readers and record their cost until the last one is gone.
 
     Every second one starts a replay at its own position.
@@ -106,7 +106,7 @@ async def _until_gone(cost: Cost, pid: int, port: int, story: Story, positions: 
     afters = [positions[number % len(positions)] if number % 2 else None for number in range(cost.readers)]
     sockets = [_stalled(port, story.id, after) for after in afters]
     began_s, there = time.monotonic(), {each.getsockname()[1] for each in sockets}
-    while there and time.monotonic() - began_s < patience_s:
+    while there and time.monotonic() - began_s < timeout_s:
         await asyncio.sleep(0.1)
         unsent = _unsent(port)
         cost.gone_s += [time.monotonic() - began_s] * len(there - unsent.keys())
@@ -117,7 +117,7 @@ async def _until_gone(cost: Cost, pid: int, port: int, story: Story, positions: 
         each.close()
 
 
-async def measured(journal: JetStreamJournal, nats_url: str, readers: int, patience_s: float, **settings: str) -> Cost:
+async def measured(journal: JetStreamJournal, nats_url: str, readers: int, timeout_s: float, **settings: str) -> Cost:
     """The cost of so many readers for a gateway process with these settings."""
     story, cost = Story(f"{time.time_ns():x}", size=1), Cost(readers)
     await journal.append("default", story.accepted())
@@ -131,7 +131,7 @@ async def measured(journal: JetStreamJournal, nats_url: str, readers: int, patie
         ]
         try:
             await asyncio.sleep(2)  # until the gateway's buffers have reached their size
-            await _until_gone(cost, pid, port, story, positions[:-8], patience_s)
+            await _until_gone(cost, pid, port, story, positions[:-8], timeout_s)
         finally:
             for task in tasks:
                 assert not task.done() or task.exception() is None, task.exception()

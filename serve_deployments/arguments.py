@@ -53,8 +53,8 @@ class ApplicationArgs(BaseModel):
         "COORDINATOR_SLOTS", 2_048, "Deliberations that a coordinator holds at once", ge=1, le=10_000
     )
     stream_deltas: bool = _setting("STREAM_DELTAS", True, "Whether text is streamed while it grows")
-    engine_patience_s: float = _setting(
-        "ENGINE_PATIENCE",
+    engine_away_timeout_s: float = _setting(
+        "ENGINE_AWAY_TIMEOUT",
         30.0,
         "Seconds that a call waits while it can connect to no engine",
         ge=1,

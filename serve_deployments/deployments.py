@@ -13,13 +13,13 @@ from app.deliberation.calls import StageRequest
 from app.deliberation.ports import Agents
 from app.deliberation.roles import Role
 from app.log.journal import JetStreamJournal
-from app.log.seal import LogSeal
+from app.log.signature import LogSigner
 from app.observability.logs import outlast_output
 from app.observability.process import settle_heap
-from serve_deployments.agent.agent import APPEND_PATIENCE_S as AGENT_PATIENCE_S
+from serve_deployments.agent.agent import APPEND_TIMEOUT_S as AGENT_TIMEOUT_S
 from serve_deployments.agent.agent import FINISH_WITHIN_S, AgentReplica
 from serve_deployments.coordinator.coordinator import CoordinatorReplica
-from serve_deployments.coordinator.fact_store import APPEND_PATIENCE_S as COORDINATOR_PATIENCE_S
+from serve_deployments.coordinator.fact_store import APPEND_TIMEOUT_S as COORDINATOR_TIMEOUT_S
 from serve_deployments.coordinator.task_queue import worker_agents
 from serve_deployments.engine.client import Engines
 from serve_deployments.identity import identity
@@ -55,12 +55,12 @@ class Agent:
         role: Role,
         nats_url: str,
         stream_deltas: bool,
-        engine_patience_s: float,
+        engine_away_timeout_s: float,
     ) -> None:
         outlast_output()
         keep_replica_on_loopback()
         journal = await JetStreamJournal.connect(
-            nats_url, name=f"agent-{name}", patience_s=AGENT_PATIENCE_S, seal=LogSeal.of_environment()
+            nats_url, name=f"agent-{name}", timeout_s=AGENT_TIMEOUT_S, signer=LogSigner.of_environment()
         )
         engines = Engines(role.engines, fallback=role.fallback)
         await engines.probe()
@@ -70,7 +70,7 @@ class Agent:
             engines,
             journal,
             stream_deltas=stream_deltas,
-            engine_patience_s=engine_patience_s,
+            engine_away_timeout_s=engine_away_timeout_s,
             identity=serve_identity,
         )
         await self._replica.listen()
@@ -102,7 +102,7 @@ class Coordinator:
         outlast_output()
         keep_replica_on_loopback()
         journal = await JetStreamJournal.connect(
-            nats_url, name="coordinator", patience_s=COORDINATOR_PATIENCE_S, seal=LogSeal.of_environment()
+            nats_url, name="coordinator", timeout_s=COORDINATOR_TIMEOUT_S, signer=LogSigner.of_environment()
         )
         in_ray = {role: RayAgents(handle) for role, handle in handles.items()}
         agents: dict[str, Agents] = {**in_ray, **worker_agents(journal, workers)}

@@ -140,19 +140,19 @@ LOG_KEY = "the log key of the tests, which is long enough"
 
 
 @pytest.fixture(scope="session")
-async def sealed_journal(
+async def signed_journal(
     jetstream_journal: "JetStreamJournal", nats_server: NatsServer
 ) -> "AsyncIterator[JetStreamJournal]":
-    """A journal over the run's server that seals what it writes and believes nothing else."""
+    """A journal over the run's server that signs what it writes and accepts nothing else."""
     from app.log.journal import JetStreamJournal
-    from app.log.seal import LogSeal
+    from app.log.signature import LogSigner
 
-    journal = await JetStreamJournal.connect(nats_server.url, name=f"sealed-{os.getpid()}", seal=LogSeal([LOG_KEY]))
+    journal = await JetStreamJournal.connect(nats_server.url, name=f"signed-{os.getpid()}", signer=LogSigner([LOG_KEY]))
     yield journal
     await journal.close()
 
 
-@pytest.fixture(params=["memory", "jetstream", "modelled", "sealed"])
+@pytest.fixture(params=["memory", "jetstream", "modelled", "signed"])
 def any_journal(request: pytest.FixtureRequest) -> "InMemoryJournal | JetStreamJournal":
     """Each journal in turn."""
     from app.testing import InMemoryJournal

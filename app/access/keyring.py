@@ -1,7 +1,7 @@
 """The keys in memory, a projection of the log, so that no request waits for a read.
 
 Every gateway receives a revocation as it is stored. It reads all keys again after a lost connection and once a minute.
-While the log is unavailable, the last known keys apply. It ignores a fact without a valid seal under the pepper.
+While the log is unavailable, the last known keys apply. It ignores a fact without a valid signature under the pepper.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import structlog
 from app.access.keys import KEYS_PATTERN, HeldKey, KeyBook, KeyCreated, KeyRevoked, Pepper, key_id_of
 from app.deliberation.ports import Journal, Record
 from app.log.projection import Projection
-from app.log.seal import Refusals
+from app.log.signature import Refusals
 
 CHECK_S = 60.0
 YIELDS_EVERY = 200

@@ -2,8 +2,8 @@
 
 A key is `dlb_<id>_<secret>`: the id names it in lists and logs, the secret has 256 bits. The log keeps its HMAC-SHA256
 under a pepper that it does not hold, so that a copy of the log grants no access. A key has at most two facts, each on
-its own subject where the first write wins: `keys.<id>.created` and `keys.<id>.revoked`. A seal under the pepper covers
-each whole fact: write access to the log alone can neither make, change nor revoke a key.
+its own subject where the first write wins: `keys.<id>.created` and `keys.<id>.revoked`. A signature under the pepper
+covers each whole fact: write access to the log alone can neither make, change nor revoke a key.
 """
 
 import base64
@@ -29,7 +29,7 @@ KEYS_PATTERN = "keys.>"
 PEPPER_CHARS_MIN = 32
 SECRET_BYTES = 32
 _ID_CHARS = 12
-_SEAL_VERSION = "v1:"
+_SIGNATURE_VERSION = "v1:"
 _FACT_BYTES_MAX = 4_096
 _KEY = re.compile(r"dlb_([a-z0-9]{12})_[a-z0-9]{52}")
 # Matches partial and misspelled keys too: a leak is refused even if the key would not work.
@@ -37,11 +37,11 @@ _LOOKS_LIKE_KEY = re.compile(r"dlb_[a-z0-9]{12}_[a-z0-9]{16}", re.IGNORECASE)
 
 
 class KeyFact(BaseModel):
-    """Base of the facts about a key; `seal` covers the subject and all other fields."""
+    """Base of the facts about a key; `signature` covers the subject and all other fields."""
 
     model_config = ConfigDict(frozen=True)
 
-    seal: str = ""
+    signature: str = ""
     key_id: str = Field(pattern=r"^[a-z0-9]{12}$")
 
 
@@ -119,35 +119,35 @@ class Pepper:
         """HMAC-SHA256 of a text; digests of different purposes are unrelated."""
         return hmac.digest(self._secret, f"{purpose}\n{text}".encode(), "sha256")
 
-    def sealed(self, fact: AnyKeyFact) -> AnyKeyFact:
-        """The fact with its seal."""
-        return fact.model_copy(update={"seal": self._seal(key_subject(fact), _unsealed(dump(fact))[1])})
+    def signed(self, fact: AnyKeyFact) -> AnyKeyFact:
+        """The fact with its signature."""
+        return fact.model_copy(update={"signature": self._sign(key_subject(fact), _unsigned(dump(fact))[1])})
 
     def verified(self, record: Record) -> KeyCreated | KeyRevoked | None:
-        """The fact of a record; None where its seal is missing, foreign, or of another subject or content."""
+        """The fact of a record; None where its signature is missing, foreign, or of another subject or content."""
         try:
-            given, text = _unsealed(record.data)
-            if not hmac.compare_digest(self._seal(record.subject, text).encode(), given.encode()):
+            given, text = _unsigned(record.data)
+            if not hmac.compare_digest(self._sign(record.subject, text).encode(), given.encode()):
                 return None
             # Exactly the text that was verified, because foreign JSON may be read in two ways.
-            return decode_key(text.encode()).model_copy(update={"seal": given})
+            return decode_key(text.encode()).model_copy(update={"signature": given})
         except (ValueError, RecursionError):
             return None
 
-    def _seal(self, subject: str, text: str) -> str:
-        return _SEAL_VERSION + self.digest("key fact", f"{subject}\n{text}").hex()
+    def _sign(self, subject: str, text: str) -> str:
+        return _SIGNATURE_VERSION + self.digest("key fact", f"{subject}\n{text}").hex()
 
 
-def _unsealed(data: bytes) -> tuple[str, str]:
-    """A fact's seal, and its other fields as canonical JSON; raises ValueError."""
+def _unsigned(data: bytes) -> tuple[str, str]:
+    """A fact's signature, and its other fields as canonical JSON; raises ValueError."""
     if len(data) > _FACT_BYTES_MAX:
         raise ValueError("longer than any fact of a key")
     found = json.loads(data)
     if not isinstance(found, dict):
         raise ValueError("no object")
     fields = cast("dict[str, object]", found)
-    seal = fields.pop("seal", "")
-    return str(seal), json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    signature = fields.pop("signature", "")
+    return str(signature), json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
 
 def created(
@@ -171,7 +171,7 @@ def created(
         digest=pepper.digest("key", key).hex(),
         pepper=pepper.id,
     )
-    return pepper.sealed(fact), key
+    return pepper.signed(fact), key
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from app.api.webhook_payloads import TERMINAL_EVENTS, WebhookEvent
 from app.api.webhook_targets import URL_CHARS_MAX, Rules, UnfitUrl, parsed
 from app.deliberation.answer_schema import SchemaRefused, rebuilt_schema
 from app.deliberation.budget import BYTES_PER_TOKEN
-from app.deliberation.engine import StrategyDefinition
+from app.deliberation.decider import StrategyDefinition
 from app.deliberation.specification import TIMEOUT_S_MAX, TOKEN_PATTERN, Amount, OnDeadline, Priority
 from app.deliberation.strategies import STRATEGIES
 

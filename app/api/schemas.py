@@ -6,7 +6,7 @@ from typing import Any, Literal, Self, TypeVar
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from app.deliberation.calls import FactProblem, Money, Usage, UsageCost
-from app.deliberation.engine import StrategyDefinition
+from app.deliberation.decider import StrategyDefinition
 from app.deliberation.facts import Degraded, TotalUsage, Verdict
 from app.deliberation.outputs import CheckOutcome, Issue, IssueResponse
 from app.deliberation.specification import (

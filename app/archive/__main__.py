@@ -3,13 +3,13 @@
 from app.archive.database.connection import engine_of
 from app.archive.service import serve
 from app.archive.settings import ArchiveSettings
-from app.log.seal import LogSeal
+from app.log.signature import LogSigner
 from app.observability.process import run_process
 
 
 def _settings() -> ArchiveSettings:
     settings = ArchiveSettings()
-    LogSeal.of_file(settings.log_key_file)
+    LogSigner.of_file(settings.log_key_file)
     engine_of(settings.database_url.get_secret_value())
     return settings
 

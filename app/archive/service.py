@@ -14,7 +14,7 @@ from app.archive.projector import RETRY_S, Projector
 from app.archive.settings import ArchiveSettings
 from app.deliberation.errors import ArchiveUnavailable
 from app.log.journal import JetStreamJournal
-from app.log.seal import LogSeal
+from app.log.signature import LogSigner
 from app.log.stream_settings import ARCHIVE_CONSUMER
 from app.observability.process import work_until_stopped
 from app.observability.replica_status import PROJECTORS_SUBJECT
@@ -38,7 +38,7 @@ async def projector_of(settings: ArchiveSettings) -> AsyncGenerator[tuple[JetStr
 
     Raises JournalUnavailable if the log refuses the connection, InvalidRequest for a wrong DATABASE_URL.
     """
-    journal = JetStreamJournal(settings.nats_url, name="archive", seal=LogSeal.of_file(settings.log_key_file))
+    journal = JetStreamJournal(settings.nats_url, name="archive", signer=LogSigner.of_file(settings.log_key_file))
     database = Database(settings.database_url.get_secret_value())
     try:
         await journal.open()

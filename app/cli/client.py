@@ -250,15 +250,15 @@ class GatewayClient:
         *,
         after: str = "0",
         deltas: bool = True,
-        patience_s: float = 60.0,
+        timeout_s: float = 60.0,
         on_retry: Callable[[Retry], None] | None = None,
     ) -> AsyncGenerator[Frame]:
         """Yields every event after the cursor `after` up to the terminal one. Iterate in `aclosing`.
 
-        A broken stream resumes at the last cursor. Raises GatewayUnreachable after `patience_s` seconds without an
+        A broken stream resumes at the last cursor. Raises GatewayUnreachable after `timeout_s` seconds without an
         event, and a final refusal without a retry.
         """
-        waits = Waits(first_s=_BACKOFF_FIRST_S, most_s=_BACKOFF_MAX_S, patience_s=patience_s)
+        waits = Waits(first_s=_BACKOFF_FIRST_S, most_s=_BACKOFF_MAX_S, timeout_s=timeout_s)
         stream = EventStream(self._http, deliberation_id, after=after, deltas=deltas, waits=waits, on_retry=on_retry)
         try:
             async with stream:

@@ -17,13 +17,13 @@ class Waits:
 
     `first_s` precedes the first reconnect, unless the gateway sets `retry:`; it doubles with every failure up to
     `most_s`. `idle_s` bounds the silence of a connection until the gateway states its heartbeat; then the bound is
-    three heartbeats. `patience_s` bounds the silence over all attempts; None means no bound.
+    three heartbeats. `timeout_s` bounds the silence over all attempts; None means no bound.
     """
 
     first_s: float = 1.0
     most_s: float = 30.0
     idle_s: float = 30.0
-    patience_s: float | None = 120.0
+    timeout_s: float | None = 120.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ class StreamRefused(Exception):
 
 
 class StreamLost(Exception):
-    """A connection broke, and no other one gave data within the patience. `response` is the last refusal, if any."""
+    """A connection broke, and no other one gave data within the timeout. `response` is the last refusal, if any."""
 
     def __init__(self, reason: str, response: httpx.Response | None = None) -> None:
         super().__init__(reason)
@@ -104,8 +104,8 @@ class _Stream(Generic[_TextsT]):
             except StreamLost as exc:
                 broken = exc
             attempt += 1
-            patience_s = self._waits.patience_s
-            if patience_s is not None and loop.time() - alive_at_s >= patience_s:
+            timeout_s = self._waits.timeout_s
+            if timeout_s is not None and loop.time() - alive_at_s >= timeout_s:
                 raise broken
             delay_s = follower.delay_s(attempt, _retry_after_s(broken.response), random.random())
             if self._on_retry is not None:
@@ -175,7 +175,7 @@ class EventStream(_Stream[Texts]):
     are rebuilt from the yielded events.
 
     Nothing is read ahead: the gateway reports `slow_consumer` to a slow viewer, which reads the log again. Raises
-    StreamRefused, and StreamLost after the patience. Leaving the context closes the connection; the deliberation
+    StreamRefused, and StreamLost after the timeout. Leaving the context closes the connection; the deliberation
     continues.
     """
 

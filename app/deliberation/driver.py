@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from typing import assert_never
 
-from app.deliberation.engine import (
+from app.deliberation.decider import (
     CloseStage,
     Done,
     Finish,

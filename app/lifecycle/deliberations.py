@@ -18,7 +18,7 @@ from app.archive.database.store import Archived, Store
 from app.catalog.index import Catalog
 from app.catalog.projection import state_of
 from app.deliberation.budget import BYTES_PER_TOKEN
-from app.deliberation.engine import StrategyDefinition
+from app.deliberation.decider import StrategyDefinition
 from app.deliberation.errors import (
     ArchiveUnavailable,
     DeliberationDeleted,

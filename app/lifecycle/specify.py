@@ -15,7 +15,7 @@ from math import ceil
 from app.api.headers import Submission
 from app.api.requests import SEED_DRAWN_MAX, DeliberationRequest, SamplingRequest
 from app.api.webhook_payloads import ordered
-from app.deliberation.engine import StrategyDefinition
+from app.deliberation.decider import StrategyDefinition
 from app.deliberation.facts import Accepted
 from app.deliberation.roles import Role
 from app.deliberation.specification import (

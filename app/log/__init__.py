@@ -1,1 +1,1 @@
-"""The log of facts over NATS JetStream: the only room that imports `nats`."""
+"""The log of facts over NATS JetStream: the only package that imports `nats`."""

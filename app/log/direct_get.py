@@ -13,7 +13,7 @@ from nats.aio.msg import Msg
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.ports import Record
 from app.log.connection import REQUEST_TIMEOUT_S, UNREACHABLE, state_of
-from app.log.seal import LogSeal
+from app.log.signature import LogSigner
 from app.log.stream_settings import stream_of
 
 # For every page the server counts the rest of the log: a long log is read twice as fast as in pages of 256.
@@ -45,7 +45,7 @@ class Batch:
 class _Reading:
     """A batch under way. `done` is set at its end; each reply moves `limit` on."""
 
-    seal: LogSeal
+    signer: LogSigner
     done: asyncio.Future[Batch]
     limit: asyncio.Timeout
     batch: Batch = field(default_factory=Batch)
@@ -64,7 +64,7 @@ class _Reading:
 
     def _add(self, record: Record, headers: dict[str, str]) -> None:
         self.batch.position = max(self.batch.position, record.sequence)
-        if self.seal.believes(record.subject, record.data, headers):
+        if self.signer.is_authentic(record.subject, record.data, headers):
             self.batch.records.append(record)
         else:
             self.batch.refused[record.subject] = record.sequence
@@ -88,9 +88,9 @@ class _Reading:
 class DirectGet:
     """Reads over one connection. All replies come to one inbox, which `open` subscribes to."""
 
-    def __init__(self, client: Client, seal: LogSeal) -> None:
+    def __init__(self, client: Client, signer: LogSigner) -> None:
         self._client = client
-        self._seal = seal
+        self._signer = signer
         self._readings: dict[str, _Reading] = {}
         self._inbox = ""
         self._number = 0
@@ -147,7 +147,7 @@ class DirectGet:
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S) as limit:
                 done = asyncio.get_running_loop().create_future()
-                self._readings[token] = _Reading(self._seal, done, limit)
+                self._readings[token] = _Reading(self._signer, done, limit)
                 await self._client.publish(
                     f"$JS.API.DIRECT.GET.{stream}", json.dumps(query).encode(), reply=f"{self._inbox}.{token}"
                 )

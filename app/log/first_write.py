@@ -16,7 +16,7 @@ from app.deliberation.errors import FactTooLarge, JournalUnavailable
 from app.deliberation.ports import Appended, Record
 from app.log.connection import REQUEST_TIMEOUT_S, UNREACHABLE, request
 from app.log.direct_get import PAGE_RECORDS, DirectGet
-from app.log.seal import LogSeal
+from app.log.signature import LogSigner
 from app.log.stream_settings import stream_of
 
 WRONG_LAST_SEQUENCE = 10071
@@ -30,18 +30,18 @@ _EXPECTED_LAST_AMONG = "Nats-Expected-Last-Subject-Sequence-Subject"
 # An honest record mostly stands before those of foreign writers on its subject.
 _FIRST_LOOK_RECORDS = 8
 
-Believes = Callable[[Record], bool]
+Accepts = Callable[[Record], bool]
 """Whether a stored record is what an honest process wrote."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    """A first write on `subject`, and on the pattern `alone`. What `believes` rejects counts as absent."""
+    """A first write on `subject`, and on the pattern `alone`. What `accepts` rejects counts as absent."""
 
     subject: str
     data: bytes
     alone: str | None
-    believes: Believes | None
+    accepts: Accepts | None
 
 
 def _headers_of(block: bytes) -> dict[str, str]:
@@ -51,33 +51,33 @@ def _headers_of(block: bytes) -> dict[str, str]:
 
 
 class FirstWriter:
-    """Writes over one connection, each retried for `patience_s`.
+    """Writes over one connection, each retried for `timeout_s`.
 
     `last_failed` is True from a failed attempt until a record is created.
     """
 
-    def __init__(self, client: Client, seal: LogSeal, reads: DirectGet, patience_s: float) -> None:
+    def __init__(self, client: Client, signer: LogSigner, reads: DirectGet, timeout_s: float) -> None:
         self.last_failed = False
         self._client = client
-        self._seal = seal
+        self._signer = signer
         self._reads = reads
-        self._patience_s = patience_s
-        self._nothing_believed_to: dict[str, int] = {}
+        self._timeout_s = timeout_s
+        self._nothing_accepted_to: dict[str, int] = {}
 
-    async def write(self, subject: str, data: bytes, alone: str | None, believes: Believes | None) -> Appended:
+    async def write(self, subject: str, data: bytes, alone: str | None, accepts: Accepts | None) -> Appended:
         """Write where no record on `subject`, or on the pattern `alone`, is believed; return the record that counts.
 
-        A stored record that `believes` rejects counts as absent. Raises FactTooLarge, and JournalUnavailable when
-        nothing was stored within the patience.
+        A stored record that `accepts` rejects counts as absent. Raises FactTooLarge, and JournalUnavailable when
+        nothing was stored within the timeout.
         """
-        write = _Write(subject, data, alone, believes)
+        write = _Write(subject, data, alone, accepts)
         try:
             return await self._attempt(write)
         except JournalUnavailable as exc:
             failures = [exc]
         # Entered only after a failed first attempt, which it counts: building the context costs 0.1 ms.
         retries = stamina.retry_context(
-            on=JournalUnavailable, attempts=None, timeout=self._patience_s, wait_initial=0.05, wait_max=1.0
+            on=JournalUnavailable, attempts=None, timeout=self._timeout_s, wait_initial=0.05, wait_max=1.0
         )
         async for attempt in retries:
             with attempt:
@@ -103,16 +103,16 @@ class FirstWriter:
             appended = await self._append_once(write, expected)
             if appended is not None:
                 return appended
-            stored, expected = await self._standing(write.subject, write.believes)
+            stored, expected = await self._standing(write.subject, write.accepts)
             if stored is None and write.alone:
-                stored, expected = await self._standing(write.alone, write.believes)
+                stored, expected = await self._standing(write.alone, write.accepts)
             if stored is not None:
                 return Appended(stored, created=stored.data == write.data)
         raise JournalUnavailable(f"the log refused the write {OCCUPIED_TRIES} times: others write on its subject")
 
     async def _append_once(self, write: _Write, expected: int) -> Appended | None:
         """The stored record; None when the last sequence on the subject, or on `alone`, is not `expected`."""
-        headers = {EXPECTED_LAST: str(expected), **self._seal.headers(write.subject, write.data)}
+        headers = {EXPECTED_LAST: str(expected), **self._signer.headers(write.subject, write.data)}
         if write.alone is not None:
             headers[_EXPECTED_LAST_AMONG] = write.alone
         try:
@@ -121,7 +121,7 @@ class FirstWriter:
             raise FactTooLarge(f"{len(write.data)} bytes on {write.subject}") from exc
         except UNREACHABLE as exc:
             # Whether it is stored is unknown. The subject decides: while it is empty, the write may be repeated.
-            stored, _ = await self._standing(write.subject, write.believes)
+            stored, _ = await self._standing(write.subject, write.accepts)
             if stored is None:
                 detail = f"the log did not acknowledge the write; it may be away, or its store full: {exc!r}"
                 raise JournalUnavailable(detail) from exc
@@ -134,7 +134,7 @@ class FirstWriter:
             return None
         raise JournalUnavailable(f"the log refused the write: {error.get('description')}")
 
-    async def _standing(self, pattern: str, believes: Believes | None) -> tuple[Record | None, int]:
+    async def _standing(self, pattern: str, accepts: Accepts | None) -> tuple[Record | None, int]:
         """The record that counts on a subject or pattern, and the last sequence there, 0 when it is empty.
 
         The last record is read from the leader: a direct get may reach a stale follower.
@@ -148,26 +148,26 @@ class FirstWriter:
         stored = reply["message"]
         record = Record(stored["subject"], stored["seq"], base64.b64decode(stored.get("data", "")))
         headers = _headers_of(base64.b64decode(stored.get("hdrs", "")))
-        if self._seal.believes(record.subject, record.data, headers) and (believes is None or believes(record)):
+        if self._signer.is_authentic(record.subject, record.data, headers) and (accepts is None or accepts(record)):
             return record, record.sequence
-        return await self.first_believed(pattern, record.sequence, believes), record.sequence
+        return await self.first_accepted(pattern, record.sequence, accepts), record.sequence
 
-    async def first_believed(self, pattern: str, up_to: int, believes: Believes | None = None) -> Record | None:
+    async def first_accepted(self, pattern: str, up_to: int, accepts: Accepts | None = None) -> Record | None:
         """The first believed record of a pattern with an unbelieved last one at `up_to`; None when there is none.
 
-        Without `believes` it reads only what was stored since its last look. Raises JournalUnavailable.
+        Without `accepts` it reads only what was stored since its last look. Raises JournalUnavailable.
         """
-        after, size = 0 if believes else self._nothing_believed_to.get(pattern, 0), _FIRST_LOOK_RECORDS
+        after, size = 0 if accepts else self._nothing_accepted_to.get(pattern, 0), _FIRST_LOOK_RECORDS
         while after < up_to:
             batch = await self._reads.page(pattern, after, size)
-            found = next((record for record in batch.records if believes is None or believes(record)), None)
+            found = next((record for record in batch.records if accepts is None or accepts(record)), None)
             if found is not None:
                 return found
             if batch.position <= after:
                 raise JournalUnavailable("the log's reads lag behind its writes")
             after, size = batch.position, PAGE_RECORDS
-        if believes is None:
-            self._nothing_believed_to[pattern] = after
-            if len(self._nothing_believed_to) > REMEMBERED_MAX:
-                del self._nothing_believed_to[next(iter(self._nothing_believed_to))]
+        if accepts is None:
+            self._nothing_accepted_to[pattern] = after
+            if len(self._nothing_accepted_to) > REMEMBERED_MAX:
+                del self._nothing_accepted_to[next(iter(self._nothing_accepted_to))]
         return None

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from app.api.cluster_schemas import ConsumerFigures, LogFigures, MissingPart, StreamFigures
 from app.deliberation.ports import Control, Journal
 from app.log.journal import JetStreamJournal
-from app.log.seal import LogSeal
+from app.log.signature import LogSigner
 from app.log.stream_settings import StreamSettings
 from app.log.streams import declared_consumers, declared_streams, plan, prove_writes
 
@@ -32,7 +32,7 @@ class GatewayLog(Journal, Control, Protocol):
 
     @property
     def refused(self) -> int:
-        """Records that were read and not believed, because their seal does not verify."""
+        """Records that were read and not believed, because their signature does not verify."""
         ...
 
     async def figures(self) -> LogFigures:
@@ -43,14 +43,14 @@ class GatewayLog(Journal, Control, Protocol):
 class JetStreamLog(JetStreamJournal):
     """`GatewayLog` over JetStream; `declared` are the settings that the streams should have."""
 
-    def __init__(self, url: str, declared: StreamSettings, seal: LogSeal) -> None:
-        super().__init__(url, name="gateway", seal=seal)
+    def __init__(self, url: str, declared: StreamSettings, signer: LogSigner) -> None:
+        super().__init__(url, name="gateway", signer=signer)
         self._declared = declared
 
     @property
     def refused(self) -> int:
         """See `GatewayLog.refused`."""
-        return self.seal.refusals.count
+        return self.signer.refusals.count
 
     async def differences(self) -> list[str]:
         """See `GatewayLog.differences`."""

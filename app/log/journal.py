@@ -35,9 +35,9 @@ from app.deliberation.ports import Appended, QueueState, Record, StreamState
 from app.log.connection import REQUEST_TIMEOUT_S, UNREACHABLE, LogClient, login, request, state_of
 from app.log.direct_get import PAGE_RECORDS, Batch, DirectGet
 from app.log.erasure import Erasure
-from app.log.first_write import EXPECTED_LAST, WRONG_LAST_SEQUENCE, Believes, FirstWriter
+from app.log.first_write import EXPECTED_LAST, WRONG_LAST_SEQUENCE, Accepts, FirstWriter
 from app.log.ordered_subscription import LiveSubscription, unsubscribe
-from app.log.seal import LogSeal
+from app.log.signature import LogSigner
 from app.log.stream_settings import RESPONSES, STREAM, stream_of
 
 VIEW_TTL_S = 600
@@ -51,7 +51,7 @@ log = structlog.get_logger(__name__)
 class JetStreamJournal:
     """`ports.Journal` and `ports.Control` over one connection.
 
-    `url` may be a `file:` URL of a file that holds the server's URL. A write is retried for `patience_s`. Every method
+    `url` may be a `file:` URL of a file that holds the server's URL. A write is retried for `timeout_s`. Every method
     raises JournalUnavailable before `open` has connected and while the server is away.
     """
 
@@ -60,19 +60,19 @@ class JetStreamJournal:
         url: str,
         *,
         name: str,
-        patience_s: float = REQUEST_TIMEOUT_S,
+        timeout_s: float = REQUEST_TIMEOUT_S,
         client: Client | None = None,
-        seal: LogSeal | None = None,
+        signer: LogSigner | None = None,
     ) -> None:
         self._url = url
         # For logs and errors: the URL may hold a password.
         self.server = urlsplit(url).netloc.rpartition("@")[2]
         self._name = name
         self.client = client or LogClient()
-        self.seal = seal or LogSeal()
-        self._reads = DirectGet(self.client, self.seal)
+        self.signer = signer or LogSigner()
+        self._reads = DirectGet(self.client, self.signer)
         self._erasure = Erasure(self.client, self._reads)
-        self.writes = FirstWriter(self.client, self.seal, self._reads, patience_s)
+        self.writes = FirstWriter(self.client, self.signer, self._reads, timeout_s)
         self._reconnect_calls: list[Callable[[], None]] = []
         self.refusal = ""
         self._last_error = ""
@@ -92,11 +92,11 @@ class JetStreamJournal:
         url: str,
         *,
         name: str = "deliberate",
-        patience_s: float = REQUEST_TIMEOUT_S,
-        seal: LogSeal | None = None,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+        signer: LogSigner | None = None,
     ) -> Self:
         """A journal that is open; waits for the server."""
-        journal = cls(url, name=name, patience_s=patience_s, seal=seal)
+        journal = cls(url, name=name, timeout_s=timeout_s, signer=signer)
         await journal.open()
         return journal
 
@@ -181,10 +181,10 @@ class JetStreamJournal:
         return await self.write(f"{subject}.{suffix(fact)}", encode(fact), alone)
 
     async def write(
-        self, subject: str, data: bytes, alone: str | None = None, *, believes: Believes | None = None
+        self, subject: str, data: bytes, alone: str | None = None, *, accepts: Accepts | None = None
     ) -> Appended:
-        """See `ports.Journal.write`. A stored record that `believes` rejects counts as absent."""
-        return await self.writes.write(subject, data, alone, believes)
+        """See `ports.Journal.write`. A stored record that `accepts` rejects counts as absent."""
+        return await self.writes.write(subject, data, alone, accepts)
 
     async def request(
         self, subject: str, payload: bytes = b"", headers: dict[str, str] | None = None
@@ -204,7 +204,7 @@ class JetStreamJournal:
         """See `ports.Journal.publish_view`."""
         needed_s = 0 if until is None else ceil((until - datetime.now(UTC)).total_seconds())
         subject, data = f"{prefix(tenant, view.deliberation_id)}.{suffix(view)}", encode(view)
-        headers = {"Nats-TTL": f"{max(VIEW_TTL_S, needed_s)}s", **self.seal.headers(subject, data)}
+        headers = {"Nats-TTL": f"{max(VIEW_TTL_S, needed_s)}s", **self.signer.headers(subject, data)}
         try:
             await self.client.publish(subject, data, headers=headers)
         except UNREACHABLE as exc:
@@ -236,7 +236,7 @@ class JetStreamJournal:
         hidden = list(found.refused.items())
         for begin in range(0, len(hidden), READS_AT_ONCE):
             some = hidden[begin : begin + READS_AT_ONCE]
-            reads = (self.writes.first_believed(subject, up_to) for subject, up_to in some)
+            reads = (self.writes.first_accepted(subject, up_to) for subject, up_to in some)
             found.records += filter(None, await asyncio.gather(*reads))
         return sorted(found.records, key=lambda record: record.sequence)
 
@@ -296,7 +296,7 @@ class JetStreamJournal:
 
     async def subscribe(self, patterns: Sequence[str], deliver: Callable[[Record], None]) -> LiveSubscription:
         """See `ports.Journal.subscribe`."""
-        live = LiveSubscription(deliver, self.seal, several=len(patterns) > 1)
+        live = LiveSubscription(deliver, self.signer, several=len(patterns) > 1)
         confirmed = False
         try:
             for pattern in patterns:

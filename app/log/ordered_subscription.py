@@ -16,7 +16,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from app.deliberation.ports import Record
-from app.log.seal import LogSeal
+from app.log.signature import LogSigner
 
 
 async def unsubscribe(subscription: Subscription) -> None:
@@ -31,7 +31,7 @@ class LiveSubscription:
     """Subscriptions to republished subjects. `deliver` gets the believed records of all patterns in order."""
 
     deliver: Callable[[Record], None]
-    seal: LogSeal
+    signer: LogSigner
     several: bool
     subscriptions: list[Subscription] = field(default_factory=list[Subscription])
     _held: list[tuple[int, int, Record]] = field(default_factory=list[tuple[int, int, Record]])
@@ -43,7 +43,7 @@ class LiveSubscription:
         subject = message.subject.removeprefix("live.")
         # Any process with the right to publish on a live subject reaches this, so nothing of the message is trusted.
         sequence = headers.get("Nats-Sequence", "")
-        if not self.seal.believes(subject, message.data, headers) or not sequence.isdecimal():
+        if not self.signer.is_authentic(subject, message.data, headers) or not sequence.isdecimal():
             return
         record = Record(subject, int(sequence), message.data)
         if not self.several:

@@ -32,7 +32,7 @@ class QueueWorker:
 
     `work` returns the seconds after which the item is redelivered, or raises ItemDeferred with them. It returns None
     once the log holds all that the item asks for; only then is it acknowledged. An error in `work` delays the item; no
-    error loses it. Items that other services published are not `sealed`.
+    error loses it. Items that other services published are not `signed`.
     """
 
     def __init__(
@@ -43,11 +43,11 @@ class QueueWorker:
         slots: int,
         work: Callable[[QueueItem], Awaitable[float | None]],
         *,
-        sealed: bool = True,
+        signed: bool = True,
         progress_s: float = WORKER_ACK_WAIT_S / 3,
     ) -> None:
         self.name = consumer
-        self._queue = WorkQueue(journal, slots, self._take, stream=stream, consumer=consumer, sealed=sealed)
+        self._queue = WorkQueue(journal, slots, self._take, stream=stream, consumer=consumer, signed=signed)
         self._work = work
         self._progress_s = progress_s
         self._held: dict[int, QueueItem] = {}

@@ -48,7 +48,7 @@ class WorkQueue:
 
     Without a `standing` pull request they come in `fetch`, where `watch` is not needed.
 
-    Items that are `sealed` and not believed are dropped; those of other services bear no seal.
+    Items that are `signed` and not believed are dropped; those of other services bear no signature.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class WorkQueue:
         *,
         stream: str = STREAM,
         consumer: str = CONSUMER,
-        sealed: bool = True,
+        signed: bool = True,
         standing: bool = True,
     ) -> None:
         self._journal = journal
-        self._sealed = sealed
+        self._signed = signed
         self._standing = standing
         self._fetching: asyncio.Future[bool] | None = None
         self._next = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
@@ -165,7 +165,7 @@ class WorkQueue:
             record = Record(message.subject, metadata.sequence.stream, message.data)
             item = QueueItem(record, metadata.num_delivered or 1, message.reply, self._last_message_at_s)
             self._requested = max(0, self._requested - 1)
-            if not self._sealed or self._journal.seal.believes(record.subject, record.data, headers):
+            if not self._signed or self._journal.signer.is_authentic(record.subject, record.data, headers):
                 self._held += 1
                 self._deliver(item)
             else:

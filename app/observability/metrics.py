@@ -83,11 +83,11 @@ def _of_refusals(refused: Callable[[], Mapping[str, int]]) -> Iterator[Metric]:
     """Records of the log that this process read and did not believe."""
     records = CounterMetricFamily(
         "log_records_refused",
-        "Records read from the log and not believed, by the seal that did not verify: log, key",
-        labels=["seal"],
+        "Records read from the log and not believed, by the signature that did not verify: log, key",
+        labels=["signature"],
     )
-    for seal, count in refused().items():
-        records.add_metric([seal], count)
+    for signature, count in refused().items():
+        records.add_metric([signature], count)
     yield records
 
 

@@ -1,7 +1,7 @@
 """The process that takes plans: `python -m app.planning` reads the environment and runs until it receives a signal."""
 
 from app.admission.spends import SpendLimits
-from app.log.seal import LogSeal
+from app.log.signature import LogSigner
 from app.observability.process import run_process
 from app.planning.service import serve
 from app.planning.settings import PlanningSettings
@@ -10,7 +10,7 @@ from app.routes.roles import read_roles
 
 def _settings() -> PlanningSettings:
     settings = PlanningSettings()
-    LogSeal.of_file(settings.log_key_file)
+    LogSigner.of_file(settings.log_key_file)
     SpendLimits.of(settings.spend_per_day, settings.spends_per_day, read_roles(settings.roles_file))
     return settings
 

@@ -18,7 +18,7 @@ from app.lifecycle.context import ContextHydrator
 from app.lifecycle.deliberations import Deliberations
 from app.log.journal import JetStreamJournal
 from app.log.queue_worker import QueueWorker
-from app.log.seal import LogSeal
+from app.log.signature import LogSigner
 from app.log.stream_settings import PLANNING_CONSUMER, PLANNING_STREAM
 from app.log.work_queue import QueueItem
 from app.observability.process import work_until_stopped
@@ -54,7 +54,7 @@ async def consumer_of(settings: PlanningSettings) -> AsyncGenerator[tuple[JetStr
     spends where an engine lacks prices.
     """
     clock, url = SystemClock(), settings.database_url
-    journal = JetStreamJournal(settings.nats_url, name="planning", seal=LogSeal.of_file(settings.log_key_file))
+    journal = JetStreamJournal(settings.nats_url, name="planning", signer=LogSigner.of_file(settings.log_key_file))
     database = None if url is None else Database(url.get_secret_value())
     backlog = Backlog(clock, settings.queue_depth_max, {}, settings.tenant_in_flight_max)
     catalog = Catalog(clock, backlog, retention_s=settings.retention_s)
@@ -96,7 +96,7 @@ async def run(journal: JetStreamJournal, consumer: PlanConsumer) -> None:
     def take(item: QueueItem) -> Awaitable[None]:
         return consumer.take(item.record)
 
-    await QueueWorker(journal, PLANNING_STREAM, PLANNING_CONSUMER, SLOTS, take, sealed=False).run()
+    await QueueWorker(journal, PLANNING_STREAM, PLANNING_CONSUMER, SLOTS, take, signed=False).run()
 
 
 async def serve(settings: PlanningSettings) -> None:

@@ -35,4 +35,4 @@ async def keep_transition(journal: JetStreamJournal, tenant: str, transition: St
     """Replace the story's transition by this one, unless the kept one comes from an event after `sequence`."""
     kept = _Kept(sequence=sequence, transition=transition)
     subject = _subject(tenant, transition.story_id)
-    await journal.write(subject, dump(kept), believes=lambda record: _kept(record).sequence >= sequence)
+    await journal.write(subject, dump(kept), accepts=lambda record: _kept(record).sequence >= sequence)

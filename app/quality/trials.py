@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from app.deliberation.calls import Ask, Call, FactProblem, Usage
-from app.deliberation.engine import Conclusion, Outcomes
+from app.deliberation.decider import Conclusion, Outcomes
 from app.deliberation.facts import CallFinished
 from app.deliberation.specification import AgentSpec, Constraints, Criterion, Purpose, Sampling, Specification
 from app.deliberation.strategies import STRATEGIES

@@ -14,7 +14,7 @@ from app.access.authorization import Access
 from app.access.keys import Caller
 from app.api.schemas import FieldProblem
 from app.catalog.index import Catalog
-from app.deliberation.engine import StrategyDefinition
+from app.deliberation.decider import StrategyDefinition
 from app.deliberation.errors import InvalidToken, NotFound
 from app.deliberation.ports import Clock
 from app.deliberation.roles import Role

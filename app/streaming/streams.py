@@ -43,7 +43,7 @@ from app.streaming.snapshots import Snapshot, SnapshotCache, SnapshotSet, snapsh
 
 RETRY_MS = 2_000
 # A gateway that starts listens before it has read a long log, which a stream may have to wait for.
-PATIENCE_S = 10.0
+LOG_TIMEOUT_S = 10.0
 _RETRY_S = 0.1
 # Skipped events update a viewer's cursor no more often than this.
 CURSOR_UPDATE_S = 0.5
@@ -102,10 +102,10 @@ class Streams:
     async def resume(self, request: EventsRequest, *, patient: bool = False) -> ResumePoint:
         """Where the request resumes; raises NotFound, Gone and JournalUnavailable.
 
-        With `patient` it waits `PATIENCE_S` for the log: a browser gives up a stream that is refused with any status.
+        With `patient` it waits `LOG_TIMEOUT_S` for the log: a browser gives up a stream that any status refuses.
         """
         loop = asyncio.get_running_loop()
-        until_s = loop.time() + (PATIENCE_S if patient else 0.0)
+        until_s = loop.time() + (LOG_TIMEOUT_S if patient else 0.0)
         while True:
             try:
                 return resume_at(request, await self._known(request), self.clock.now())

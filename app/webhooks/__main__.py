@@ -1,6 +1,6 @@
 """The sender's process: `python -m app.webhooks` reads the environment and sends until it receives a signal."""
 
-from app.log.seal import LogSeal
+from app.log.signature import LogSigner
 from app.observability.process import run_process
 from app.webhooks.sender.service import serve
 from app.webhooks.settings import SenderSettings
@@ -8,7 +8,7 @@ from app.webhooks.settings import SenderSettings
 
 def _settings() -> SenderSettings:
     settings = SenderSettings()
-    LogSeal.of_file(settings.log_key_file)
+    LogSigner.of_file(settings.log_key_file)
     return settings
 
 

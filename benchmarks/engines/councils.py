@@ -20,7 +20,7 @@ from pydantic_core import from_json
 
 from app.deliberation.calls import Call, StageRequest
 from app.deliberation.choice.anonymity import call_seed
-from app.deliberation.engine import Outcomes
+from app.deliberation.decider import Outcomes
 from app.deliberation.errors import InvalidOutput
 from app.deliberation.facts import CallFinished, decode
 from app.deliberation.outputs import parse_output
@@ -160,7 +160,7 @@ class Product:
             role = Role(persona=personas()[name], concurrency=CONNECTIONS)
             journal: Any = InMemoryJournal()
             self.replicas[name] = AgentReplica(
-                name, role, engines, journal, stream_deltas=True, engine_patience_s=DEADLINE_S
+                name, role, engines, journal, stream_deltas=True, engine_away_timeout_s=DEADLINE_S
             )
 
     async def answer(self, council: str, stage: int, calls: Sequence[Call]) -> dict[str, CallFinished]:

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from app.deliberation.calls import Ask, Call
-from app.deliberation.engine import BATCH_AFTER, Outcomes, Strategy
+from app.deliberation.decider import BATCH_AFTER, Outcomes, Strategy
 from app.deliberation.facts import CallFinished
 from app.deliberation.specification import Priority
 from app.deliberation.strategies import STRATEGIES

@@ -77,7 +77,7 @@ async def _round(url: str, together: bool, numbers: Sequence[int], agents: int, 
     await engines.probe()
     journal: Any = InMemoryJournal()
     replica = AgentReplica(
-        ROLE, Role(persona="p", concurrency=CONCURRENCY), engines, journal, stream_deltas=True, engine_patience_s=30
+        ROLE, Role(persona="p", concurrency=CONCURRENCY), engines, journal, stream_deltas=True, engine_away_timeout_s=30
     )
     now = datetime.now(UTC)
     stages = [

@@ -2,7 +2,7 @@
 
 import argparse
 
-from app.log.seal import LogSeal
+from app.log.signature import LogSigner
 from app.observability.process import run_process
 from serve_deployments.agent.worker import roles_of, serve
 from serve_deployments.arguments import WorkerArgs
@@ -15,7 +15,7 @@ def _args() -> WorkerArgs:
     )
     parser.add_argument("--concurrency", type=int, help="calls of each role in flight to engines; default: the role's")
     args = WorkerArgs.model_validate(vars(parser.parse_args()))
-    LogSeal.of_environment()
+    LogSigner.of_environment()
     roles_of(args)
     return args
 

@@ -30,7 +30,7 @@ from serve_deployments.engine.samples import SampleGroup, sample_groups
 from serve_deployments.identity import identity
 from serve_deployments.sandbox.checks import Sandbox
 
-APPEND_PATIENCE_S = 120.0
+APPEND_TIMEOUT_S = 120.0
 # Less than Serve's graceful_shutdown_timeout_s, after which the replica is killed.
 FINISH_WITHIN_S = 4.5
 # Less than the half second that gateways wait for a replica's description (`app.routes.roles`): an engine that hangs
@@ -70,7 +70,7 @@ class AgentReplica:
         journal: JetStreamJournal,
         *,
         stream_deltas: bool,
-        engine_patience_s: float,
+        engine_away_timeout_s: float,
         identity: Callable[[], dict[str, Any]] = identity,
     ) -> None:
         self.name = name
@@ -78,7 +78,7 @@ class AgentReplica:
         self.engines = engines
         self.journal = journal
         self.stream_deltas = stream_deltas
-        self.engine_patience_s = engine_patience_s
+        self.engine_away_timeout_s = engine_away_timeout_s
         self.slots = PrioritySlots(role.concurrency)
         self.sandbox = Sandbox()
         self._identity = identity

@@ -33,7 +33,7 @@ class CallContext(Protocol):
     sandbox: Sandbox
     slots: PrioritySlots
     stream_deltas: bool
-    engine_patience_s: float
+    engine_away_timeout_s: float
 
     @property
     def journal(self) -> Journal:

@@ -8,7 +8,7 @@ import asyncio
 from datetime import UTC, datetime
 
 from app.deliberation.calls import Call, Check, FactProblem, StageRequest, Usage
-from app.deliberation.engine import problem_of
+from app.deliberation.decider import problem_of
 from app.deliberation.errors import CallFailure, CallTimeout, DeliberationError
 from app.deliberation.facts import CallFinished
 from serve_deployments.agent.attempt import Attempts, CallContext, announce_attempt
@@ -79,7 +79,7 @@ class CallRun:
     def _engine_wait(self) -> EngineWait:
         context = self._context
         return EngineWait(
-            context.engines, context.journal, self._request, self.call, patience_s=context.engine_patience_s
+            context.engines, context.journal, self._request, self.call, timeout_s=context.engine_away_timeout_s
         )
 
     async def _run_check(self, check: Check) -> EngineReply:

@@ -23,12 +23,12 @@ class NoEngineReachable(EngineUnavailable):
 class EngineWait:
     """A call's wait for an engine, which begins with its construction, at `began_s` on the monotonic clock.
 
-    It lasts for `patience_s` without a connection to any engine. It takes at most `DEADLINE_SHARE` of the time that the
+    It lasts for `timeout_s` without a connection to any engine. It takes at most `DEADLINE_SHARE` of the time that the
     call has left when that begins.
     """
 
     def __init__(
-        self, engines: Engines, journal: Journal, request: StageRequest, call: Call, *, patience_s: float
+        self, engines: Engines, journal: Journal, request: StageRequest, call: Call, *, timeout_s: float
     ) -> None:
         self._engines = engines
         self._journal = journal
@@ -36,27 +36,27 @@ class EngineWait:
         self._call = call
         self.began_s = time.monotonic()
         self._deadline_s = self.began_s + (request.deadline_at - datetime.now(UTC)).total_seconds()
-        self._patience_s = patience_s
+        self._timeout_s = timeout_s
         self._report_due_s = 0.0
 
     async def check(self) -> float:
         """Tell viewers, at once and then every few seconds, while no engine can be connected to.
 
-        Returns the seconds until the next check is due. Raises NoEngineReachable when the patience is over.
+        Returns the seconds until the next check is due. Raises NoEngineReachable when the timeout is over.
         """
         outages = self._engines.outages()
         if not outages:
             return CHECK_INTERVAL_S
         now, now_s = datetime.now(UTC), time.monotonic()
         since_s = max(self.began_s, *(outage.since_s for _, outage in outages))
-        patience_s = min(self._patience_s, DEADLINE_SHARE * (self._deadline_s - since_s))
-        left_s = since_s + patience_s - now_s
+        timeout_s = min(self._timeout_s, DEADLINE_SHARE * (self._deadline_s - since_s))
+        left_s = since_s + timeout_s - now_s
         engines = tuple(
             UnreachableEngine(url=engine.address, since=outage.since, cause=outage.cause) for engine, outage in outages
         )
         detail = f"{'; '.join(map(str, engines))}; {UnreachableEngine.REMEDY}"
         if left_s <= 0:
-            raise NoEngineReachable(f"no connection within {patience_s:.3g} s: {detail}")
+            raise NoEngineReachable(f"no connection within {timeout_s:.3g} s: {detail}")
         if now_s >= self._report_due_s:
             self._report_due_s = now_s + REPORT_INTERVAL_S
             waiting = CallWaiting(

@@ -20,7 +20,7 @@ def backoff_hook(error: Exception) -> bool | float:
     """Whether to retry, or the seconds to wait before it.
 
     Retried are 408, 429, 5xx, broken or silent streams and unreadable replies. Other refusals (4xx) are final, and so
-    is the end of a call's patience with engines that cannot be connected to.
+    is the end of a call's timeout with engines that cannot be connected to.
     """
     if isinstance(error, RetryLater) and error.after_s > 0:
         return min(error.after_s, RETRY_WAIT_MAX_S)

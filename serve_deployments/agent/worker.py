@@ -17,11 +17,11 @@ from app.deliberation.facts import prefix
 from app.deliberation.roles import Role, roles_over_nats
 from app.log.journal import JetStreamJournal
 from app.log.queue_worker import QueueWorker
-from app.log.seal import LogSeal
+from app.log.signature import LogSigner
 from app.log.stream_settings import ACK_WAIT_S_MIN, TASKS_STREAM, worker_consumer
 from app.log.work_queue import QueueItem
 from app.observability.process import health_server, stop_signal
-from serve_deployments.agent.agent import APPEND_PATIENCE_S, FINISH_WITHIN_S, AgentReplica
+from serve_deployments.agent.agent import APPEND_TIMEOUT_S, FINISH_WITHIN_S, AgentReplica
 from serve_deployments.arguments import WorkerArgs, default_engines, load_roles, with_engines
 from serve_deployments.engine.client import Engines
 
@@ -94,7 +94,7 @@ async def workers_of(args: WorkerArgs) -> AsyncGenerator[Sequence[RoleWorker]]:
     """A connected worker of each role. Waits for the log without a limit; raises JournalUnavailable if it refuses."""
     roles = roles_of(args)
     journal = await JetStreamJournal.connect(
-        args.nats_url, name="worker", patience_s=APPEND_PATIENCE_S, seal=LogSeal.of_environment()
+        args.nats_url, name="worker", timeout_s=APPEND_TIMEOUT_S, signer=LogSigner.of_environment()
     )
     try:
         workers = [
@@ -105,7 +105,7 @@ async def workers_of(args: WorkerArgs) -> AsyncGenerator[Sequence[RoleWorker]]:
                     Engines(role.engines, fallback=role.fallback),
                     journal,
                     stream_deltas=args.stream_deltas,
-                    engine_patience_s=args.engine_patience_s,
+                    engine_away_timeout_s=args.engine_away_timeout_s,
                 )
             )
             for name, role in roles.items()

@@ -15,8 +15,7 @@ import structlog
 from app.admission.spends import record_spend
 from app.deliberation.announcements import announcement, recorded_responses
 from app.deliberation.calls import Call
-from app.deliberation.driver import all_stopped, awaits_stopped_calls, next_moment, waits_for_calls
-from app.deliberation.engine import (
+from app.deliberation.decider import (
     POISON_TAKEOVERS,
     CloseStage,
     Decision,
@@ -28,6 +27,7 @@ from app.deliberation.engine import (
     failed,
     problem_of,
 )
+from app.deliberation.driver import all_stopped, awaits_stopped_calls, next_moment, waits_for_calls
 from app.deliberation.errors import DeliberationError, FactTooLarge, Gone, JournalUnavailable, UnexpectedFact
 from app.deliberation.facts import End, Failed, Resumed
 from app.deliberation.fold import State
@@ -37,9 +37,9 @@ from app.deliberation.strategies import STRATEGIES
 from app.log.journal import JetStreamJournal
 from app.log.work_queue import QueueItem, WorkQueue
 from serve_deployments.coordinator.admission_queue import AdmissionQueue
-from serve_deployments.coordinator.fact_store import APPEND_PATIENCE_S, FactStore
+from serve_deployments.coordinator.fact_store import APPEND_TIMEOUT_S, FactStore
 from serve_deployments.coordinator.role_client import RoleClient
-from serve_deployments.coordinator.work import Life, Work, fact_of, hand_over
+from serve_deployments.coordinator.work import Work, WorkState, fact_of, hand_over
 from serve_deployments.identity import REPLICA, identity
 
 # The facts that others write about a deliberation that is held here.
@@ -162,7 +162,7 @@ class CoordinatorReplica:
             if held.task is not None:
                 held.task.cancel()
             held.release(asyncio.get_running_loop().time())
-        alive_until = now + timedelta(seconds=APPEND_PATIENCE_S)
+        alive_until = now + timedelta(seconds=APPEND_TIMEOUT_S)
         work = Work(tenant, deliberation_id, item, held is not None or item.deliveries > 1, alive_until)
         self._works[deliberation_id] = work
         if self._group is not None:
@@ -210,7 +210,7 @@ class CoordinatorReplica:
             fact = Failed(deliberation_id=work.deliberation_id, ts=now, problem=problem_of(error))
         if known is not None:
             await self._record_spend(work, known, fact.ts)
-        work.enter(Life.ENDING)
+        work.enter(WorkState.ENDING)
         appended = await self._journal.append(work.tenant, fact)
         log.error(
             "deliberation_failed", deliberation_id=work.deliberation_id, code=error.code, created=appended.created
@@ -273,7 +273,7 @@ class CoordinatorReplica:
                 case Finish(fact):
                     # Before the end: who has read the end finds the cost counted.
                     await self._record_spend(work, work.state, fact.ts)
-                    work.enter(Life.ENDING)
+                    work.enter(WorkState.ENDING)
                     await self._facts.append(work, fact)
                 case _:
                     assert_never(decision)
@@ -317,7 +317,7 @@ class CoordinatorReplica:
         work.takeovers = work.state.takeovers
         if not work.resumed or work.state.ended:
             return
-        work.enter(Life.RUNNING)
+        work.enter(WorkState.RUNNING)
         if work.state.takeovers_without_progress >= SUSPECT_TAKEOVERS:
             work.alive_until = work.state.accepted.deadline_at + GRACE
             last = work.state.takeovers_without_progress >= POISON_TAKEOVERS - 2
@@ -373,9 +373,9 @@ class CoordinatorReplica:
 
         A verdict waits for at most half of the time that is left to its deadline, which might refuse it.
         """
-        if work.life is Life.STOPPING:
+        if work.phase is WorkState.STOPPING:
             return
-        work.enter(Life.STOPPING)
+        work.enter(WorkState.STOPPING)
         now = datetime.now(UTC)
         left_s = (work.state.accepted.deadline_at - now).total_seconds()
         within_s = STOP_GRACE_S if all_stopped(work.state, now) else min(STOP_GRACE_S, left_s / 2)

@@ -13,7 +13,7 @@ from app.deliberation.fold import State, apply, begin, fold
 from app.deliberation.ports import Journal, Record
 from serve_deployments.coordinator.work import Work, fact_of
 
-APPEND_PATIENCE_S = 60.0
+APPEND_TIMEOUT_S = 60.0
 EARLY_CANCELS_MAX = 10_000
 
 
@@ -66,7 +66,7 @@ class FactStore:
         Raises UnexpectedFact when the log holds nothing, Gone when it was deleted, JournalUnavailable.
         """
         retries = stamina.retry_context(
-            on=JournalUnavailable, attempts=None, timeout=APPEND_PATIENCE_S, wait_initial=0.05, wait_max=1.0
+            on=JournalUnavailable, attempts=None, timeout=APPEND_TIMEOUT_S, wait_initial=0.05, wait_max=1.0
         )
         records: list[Record] = []
         async for attempt in retries:

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 import structlog
 
 from app.deliberation.calls import Call, StageRequest
-from app.deliberation.engine import RunStage
+from app.deliberation.decider import RunStage
 from app.deliberation.ports import Agents, AgentsLost
-from serve_deployments.coordinator.work import Life, Work
+from serve_deployments.coordinator.work import Work, WorkState
 
 RETRY_WAIT_S = (0.2, 0.5, 1.0, 2.0)
 # How long outcomes may take from the log to the coordinator once their agents have recorded them.
@@ -28,7 +28,7 @@ class RoleClient:
     async def run(self, work: Work, stage: RunStage, role: str, calls: Sequence[Call]) -> None:
         """Have one role run the calls, again when its agents are lost, until the work has heard every outcome."""
         waits = iter(RETRY_WAIT_S)
-        while work.life is not Life.STOPPING and (lacking := _lacking(work, calls)):
+        while work.phase is not WorkState.STOPPING and (lacking := _lacking(work, calls)):
             request = StageRequest(
                 tenant=work.tenant,
                 deliberation_id=work.deliberation_id,

@@ -7,11 +7,11 @@ import structlog
 from app.deliberation.errors import InvalidRequest
 from app.deliberation.roles import roles_over_nats
 from app.log.journal import JetStreamJournal
-from app.log.seal import LogSeal
+from app.log.signature import LogSigner
 from app.observability.process import health_server, stop_signal
 from serve_deployments.arguments import CoordinatorArgs, load_roles
 from serve_deployments.coordinator.coordinator import CoordinatorReplica
-from serve_deployments.coordinator.fact_store import APPEND_PATIENCE_S
+from serve_deployments.coordinator.fact_store import APPEND_TIMEOUT_S
 from serve_deployments.coordinator.task_queue import worker_agents
 
 log = structlog.get_logger(__name__)
@@ -39,7 +39,7 @@ async def serve(args: CoordinatorArgs) -> None:
 
 async def _coordinate(args: CoordinatorArgs) -> None:
     journal = await JetStreamJournal.connect(
-        args.nats_url, name="coordinator", patience_s=APPEND_PATIENCE_S, seal=LogSeal.of_environment()
+        args.nats_url, name="coordinator", timeout_s=APPEND_TIMEOUT_S, signer=LogSigner.of_environment()
     )
     try:
         agents = worker_agents(journal, roles_of(args))

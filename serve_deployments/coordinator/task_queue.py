@@ -48,7 +48,7 @@ class WorkerAgents:
         task_id = f"{request.tenant}.{request.deliberation_id}.{name}.{self._role}"
         left_s = max(1, ceil((request.deadline_at - datetime.now(UTC)).total_seconds()))
         headers = {"Nats-Msg-Id": task_id, "Nats-TTL": f"{left_s}s"}
-        headers |= self._journal.seal.headers(subject, data)
+        headers |= self._journal.signer.headers(subject, data)
         if error := (await self._journal.request(subject, data, headers)).get("error"):
             raise AgentsLost(f"the log refused a task on {subject}: {error.get('description')}")
 

@@ -1,4 +1,4 @@
-"""A deliberation that a coordinator holds, and its life there."""
+"""A deliberation that a coordinator holds, and its state there."""
 
 import asyncio
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ from serve_deployments.coordinator.admission_queue import AdmissionQueue, Ticket
 HAND_OVER_WITHIN_S = 2.0
 
 
-class Life(Enum):
+class WorkState(Enum):
     """Where a work stands; `Work` draws the transitions."""
 
     WAITING = auto()
@@ -29,12 +29,12 @@ class Life(Enum):
     RELEASED = auto()
 
 
-_NEXT: dict[Life, frozenset[Life]] = {
-    Life.WAITING: frozenset({Life.RUNNING, Life.ENDING, Life.RELEASED}),
-    Life.RUNNING: frozenset({Life.STOPPING, Life.ENDING, Life.RELEASED}),
-    Life.STOPPING: frozenset({Life.ENDING, Life.RELEASED}),
-    Life.ENDING: frozenset({Life.RELEASED}),
-    Life.RELEASED: frozenset(),
+_NEXT: dict[WorkState, frozenset[WorkState]] = {
+    WorkState.WAITING: frozenset({WorkState.RUNNING, WorkState.ENDING, WorkState.RELEASED}),
+    WorkState.RUNNING: frozenset({WorkState.STOPPING, WorkState.ENDING, WorkState.RELEASED}),
+    WorkState.STOPPING: frozenset({WorkState.ENDING, WorkState.RELEASED}),
+    WorkState.ENDING: frozenset({WorkState.RELEASED}),
+    WorkState.RELEASED: frozenset(),
 }
 
 
@@ -46,7 +46,7 @@ class Work:
            │            │            │
            └────────────┼────────────┘
                         ▼
-                     ENDING ───▶ RELEASED      (any life may be RELEASED: requeued, hung, or deleted)
+                     ENDING ───▶ RELEASED      (any state may be RELEASED: requeued, hung, or deleted)
 
     WAITING for its turn nothing was done. RUNNING, calls may have been made. STOPPING, no call is made again, and those
     that were stopped record their cost. ENDING, this coordinator writes the end. RELEASED, others may hold it.
@@ -62,7 +62,7 @@ class Work:
     item: QueueItem
     resumed: bool
     alive_until: datetime
-    life: Life = Life.WAITING
+    phase: WorkState = WorkState.WAITING
     takeovers: int = 0
     task: asyncio.Task[None] | None = None
     state: State = field(init=False)
@@ -71,15 +71,15 @@ class Work:
     _queue: AdmissionQueue | None = None
     _ticket: Ticket | None = None
 
-    def enter(self, life: Life) -> None:
-        """Go on to the next life; to enter the present one changes nothing."""
-        assert life is self.life or life in _NEXT[self.life], f"{life} cannot follow {self.life}"
-        self.life = life
+    def enter(self, phase: WorkState) -> None:
+        """Go on to the next state; to enter the present one changes nothing."""
+        assert phase is self.phase or phase in _NEXT[self.phase], f"{phase} cannot follow {self.phase}"
+        self.phase = phase
 
     def begin(self) -> None:
         """Calls may be made from now on."""
-        if self.life is Life.WAITING:
-            self.enter(Life.RUNNING)
+        if self.phase is WorkState.WAITING:
+            self.enter(WorkState.RUNNING)
 
     def join(self, queue: AdmissionQueue, now_s: float) -> Ticket:
         """Take a ticket of the queue; a work that was begun before is granted its turn at once."""
@@ -100,7 +100,7 @@ class Work:
     def release(self, now_s: float) -> None:
         """The coordinator holds it no more: the next work may begin. Idempotent."""
         self.clear_suspicion()
-        self.enter(Life.RELEASED)
+        self.enter(WorkState.RELEASED)
         if self._queue is not None and self._ticket is not None:
             end = self.state.end
             stopped = end is None or isinstance(end, Cancelled)
@@ -155,5 +155,5 @@ async def hand_over(journal: Journal, works: Iterable[Work], replica: str) -> No
     with suppress(TimeoutError):
         async with asyncio.timeout(HAND_OVER_WITHIN_S), asyncio.TaskGroup() as group:
             for work in works:
-                if work.life in (Life.RUNNING, Life.STOPPING):
+                if work.phase in (WorkState.RUNNING, WorkState.STOPPING):
                     group.create_task(record(work))

@@ -17,7 +17,7 @@ import structlog
 from httpx_aiohttp import AiohttpTransport
 
 from app.deliberation.calls import Call
-from app.deliberation.engine import BATCH_AFTER
+from app.deliberation.decider import BATCH_AFTER
 from app.deliberation.errors import CallTimeout, EngineRejected, EngineUnavailable
 from app.deliberation.roles import EngineSpec
 from serve_deployments.engine.dialect import Dialect

@@ -74,8 +74,8 @@ class Answer:
         return [status for status in map(int, _STATUS.findall(self.content)) if status >= 200]
 
 
-async def send(port: int, pieces: Iterable[bytes], *, patience_s: float = 1.0, pause_s: float = 0.0) -> Answer:
-    """Send bytes, and collect the answer until the gateway closes or says nothing for `patience_s`."""
+async def send(port: int, pieces: Iterable[bytes], *, timeout_s: float = 1.0, pause_s: float = 0.0) -> Answer:
+    """Send bytes, and collect the answer until the gateway closes or says nothing for `timeout_s`."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
 
     async def pour() -> None:
@@ -88,7 +88,7 @@ async def send(port: int, pieces: Iterable[bytes], *, patience_s: float = 1.0, p
     pouring, content, closed = asyncio.create_task(pour()), b"", False
     try:
         while not closed:
-            async with asyncio.timeout(patience_s):
+            async with asyncio.timeout(timeout_s):
                 received = await reader.read(65_536)
             content, closed = content + received, not received
     except TimeoutError:

@@ -44,7 +44,7 @@ from app.deliberation.facts import (
 )
 from app.deliberation.ports import Record
 from app.log.journal import JetStreamJournal
-from app.log.seal import SEAL_HEADER, LogSeal
+from app.log.signature import SIGNATURE_HEADER, LogSigner
 from app.log.stream_settings import StreamSettings
 from app.log.streams import apply
 from app.log.work_queue import WorkQueue
@@ -96,13 +96,13 @@ class Attacked:
         assert "error" not in json.loads(reply.data), reply.data
 
     async def copied(self, subject: str) -> tuple[bytes, dict[str, str]]:
-        """The first record on a subject and its seal, as every client may read them."""
+        """The first record on a subject and its signature, as every client may read them."""
         stream = "KEYS" if subject.startswith("keys.") else "DELIBERATIONS"
         query = json.dumps({"seq": 1, "next_by_subj": subject}).encode()
         reply = await self.attacker.request(f"$JS.API.STREAM.MSG.GET.{stream}", query, timeout=5)
         stored = json.loads(reply.data)["message"]
-        seal = re.search(rf"{SEAL_HEADER}: (\S+)", base64.b64decode(stored.get("hdrs", "")).decode())
-        return base64.b64decode(stored["data"]), {SEAL_HEADER: seal[1]} if seal else {}
+        signature = re.search(rf"{SIGNATURE_HEADER}: (\S+)", base64.b64decode(stored.get("hdrs", "")).decode())
+        return base64.b64decode(stored["data"]), {SIGNATURE_HEADER: signature[1]} if signature else {}
 
     async def forge(self, way: str, subject: str, data: bytes, headers: dict[str, str] | None = None) -> None:
         """Send one record, and wait until the gateway has heard it, or has read all keys anew."""
@@ -123,7 +123,7 @@ class Attacked:
 
 @asynccontextmanager
 async def attacked_on(server: NatsServer, log_key: Path | None) -> AsyncGenerator[Attacked, None]:
-    journal = await JetStreamJournal.connect(server.url, name="honest", seal=LogSeal.of_file(log_key))
+    journal = await JetStreamJournal.connect(server.url, name="honest", signer=LogSigner.of_file(log_key))
     await apply(journal, StreamSettings())
     attacker = await nats.connect(server.url)
     with TemporaryDirectory() as directory:
@@ -156,7 +156,7 @@ async def attacked(
 
 
 @pytest.fixture
-async def sealed(own_nats_server: NatsServer, log_key: Path) -> AsyncGenerator[Attacked, None]:
+async def signed(own_nats_server: NatsServer, log_key: Path) -> AsyncGenerator[Attacked, None]:
     async with attacked_on(own_nats_server, log_key) as found:
         yield found
 
@@ -165,17 +165,20 @@ def promoted(fact: KeyCreated) -> dict[str, KeyCreated]:
     """A key's fact with more rights, in each way."""
     more = {"scopes": SCOPES, "tenant": "victim"}
     return {
-        "the same seal": fact.model_copy(update=more),
-        "no seal": fact.model_copy(update={**more, "seal": ""}),
-        "a seal of another pepper": Pepper("the pepper of the attacker himself").sealed(fact.model_copy(update=more)),
-        "a digest as seal": fact.model_copy(update={**more, "seal": f"v1:{fact.digest}"}),
+        "the same signature": fact.model_copy(update=more),
+        "no signature": fact.model_copy(update={**more, "signature": ""}),
+        "a signature of another pepper": Pepper("the pepper of the attacker himself").signed(
+            fact.model_copy(update=more)
+        ),
+        "a digest as signature": fact.model_copy(update={**more, "signature": f"v1:{fact.digest}"}),
         "a later end": fact.model_copy(update={"expires_at": datetime(2099, 1, 1, tzinfo=UTC), "scopes": SCOPES}),
     }
 
 
 @pytest.mark.parametrize("way", ["live", "stored", "read anew"])
 @pytest.mark.parametrize(
-    "forgery", ["the same seal", "no seal", "a seal of another pepper", "a digest as seal", "a later end"]
+    "forgery",
+    ["the same signature", "no signature", "a signature of another pepper", "a digest as signature", "a later end"],
 )
 async def test_a_read_key_stays_a_read_key(attacked: Attacked, way: str, forgery: str) -> None:
     key = await attacked.key(("read",))
@@ -193,32 +196,32 @@ async def test_a_read_key_stays_a_read_key(attacked: Attacked, way: str, forgery
 
 
 @pytest.mark.parametrize("way", ["live", "stored", "read anew"])
-@pytest.mark.parametrize("seal", ["none", "copied", "own pepper"])
-async def test_a_key_of_the_attacker_opens_nothing(attacked: Attacked, way: str, seal: str) -> None:
+@pytest.mark.parametrize("signature", ["none", "copied", "own pepper"])
+async def test_a_key_of_the_attacker_opens_nothing(attacked: Attacked, way: str, signature: str) -> None:
     honest = await attacked.key(("read",))
     pepper = Pepper("the pepper of the attacker himself")
     fact, key = created(pepper, name="x", tenant="acme", scopes=SCOPES, created_at=NOW, expires_at=None)
     fact = fact.model_copy(update={"pepper": Pepper(PEPPER).id})
-    if seal != "own pepper":
-        copied = decode_key((await attacked.copied(f"keys.{key_id_of(honest)}.created"))[0]).seal
-        fact = fact.model_copy(update={"seal": "" if seal == "none" else copied})
+    if signature != "own pepper":
+        copied = decode_key((await attacked.copied(f"keys.{key_id_of(honest)}.created"))[0]).signature
+        fact = fact.model_copy(update={"signature": "" if signature == "none" else copied})
     await attacked.forge(way, key_subject(fact), dump(fact))
     assert [await attacked.status(key), await attacked.status(honest)] == [401, 200]
 
 
 @pytest.mark.parametrize("way", ["live", "stored", "read anew"])
-@pytest.mark.parametrize("forgery", ["unsealed", "of another key", "under another subject", "rubbish", "nested"])
+@pytest.mark.parametrize("forgery", ["unsigned", "of another key", "under another subject", "rubbish", "nested"])
 async def test_a_forged_revocation_revokes_nothing_and_an_honest_one_still_does(
     attacked: Attacked, way: str, forgery: str
 ) -> None:
     pepper = Pepper(PEPPER)
     key, other = await attacked.key(("read",)), await attacked.key(("read",))
     key_id, other_id = key_id_of(key) or "", key_id_of(other) or ""
-    gone = pepper.sealed(KeyRevoked(key_id=other_id, revoked_at=NOW))
+    gone = pepper.signed(KeyRevoked(key_id=other_id, revoked_at=NOW))
     await attacked.journal.write(key_subject(gone), dump(gone))
     subject = f"keys.{key_id}.revoked"
     forged = {
-        "unsealed": dump(KeyRevoked(key_id=key_id, revoked_at=NOW)),
+        "unsigned": dump(KeyRevoked(key_id=key_id, revoked_at=NOW)),
         "of another key": dump(gone.model_copy(update={"key_id": key_id})),
         "under another subject": dump(gone),
         "rubbish": b"\xff" * 100,
@@ -227,9 +230,9 @@ async def test_a_forged_revocation_revokes_nothing_and_an_honest_one_still_does(
     for _ in range(3):
         await attacked.forge(way, subject, forged)
     assert [await attacked.status(key), await attacked.status(other)] == [200, 401]
-    honest = pepper.sealed(KeyRevoked(key_id=key_id, revoked_at=NOW))
+    honest = pepper.signed(KeyRevoked(key_id=key_id, revoked_at=NOW))
     written = await attacked.journal.write(
-        subject, dump(honest), believes=lambda record: pepper.verified(record) is not None
+        subject, dump(honest), accepts=lambda record: pepper.verified(record) is not None
     )
     assert written.created
     await until(lambda: attacked.gateway["access"].keyring.good(key_id) is None)  # pyright: ignore
@@ -275,7 +278,7 @@ FORGERIES: dict[str, Forge] = {
 @asynccontextmanager
 async def coordinating(attacked: Attacked, answers: Callable[[StageRequest], Awaitable[bool]]) -> AsyncGenerator[Role]:
     """A coordinator with a role that records `blue` after `answers`."""
-    journal = await JetStreamJournal.connect(attacked.url, seal=LogSeal([LOG_KEY]))
+    journal = await JetStreamJournal.connect(attacked.url, signer=LogSigner([LOG_KEY]))
     role, ready = Role(attacked.journal, answers), asyncio.Event()
     roles = {name: RayAgents(cast("Handle", role)) for name in ("DEV", "ARCHITECT", "QA")}
     serving = asyncio.create_task(CoordinatorReplica(journal, roles, slots=10).serve(ready))
@@ -286,40 +289,40 @@ async def coordinating(attacked: Attacked, answers: Callable[[StageRequest], Awa
     await journal.close()
 
 
-@pytest.mark.parametrize("way", ["live", "stored", "sealed by another key"])
+@pytest.mark.parametrize("way", ["live", "stored", "signed by another key"])
 @pytest.mark.parametrize("forgery", FORGERIES)
-async def test_a_forged_fact_changes_neither_state_nor_verdict(sealed: Attacked, forgery: str, way: str) -> None:
-    key = await sealed.key(SCOPES)
+async def test_a_forged_fact_changes_neither_state_nor_verdict(signed: Attacked, forgery: str, way: str) -> None:
+    key = await signed.key(SCOPES)
     headers = {"Authorization": f"Bearer {key}"}
 
     async def answers(request: StageRequest) -> bool:
         for fact in FORGERIES[forgery](request):
             subject = f"{prefix('acme', fact.deliberation_id)}.{suffix(fact)}"
-            foreign = LogSeal(["a log key of the attacker himself"]).headers(subject, encode(fact))
+            foreign = LogSigner(["a log key of the attacker himself"]).headers(subject, encode(fact))
             for _ in range(3):
                 if way == "live":
-                    await sealed.live(subject, encode(fact))
+                    await signed.live(subject, encode(fact))
                 else:
-                    await sealed.stored(subject, encode(fact), foreign if way != "stored" else None)
+                    await signed.stored(subject, encode(fact), foreign if way != "stored" else None)
         await asyncio.sleep(0.2)
-        shown = (await sealed.client.get(f"/deliberations/{request.deliberation_id}", headers=headers)).json()
+        shown = (await signed.client.get(f"/deliberations/{request.deliberation_id}", headers=headers)).json()
         assert (shown["status"], shown["cancellation"]) == ("in_progress", None), shown
         return True
 
-    async with coordinating(sealed, answers) as role:
-        posted = await sealed.client.post(
+    async with coordinating(signed, answers) as role:
+        posted = await signed.client.post(
             "/deliberations", json=BODY, headers={**headers, "Prefer": "wait=20"}, timeout=30
         )
         assert role.asked == [posted.json()["id"]]
     assert posted.status_code == 200 and posted.json()["status"] == "completed", posted.text
     assert "blue" in json.dumps(posted.json()["verdict"]) and "red" not in json.dumps(posted.json()["verdict"])
-    listed = (await sealed.client.get("/deliberations", headers=headers)).json()["items"]
+    listed = (await signed.client.get("/deliberations", headers=headers)).json()["items"]
     assert [(each["id"], each["status"]) for each in listed] == [(posted.json()["id"], "completed")]
 
 
-@pytest.mark.parametrize("forgery", ["unsealed", "of another tenant", "of another id", "by another key"])
-async def test_nothing_starts_by_a_forged_acceptance(sealed: Attacked, forgery: str) -> None:
-    key = await sealed.key(SCOPES)
+@pytest.mark.parametrize("forgery", ["unsigned", "of another tenant", "of another id", "by another key"])
+async def test_nothing_starts_by_a_forged_acceptance(signed: Attacked, forgery: str) -> None:
+    key = await signed.key(SCOPES)
     headers = {"Authorization": f"Bearer {key}"}
     started = asyncio.Event()
 
@@ -327,50 +330,50 @@ async def test_nothing_starts_by_a_forged_acceptance(sealed: Attacked, forgery: 
         started.set()
         return True
 
-    async with coordinating(sealed, answers) as role:
-        posted = await sealed.client.post("/deliberations", json=BODY, headers={**headers, "Prefer": "wait=20"})
+    async with coordinating(signed, answers) as role:
+        posted = await signed.client.post("/deliberations", json=BODY, headers={**headers, "Prefer": "wait=20"})
         honest = f"deliberations.acme.{posted.json()['id']}.accepted"
-        data, sent = await sealed.copied(honest)
-        subject, seal = {
-            "unsealed": ("deliberations.acme.forged1.accepted", {}),
+        data, sent = await signed.copied(honest)
+        subject, signature = {
+            "unsigned": ("deliberations.acme.forged1.accepted", {}),
             "of another tenant": (honest.replace("acme", "victim"), sent),
             "of another id": ("deliberations.acme.forged1.accepted", sent),
             "by another key": (
                 "deliberations.acme.forged1.accepted",
-                LogSeal(["k" * 32]).headers("deliberations.acme.forged1.accepted", data),
+                LogSigner(["k" * 32]).headers("deliberations.acme.forged1.accepted", data),
             ),
         }[forgery]
         for _ in range(5):
-            await sealed.stored(subject, data, seal)
-            await sealed.live(subject, data, seal)
+            await signed.stored(subject, data, signature)
+            await signed.live(subject, data, signature)
 
         async def handled() -> bool:
-            state = await sealed.journal.request("$JS.API.CONSUMER.INFO.DELIBERATIONS.coordinator")
+            state = await signed.journal.request("$JS.API.CONSUMER.INFO.DELIBERATIONS.coordinator")
             return (state["num_pending"], state["num_ack_pending"]) == (0, 0)
 
         async with asyncio.timeout(5):
             while not await handled():
                 await asyncio.sleep(0.02)
         assert role.asked == [posted.json()["id"]]
-    listed = (await sealed.client.get("/deliberations", headers=headers)).json()["items"]
+    listed = (await signed.client.get("/deliberations", headers=headers)).json()["items"]
     assert [each["id"] for each in listed] == [posted.json()["id"]]
-    metrics = (await sealed.client.get("/metrics", headers=headers)).text
-    assert 'log_records_refused_total{seal="log"}' in metrics
+    metrics = (await signed.client.get("/metrics", headers=headers)).text
+    assert 'log_records_refused_total{signature="log"}' in metrics
 
 
-async def test_a_forged_item_of_the_queue_is_terminated_and_not_delivered_again(sealed: Attacked) -> None:
+async def test_a_forged_item_of_the_queue_is_terminated_and_not_delivered_again(signed: Attacked) -> None:
     items: list[Record] = []
-    queue = WorkQueue(sealed.journal, 5, lambda item: items.append(item.record))
+    queue = WorkQueue(signed.journal, 5, lambda item: items.append(item.record))
     await queue.start()
     for number in range(20):
-        await sealed.stored(f"deliberations.acme.forged{number}.accepted", b"{}", {"Status": "409"})
-    honest = await sealed.journal.append("acme", accepted("honest"))
+        await signed.stored(f"deliberations.acme.forged{number}.accepted", b"{}", {"Status": "409"})
+    honest = await signed.journal.append("acme", accepted("honest"))
     await until(lambda: items == [honest.record])
-    state = await sealed.journal.request("$JS.API.CONSUMER.INFO.DELIBERATIONS.coordinator")
+    state = await signed.journal.request("$JS.API.CONSUMER.INFO.DELIBERATIONS.coordinator")
     assert (state["num_pending"], state["num_ack_pending"]) == (0, 1)
     await queue.close()
 
 
-async def test_what_is_stored_on_the_subjects_of_keys_is_read_once_more_without_an_effect(sealed: Attacked) -> None:
-    await sealed.stored("keys.abcdefghijkl.created", b"{}")
-    assert [record async for record in sealed.journal.read(KEYS_PATTERN, 0)] == []
+async def test_what_is_stored_on_the_subjects_of_keys_is_read_once_more_without_an_effect(signed: Attacked) -> None:
+    await signed.stored("keys.abcdefghijkl.created", b"{}")
+    assert [record async for record in signed.journal.read(KEYS_PATTERN, 0)] == []

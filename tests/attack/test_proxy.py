@@ -101,9 +101,9 @@ async def proxy(nats_server: NatsServer, jetstream_journal: JetStreamJournal, tm
 async def test_a_head_beyond_its_bounds_is_refused_through_the_proxy(
     proxy: Proxy, sent: bytes, status: int, code: str
 ) -> None:
-    answer = await send(proxy.requests, [sent], patience_s=5)
+    answer = await send(proxy.requests, [sent], timeout_s=5)
     assert answer.statuses == [status] and code.encode() in answer.content
-    assert (await send(proxy.requests, [HEALTHZ], patience_s=5)).statuses == [200]
+    assert (await send(proxy.requests, [HEALTHZ], timeout_s=5)).statuses == [200]
 
 
 @pytest.mark.parametrize("kind", ["value", "headers", "target"])
@@ -126,7 +126,7 @@ async def test_heads_half_sent_through_a_proxy_of_bytes_are_closed_in_fifteen_se
 ) -> None:
     began = time.monotonic()
     pieces = [b"GET / HTTP/1.1\r\nHost: loc"]
-    answers = await asyncio.gather(*(send(proxy.bytes, pieces, patience_s=15) for _ in range(100)))
+    answers = await asyncio.gather(*(send(proxy.bytes, pieces, timeout_s=15) for _ in range(100)))
     record_property("all closed after s", round(time.monotonic() - began, 1))
     assert all(answer.closed and answer.statuses == [408] for answer in answers)
 

@@ -112,7 +112,7 @@ async def attacked(
 
 @pytest.mark.parametrize("name", REFUSED)
 async def test_an_ambiguous_request_is_refused_and_its_connection_closed(attacked: Gateway, name: str) -> None:
-    answer = await send(attacked.port, [REFUSED[name]], patience_s=5)
+    answer = await send(attacked.port, [REFUSED[name]], timeout_s=5)
     assert len(answer.statuses) == 1 and answer.statuses[0] in (400, 413, 501, 505), answer
     assert answer.closed
 
@@ -161,7 +161,7 @@ async def test_slow_bodies_end_in_time(attacked: Gateway, record_property: Calla
 
     async def timed(pieces: Iterator[bytes]) -> tuple[Answer, float]:
         began_s = time.monotonic()
-        answer = await send(attacked.port, pieces, patience_s=BODY_TIMEOUT_S * 3, pause_s=1)
+        answer = await send(attacked.port, pieces, timeout_s=BODY_TIMEOUT_S * 3, pause_s=1)
         return answer, time.monotonic() - began_s
 
     found = dict(zip(SLOW, await asyncio.gather(*map(timed, SLOW.values())), strict=True))
@@ -185,13 +185,13 @@ async def test_slow_bodies_end_in_time(attacked: Gateway, record_property: Calla
 async def test_a_body_that_is_too_long_is_refused_and_its_connection_closed(
     attacked: Gateway, request_bytes: bytes
 ) -> None:
-    answer = await send(attacked.port, [request_bytes], patience_s=5)
+    answer = await send(attacked.port, [request_bytes], timeout_s=5)
     assert (answer.statuses, answer.closed) == ([413], True)
 
 
 async def test_what_follows_a_declared_body_is_another_request(attacked: Gateway) -> None:
     """A body longer than declared: its rest is no request, and the connection ends with the answer to the first."""
-    answer = await send(attacked.port, [POST + b"Content-Length: 2\r\n\r\n{}{}{}\r\n\r\n"], patience_s=5)
+    answer = await send(attacked.port, [POST + b"Content-Length: 2\r\n\r\n{}{}{}\r\n\r\n"], timeout_s=5)
     assert (answer.statuses, answer.closed) == ([422], True)
 
 

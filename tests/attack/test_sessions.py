@@ -54,7 +54,7 @@ async def test_a_copied_token_ends_with_its_key_and_not_with_the_logout(
     assert await asked(keyed, cookie, "POST", "/logout", **{"Sec-Fetch-Site": "same-origin"}) == 204
     # docs/security.md says so: gateways store no sessions.
     assert await asked(keyed, cookie) == 200
-    revoked = Pepper(PEPPER).sealed(KeyRevoked(key_id=key_id_of(key) or "", revoked_at=datetime.now(UTC)))
+    revoked = Pepper(PEPPER).signed(KeyRevoked(key_id=key_id_of(key) or "", revoked_at=datetime.now(UTC)))
     await jetstream_journal.write(key_subject(revoked), dump(revoked))
     async with asyncio.timeout(HEARD_WITHIN_S):
         while await asked(keyed, cookie) != 401:

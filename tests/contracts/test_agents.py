@@ -82,7 +82,7 @@ class UnderTest:
 async def replica_of(server: NatsServer, engine: ScriptedEngine) -> AsyncGenerator[AgentReplica]:
     journal = await JetStreamJournal.connect(server.url, name="replica")
     engines = Engines([EngineSpec(url="http://engine")], transport=httpx.MockTransport(engine))
-    yield AgentReplica("DEV", Role(persona="You test."), engines, journal, stream_deltas=True, engine_patience_s=30)
+    yield AgentReplica("DEV", Role(persona="You test."), engines, journal, stream_deltas=True, engine_away_timeout_s=30)
     await journal.close()
 
 

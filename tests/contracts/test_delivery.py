@@ -57,9 +57,9 @@ async def server(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
     async def of(ack_wait_s: float) -> Server:
         async def connect() -> JetStreamJournal:
             if request.param == "real":
-                journal = await JetStreamJournal.connect(real.url, name="tests", patience_s=20)
+                journal = await JetStreamJournal.connect(real.url, name="tests", timeout_s=20)
             else:
-                journal = await journal_over(modelled, "tests", patience_s=20)
+                journal = await journal_over(modelled, "tests", timeout_s=20)
             journals.append(journal)
             return journal
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from app.deliberation.announcements import Announcement, announcement
-from app.deliberation.engine import Finish, decide
+from app.deliberation.decider import Finish, decide
 from app.deliberation.facts import (
     CallFinished,
     Completed,

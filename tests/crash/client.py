@@ -227,10 +227,10 @@ class InMemoryClient:
 
 
 async def journal_over(
-    server: InMemoryServer, name: str, process: Process | None = None, patience_s: float = 2.5
+    server: InMemoryServer, name: str, process: Process | None = None, timeout_s: float = 2.5
 ) -> JetStreamJournal:
     """The real journal over the server in memory."""
     client = InMemoryClient(server, process)
-    journal = JetStreamJournal("nats://memory", name=name, patience_s=patience_s, client=client)  # pyright: ignore[reportArgumentType]
+    journal = JetStreamJournal("nats://memory", name=name, timeout_s=timeout_s, client=client)  # pyright: ignore[reportArgumentType]
     await journal.open()
     return journal

@@ -19,11 +19,11 @@ from app.log.journal import JetStreamJournal
 from app.main import lifespan_of
 from app.routes.roles import read_roles
 from app.settings import Settings
-from serve_deployments.agent.agent import APPEND_PATIENCE_S as AGENT_PATIENCE_S
+from serve_deployments.agent.agent import APPEND_TIMEOUT_S as AGENT_TIMEOUT_S
 from serve_deployments.agent.agent import AgentReplica
 from serve_deployments.agent.worker import RoleWorker
 from serve_deployments.coordinator.coordinator import CoordinatorReplica
-from serve_deployments.coordinator.fact_store import APPEND_PATIENCE_S
+from serve_deployments.coordinator.fact_store import APPEND_TIMEOUT_S
 from serve_deployments.coordinator.task_queue import worker_agents
 from serve_deployments.engine.client import Engines
 from serve_deployments.ray_agents import Handle, RayAgents
@@ -79,7 +79,7 @@ class _Replica(AgentReplica):
 
     def __init__(self, engine: Engine, engines: Engines, journal: JetStreamJournal) -> None:
         role = Role(persona="You test.")
-        super().__init__("DEV", role, engines, journal, stream_deltas=True, engine_patience_s=30)
+        super().__init__("DEV", role, engines, journal, stream_deltas=True, engine_away_timeout_s=30)
         self._engine = engine
 
     async def run_stage(self, request: StageRequest) -> None:
@@ -203,8 +203,8 @@ class Stack:
             # Ray wraps what a replica raises.
             response.result.put_nowait(RayError(repr(error)))
 
-    async def _journal(self, process: Process, patience_s: float) -> JetStreamJournal:
-        return await journal_over(self.server, process.name, process, patience_s)
+    async def _journal(self, process: Process, timeout_s: float) -> JetStreamJournal:
+        return await journal_over(self.server, process.name, process, timeout_s)
 
     @property
     def connections(self) -> list[InMemoryClient]:
@@ -222,7 +222,7 @@ class Stack:
             await asyncio.Event().wait()
 
     async def _serve_agent(self, process: Process, ready: Callable[[Any], None]) -> None:
-        journal = await self._journal(process, AGENT_PATIENCE_S)
+        journal = await self._journal(process, AGENT_TIMEOUT_S)
         engines = Engines([EngineSpec(url="http://engine")], transport=EngineTransport(self.engine, process))
         replica = _Replica(self.engine, engines, journal)
         await engines.probe()
@@ -234,7 +234,7 @@ class Stack:
         await replica.keep()
 
     async def _serve_coordinator(self, process: Process, ready: Callable[[Any], None]) -> None:
-        journal = await self._journal(process, APPEND_PATIENCE_S)
+        journal = await self._journal(process, APPEND_TIMEOUT_S)
         over_ray = RayAgents(cast("Handle", RoleHandle(self, process)))
         agents = {"DEV": over_ray} if self.agents == "ray" else worker_agents(journal, ["DEV"])
         replica = CoordinatorReplica(journal, agents, slots=10)

@@ -66,7 +66,7 @@ def test_an_unanswered_write_is_repeated_only_when_it_is_absent(fate: Fate, writ
     asked: list[str] = []
 
     async def appended() -> Appended:
-        journal = await journal_over(server, "one", patience_s=20)
+        journal = await journal_over(server, "one", timeout_s=20)
         request = journal.client.request
 
         async def counted(subject: str, *arguments: Any, **options: Any) -> Any:
@@ -87,7 +87,7 @@ def test_a_write_stored_after_its_timeout_counts_as_created() -> None:
     server.fates.append((ACCEPTED, "late"))
 
     async def appended() -> Appended:
-        journal = await journal_over(server, "one", patience_s=20)
+        journal = await journal_over(server, "one", timeout_s=20)
         # The read-back is lost as well, so that the write is stored before it is repeated.
         server.fates.append(("$JS.API.STREAM.MSG.GET.*", "lost"))
         return await journal.append("default", accepted("d1"))

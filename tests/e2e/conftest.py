@@ -17,7 +17,7 @@ import pytest
 
 from app.cli.options import nats_url_file
 from app.log.journal import JetStreamJournal
-from app.log.seal import LogSeal
+from app.log.signature import LogSigner
 
 DELIBERATE = Path(sys.executable).with_name("deliberate")
 SLOW = {"duration_ms": 700, "faults": [], "behaviour": "normal"}
@@ -162,7 +162,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.Po
 async def connected(process: subprocess.Popen[str], data_dir: Path, ready: dict[str, Any]) -> AsyncGenerator[Stack]:
     """A stack that `start_up` has started, with clients for it."""
     journal = await JetStreamJournal.connect(
-        nats_url_file(data_dir, "gateway"), name=f"e2e-{os.getpid()}", seal=LogSeal.of_file(data_dir / "log_key")
+        nats_url_file(data_dir, "gateway"), name=f"e2e-{os.getpid()}", signer=LogSigner.of_file(data_dir / "log_key")
     )
     async with (
         httpx.AsyncClient(base_url=ready["url"], timeout=70) as client,

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.walk
 ROOT = Path(__file__).parents[2]
 TASK = "Write a function that merges two sorted lists."
 STEP_S = 120.0
-PATIENCE_S = 4
+WRITE_TIMEOUT_S = 4
 
 
 def installed_wheel(place: Path) -> Path:
@@ -184,7 +184,7 @@ async def run_out_of_time(client: httpx.AsyncClient, engine_url: str) -> None:
 async def come_back_with_keys_and_a_dead_engine(terminal: Terminal, id: str) -> None:
     """The next start has keys and an engine that nothing listens at; what was said before is still there."""
     engine_url = f"http://127.0.0.1:{free_port()}"
-    terminal.variables |= {"KEY_PEPPER": secrets.token_hex(32), "ENGINE_PATIENCE": str(PATIENCE_S)}
+    terminal.variables |= {"KEY_PEPPER": secrets.token_hex(32), "ENGINE_AWAY_TIMEOUT": str(WRITE_TIMEOUT_S)}
     async with terminal.up("--engine-url", engine_url) as stack:
         assert "DELIBERATE_API_KEY" in await terminal.deliberate("list", code=4)
         printed = await terminal.deliberate("keys", "create", "me", "--tenant", "default")

@@ -88,7 +88,9 @@ async def requests_to(simulator: Simulator) -> int:
 @pytest.fixture
 async def agent(simulator: Simulator) -> AsyncIterator[AgentReplica]:
     engines = Engines([EngineSpec(url=simulator.url)])
-    yield AgentReplica("DEV", Role(persona="p"), engines, InMemoryJournal(), stream_deltas=True, engine_patience_s=30)
+    yield AgentReplica(
+        "DEV", Role(persona="p"), engines, InMemoryJournal(), stream_deltas=True, engine_away_timeout_s=30
+    )
     await engines.close()
 
 

@@ -91,7 +91,9 @@ async def agent(server: Server, engine: Engine, monkeypatch: pytest.MonkeyPatch)
         idle_timeout_s=120,
     )
     engines = Engines([spec])
-    yield AgentReplica("DEV", Role(persona="p"), engines, InMemoryJournal(), stream_deltas=True, engine_patience_s=300)
+    yield AgentReplica(
+        "DEV", Role(persona="p"), engines, InMemoryJournal(), stream_deltas=True, engine_away_timeout_s=300
+    )
     await engines.close()
 
 

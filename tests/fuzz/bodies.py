@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 
 from app.api.schemas import Deliberation, Problem
 from app.deliberation.calls import FactProblem
-from app.deliberation.engine import Finish, OpenStage, decide
+from app.deliberation.decider import Finish, OpenStage, decide
 from app.deliberation.facts import Accepted, Deleted, Fact, Failed, decode
 from app.deliberation.fold import begin
 from app.deliberation.ports import Appended

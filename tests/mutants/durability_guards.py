@@ -16,15 +16,15 @@ DURABILITY_GUARDS = (
     Guard(
         "a fact is written only where nothing stands",
         "app/log/first_write.py",
-        "        headers = {EXPECTED_LAST: str(expected), **self._seal",
-        "        headers = {**self._seal",
+        "        headers = {EXPECTED_LAST: str(expected), **self._signer",
+        "        headers = {**self._signer",
         "tests/contracts/test_journal.py::test_first_write_wins_and_the_loser_gets_the_stored_record[jetstream]",
     ),
     Guard(
         "the same, as crashes show it",
         "app/log/first_write.py",
-        "        headers = {EXPECTED_LAST: str(expected), **self._seal",
-        "        headers = {**self._seal",
+        "        headers = {EXPECTED_LAST: str(expected), **self._signer",
+        "        headers = {**self._signer",
         f"{HANGS}[ray-vote]",
     ),
     Guard(
@@ -38,7 +38,7 @@ DURABILITY_GUARDS = (
     Guard(
         "a write without an answer is looked for",
         "app/log/first_write.py",
-        """            stored, _ = await self._standing(write.subject, write.believes)
+        """            stored, _ = await self._standing(write.subject, write.accepts)
             if stored is None:
                 detail""",
         """            stored = None
@@ -272,10 +272,10 @@ DURABILITY_GUARDS = (
     ),
     Guard(
         "work that kills its holders ends",
-        "app/deliberation/engine.py",
+        "app/deliberation/decider.py",
         "    if state.takeovers_without_progress >= POISON_TAKEOVERS:\n",
         "    if False:\n",
-        "tests/unit/test_engine.py::test_takeovers_without_progress_end_a_deliberation_and_progress_resets_them",
+        "tests/unit/test_decider.py::test_takeovers_without_progress_end_a_deliberation_and_progress_resets_them",
     ),
     Guard(
         "suspects run apart",
@@ -343,7 +343,7 @@ DURABILITY_GUARDS = (
     Guard(
         "ending work is not handed over",
         "serve_deployments/coordinator/coordinator.py",
-        "                    work.enter(Life.ENDING)\n",
+        "                    work.enter(WorkState.ENDING)\n",
         "",
         f"{REPLACED}[ray-vote]",
     ),
@@ -379,25 +379,25 @@ DURABILITY_GUARDS = (
     ),
     Guard(
         "what a stage saw is frozen",
-        "app/deliberation/engine.py",
+        "app/deliberation/decider.py",
         "            seen = {call_id: state.finished[call_id] for call_id in stage.closed.seen}\n",
         "            seen = {each.call_id: state.finished[each.call_id] for each in ask.calls"
         " if each.call_id in state.finished}\n",
-        "tests/unit/test_engine.py::test_an_answer_that_comes_while_the_next_stage_runs_is_late",
+        "tests/unit/test_decider.py::test_an_answer_that_comes_while_the_next_stage_runs_is_late",
     ),
     Guard(
         "no stage opens after one was closed past the deadline",
-        "app/deliberation/engine.py",
+        "app/deliberation/decider.py",
         "    return max(now, closed.ts if closed else now) >= state.accepted.deadline_at\n",
         "    return now >= state.accepted.deadline_at\n",
-        "tests/unit/test_engine.py::test_a_successor_whose_clock_is_behind_opens_no_stage_after_the_deadline",
+        "tests/unit/test_decider.py::test_a_successor_whose_clock_is_behind_opens_no_stage_after_the_deadline",
     ),
     Guard(
         "a stage waits for its quorum",
-        "app/deliberation/engine.py",
+        "app/deliberation/decider.py",
         "    if now >= stage.opened.soft_deadline_at and answers >= stage.opened.quorum:\n",
         "    if now >= stage.opened.soft_deadline_at and answers >= 1:\n",
-        "tests/unit/test_engine.py::test_a_quorum_reached_after_the_soft_deadline_closes_the_stage_at_once",
+        "tests/unit/test_decider.py::test_a_quorum_reached_after_the_soft_deadline_closes_the_stage_at_once",
     ),
     Guard(
         "a stage closes on what is recorded alone",

@@ -205,14 +205,14 @@ OVERLOAD = (
         "serve_deployments/agent/engine_wait.py",
         "        if left_s <= 0:\n",
         "        if False:\n",
-        f"{AGENT}test_calls_tell_their_viewers_that_no_engine_can_be_connected_to_and_give_up_after_the_patience",
+        f"{AGENT}test_calls_tell_their_viewers_that_no_engine_can_be_connected_to_and_give_up_after_the_timeout",
     ),
     Guard(
-        "a patience that is over is not spent again",
+        "a timeout that is over is not spent again",
         "serve_deployments/agent/retry.py",
         " and not isinstance(error, NoEngineReachable)\n",
         "\n",
-        f"{AGENT}test_a_call_whose_patience_is_over_is_not_retried",
+        f"{AGENT}test_a_call_whose_timeout_is_over_is_not_retried",
     ),
     Guard(
         "an engine is away until it responds",

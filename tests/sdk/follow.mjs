@@ -6,7 +6,7 @@ import { pathToFileURL } from "node:url";
 
 const [module, url, mode, options] = process.argv.slice(2);
 const { EventStream, MultiplexedStream, StreamRefused } = await import(pathToFileURL(module).href);
-const waits = { firstMs: 1, idleMs: 5_000, patienceMs: 5_000 };
+const waits = { firstMs: 1, idleMs: 5_000, timeoutMs: 5_000 };
 const retries = [];
 const { of, ...filters } = JSON.parse(options);
 const given = { ...filters, waits, onRetry: (retry) => retries.push(retry) };

@@ -79,7 +79,7 @@ for (const [failure, answer, status] of [
 ]) {
   test(`gives up on a gateway that ${failure}`, async () => {
     const { fetch } = answering(answer);
-    const stream = new EventStream("http://gateway", "d-1", { fetch, waits: { firstMs: 1, patienceMs: 5 } });
+    const stream = new EventStream("http://gateway", "d-1", { fetch, waits: { firstMs: 1, timeoutMs: 5 } });
     await assert.rejects(types(stream), (error) => error instanceof StreamLost && error.status === status);
   });
 }

@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import pytest
 
+from app.deliberation.decider import RunStage
 from app.deliberation.driver import awaits_stopped_calls, drive, next_moment, waits_for_calls
-from app.deliberation.engine import RunStage
 from app.deliberation.facts import CallFinished, CallStarted, Completed, Fact, View
 from app.deliberation.fold import State, begin, fold
 from app.deliberation.specification import OnDeadline

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from app.deliberation import errors
-from app.deliberation.engine import problem_of
+from app.deliberation.decider import problem_of
 from app.deliberation.errors import DeliberationError
 
 

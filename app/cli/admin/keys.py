@@ -107,25 +107,25 @@ def _check_pepper(stack: LocalStack | None, pepper: Pepper) -> None:
 
 @dataclass(frozen=True, slots=True)
 class KeyListing:
-    """The keys in the log; those in `unsealed` are of no use, because their facts do not verify."""
+    """The keys in the log; those in `unsigned` are of no use, because their facts do not verify."""
 
     book: KeyBook
-    unsealed: frozenset[str]
+    unsigned: frozenset[str]
 
     @classmethod
     async def read(cls, journal: JetStreamJournal, pepper: Pepper | None) -> Self:
-        """All keys. Without a pepper a seal is not verified, but must be there; undecodable records are skipped."""
+        """All keys. Without a pepper a signature must be there, but is not verified; undecodable records are skipped."""
         book, others = KeyBook(), KeyBook()
         async for record in journal.read(KEYS_PATTERN, 0):
             with suppress(ValidationError):
                 fact = decode_key(record.data)
                 good = pepper.verified(record) is not None if pepper else key_subject(fact) == record.subject
-                (book if good and fact.seal else others).take(fact)
-        unsealed = others.keys.keys() - book.keys.keys()
-        book.keys |= {key_id: others.keys[key_id] for key_id in unsealed}
+                (book if good and fact.signature else others).take(fact)
+        unsigned = others.keys.keys() - book.keys.keys()
+        book.keys |= {key_id: others.keys[key_id] for key_id in unsigned}
         # These keys open nothing anyway, so that an unverified revocation may be shown.
-        book.revoked |= {key_id: others.revoked[key_id] for key_id in unsealed & others.revoked.keys()}
-        return cls(book, frozenset(unsealed))
+        book.revoked |= {key_id: others.revoked[key_id] for key_id in unsigned & others.revoked.keys()}
+        return cls(book, frozenset(unsigned))
 
     def status(self, key: HeldKey, pepper_id: str | None, now: datetime) -> str:
         """`good`, or why the key is not valid now. A `pepper_id` of None is not compared."""
@@ -133,8 +133,8 @@ class KeyListing:
             return "revoked"
         if pepper_id not in (None, key.fact.pepper):
             return "other pepper"
-        if key.fact.key_id in self.unsealed:
-            return "not sealed"
+        if key.fact.key_id in self.unsigned:
+            return "not signed"
         return "expired" if key.expires_at_s <= now.timestamp() else "good"
 
     def document(self, key: HeldKey, pepper_id: str | None, now: datetime) -> dict[str, Any]:
@@ -210,7 +210,7 @@ def list_keys(
     tenant: Annotated[str | None, typer.Option(help="Only keys of this tenant.")] = None,
     wait_s: WaitOption = 10.0,
 ) -> None:
-    """List the keys with their status, oldest first. With KEY_PEPPER set, seals are verified."""
+    """List the keys with their status, oldest first. With KEY_PEPPER set, signatures are verified."""
     pepper = pepper_of_environment() if os.environ.get("KEY_PEPPER") else None
 
     async def work(journal: JetStreamJournal) -> Exit:
@@ -241,13 +241,13 @@ def revoke_key(
         if held is None:
             detail = "there is no key with this id"
             raise CommandError(Exit.REFUSED, "not_found", detail, remedy="`deliberate keys list` shows the ids")
-        fact = pepper.sealed(KeyRevoked(key_id=known, revoked_at=datetime.now(UTC)))
-        if known in listing.unsealed and known not in listing.book.revoked:
-            detail = "the key opens nothing with this KEY_PEPPER: it was made with another one, or not sealed"
-            raise CommandError(Exit.REFUSED, "not_sealed", detail, remedy="set KEY_PEPPER to the gateway's value")
+        fact = pepper.signed(KeyRevoked(key_id=known, revoked_at=datetime.now(UTC)))
+        if known in listing.unsigned and known not in listing.book.revoked:
+            detail = "the key opens nothing with this KEY_PEPPER: it was made with another one, or not signed"
+            raise CommandError(Exit.REFUSED, "not_signed", detail, remedy="set KEY_PEPPER to the gateway's value")
         if known not in listing.book.revoked:
             written = await journal.write(
-                key_subject(fact), dump(fact), believes=lambda record: pepper.verified(record) is not None
+                key_subject(fact), dump(fact), accepts=lambda record: pepper.verified(record) is not None
             )
             listing.book.take(decode_key(written.record.data))
         document = listing.document(held, None, datetime.now(UTC))

@@ -29,7 +29,7 @@ from app.deliberation.errors import InvalidRequest, JournalUnavailable, StreamsD
 from app.deliberation.roles import AgentRunner, parse_roles, roles_over_nats
 from app.log import stream_settings as bounds
 from app.log.journal import JetStreamJournal
-from app.log.seal import LOG_KEY_NAME, LOG_KEY_VARIABLE, LogSeal
+from app.log.signature import LOG_KEY_NAME, LOG_KEY_VARIABLE, LogSigner
 from app.log.stream_settings import KEYS_STREAM, StreamSettings
 from app.log.streams import apply, plan
 
@@ -79,7 +79,7 @@ WaitOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class LogTarget:
-    """A log, the file of its seal if known, and the running stack that it must belong to, if there is one."""
+    """A log, the file of its signature if known, and the running stack that it must belong to, if there is one."""
 
     url: str
     key_file: Path | None = None
@@ -101,12 +101,12 @@ def find_log(nats_url: str | None, data_dir: Path | None, *, user: str, of_stack
     return LogTarget(nats_url, directory / LOG_KEY_NAME if own else None, named if of_stack else None)
 
 
-def _seal_of(log: LogTarget) -> LogSeal:
-    """The seal of LOG_KEY_FILE; without it, that of the stack."""
+def _signer_of(log: LogTarget) -> LogSigner:
+    """The signature of LOG_KEY_FILE; without it, that of the stack."""
     try:
         if log.key_file is not None and not os.environ.get(LOG_KEY_VARIABLE):
-            return LogSeal.of_file(log.key_file)
-        return LogSeal.of_environment()
+            return LogSigner.of_file(log.key_file)
+        return LogSigner.of_environment()
     except InvalidRequest as exc:
         remedy = "give the file that the gateway has"
         raise CommandError(Exit.USAGE, "invalid_setting", str(exc), remedy=remedy) from exc
@@ -133,7 +133,7 @@ async def connected(log: LogTarget, wait_s: float, work: Callable[[JetStreamJour
     """
     # Otherwise every attempt to connect would be logged; a failure is reported once, at the end.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    journal = JetStreamJournal(log.url, name="deliberate", seal=_seal_of(log))
+    journal = JetStreamJournal(log.url, name="deliberate", signer=_signer_of(log))
     remedy = "give it by --nats-url or NATS_URL; `deliberate up` starts one, `deliberate streams apply` prepares it"
     try:
         async with asyncio.timeout(wait_s):

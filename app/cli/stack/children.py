@@ -12,7 +12,7 @@ from app.cli.stack.layout import LOOPBACK, Layout, mask_credentials
 from app.cli.stack.nats_server import declare_on_own, jetstream_works, write_config
 from app.cli.stack.supervisor import Child
 from app.deliberation.roles import DEFAULT_KEY_VARIABLE
-from app.log.seal import LOG_KEY_VARIABLE
+from app.log.signature import LOG_KEY_VARIABLE
 
 READY_WITHIN_S = 120.0
 _SECRETS = ("KEY_PEPPER", "WEBHOOK_SECRETS", "NATS_URL", "DATABASE_URL", DEFAULT_KEY_VARIABLE)

@@ -32,7 +32,7 @@ from app.deliberation.roles import (
     roles_over_nats,
 )
 from app.log import stream_settings as bounds
-from app.log.seal import LOG_KEY_NAME, LOG_KEY_VARIABLE, LogSeal
+from app.log.signature import LOG_KEY_NAME, LOG_KEY_VARIABLE, LogSigner
 from app.log.stream_settings import StreamSettings
 from app.webhooks.signatures import MASTER_CHARS_MIN
 
@@ -323,7 +323,7 @@ def _log_key_file(data_dir: Path) -> Path:
         _kept_secret(kept)
     path = Path(given).resolve() if given else kept
     try:
-        LogSeal.of_file(path)
+        LogSigner.of_file(path)
     except InvalidRequest as error:
         raise CommandError(Exit.USAGE, "invalid_setting", str(error), remedy="correct the file") from error
     return path

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from app.deliberation.engine import StrategyDefinition
+from app.deliberation.decider import StrategyDefinition
 from app.deliberation.strategies.auto import AUTO
 from app.deliberation.strategies.baselines import INDEPENDENT, SINGLE
 from app.deliberation.strategies.best_of_n import BEST_OF_N

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
 from app.deliberation.answers import FORMS, OPTIONS, READ_AS, Count, Normaliser, Options
-from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
+from app.deliberation.decider import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.specification import Parameters, Specification
 from app.deliberation.strategies import best_of_n, council, debate, fuse, tournament
 from app.deliberation.strategies.steps.counts import asking_for, by_votes, counted

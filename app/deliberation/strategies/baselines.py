@@ -1,6 +1,6 @@
 """`single` and `independent`: the baselines of every comparison."""
 
-from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
+from app.deliberation.decider import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.specification import Specification
 from app.deliberation.strategies.steps.strategy_run import StrategyRun
 

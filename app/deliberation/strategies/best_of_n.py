@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from app.deliberation.choice.aggregation import Aggregation
-from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
+from app.deliberation.decider import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.specification import Parameters, Specification
 from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun
 

@@ -16,7 +16,7 @@ from app.deliberation.choice.anonymity import nonce, ring
 from app.deliberation.choice.ballots import Ballot, mean_scores
 from app.deliberation.choice.ballots import author as author_of
 from app.deliberation.choice.critiques import CritiqueStopRule, RoundScores, demanded, ends_rounds, is_settled
-from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
+from app.deliberation.decider import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.outputs import Critique, Issue, Output
 from app.deliberation.prompts.council import critique, revise
 from app.deliberation.specification import Parameters, Specification

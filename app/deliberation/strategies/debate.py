@@ -15,7 +15,7 @@ from app.deliberation.answers import FORMS, OPTIONS, Normaliser, Options
 from app.deliberation.calls import Call
 from app.deliberation.choice.anonymity import in_one_order, lettered
 from app.deliberation.choice.neighbours import neighbours
-from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
+from app.deliberation.decider import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.outputs import DebateTurn, Output
 from app.deliberation.prompts.debate import turn
 from app.deliberation.specification import Parameters, Specification

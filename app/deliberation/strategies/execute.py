@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from app.deliberation.choice.anonymity import nonce
-from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
+from app.deliberation.decider import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.specification import Specification
 from app.deliberation.strategies.steps.evidence import Checked, Suite, credible, support, tally, void_gates
 from app.deliberation.strategies.steps.programs import ProgramParameters, checked, programs_written, repaired, tested

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from app.deliberation.answers import TALLY_CHARS_MAX
 from app.deliberation.choice.anonymity import arrangements, lettered, nonce
-from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
+from app.deliberation.decider import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.facts import Tally
 from app.deliberation.outputs import Analysis, Output
 from app.deliberation.prompts.fusion import analyse, fuse

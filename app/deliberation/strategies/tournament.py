@@ -19,7 +19,7 @@ from app.deliberation.choice import pairings
 from app.deliberation.choice.ballots import Ranked
 from app.deliberation.choice.comparisons import Comparison, agreement, beaten, dissent, ranked, rates
 from app.deliberation.choice.pairings import Judges, Pairing
-from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
+from app.deliberation.decider import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.outputs import Pair
 from app.deliberation.specification import Parameters, Specification
 from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun

@@ -15,7 +15,7 @@ from pydantic import Field
 from app.deliberation.answers import FORMS, OPTIONS, READ_AS, Count, Options, tally
 from app.deliberation.choice.anonymity import arrangements, lettered, nonce
 from app.deliberation.choice.stopping import VoteStopRule, wave
-from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
+from app.deliberation.decider import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.outputs import Choice, Output
 from app.deliberation.prompts.council import pick
 from app.deliberation.specification import Parameters, Specification

@@ -11,7 +11,7 @@ import structlog
 
 from app.log.journal import JetStreamJournal
 from app.log.queue_worker import QueueWorker
-from app.log.seal import LogSeal
+from app.log.signature import LogSigner
 from app.log.stream_settings import STREAM, WEBHOOKS_STREAM
 from app.log.streams import ATTEMPTS_CONSUMER, WEBHOOKS_CONSUMER
 from app.log.work_queue import QueueItem
@@ -26,7 +26,7 @@ from app.webhooks.signatures import Signer
 
 ATTEMPTS_HELD_MAX = 1_000
 # How long a write is retried, so that an attempt is recorded even while the log restarts.
-PATIENCE_S = 15.0
+WRITE_TIMEOUT_S = 15.0
 DRAIN_GRACE_S = 1.0
 
 log = structlog.get_logger(__name__)
@@ -85,8 +85,8 @@ async def sender_of(settings: SenderSettings, *, lookup: Lookup | None = None) -
         host_max=settings.webhooks_in_flight_per_host_max,
     )
     bulkheads = Bulkheads(bounds)
-    seal = LogSeal.of_file(settings.log_key_file)
-    journal = JetStreamJournal(settings.nats_url, name="webhooks", patience_s=PATIENCE_S, seal=seal)
+    log_signer = LogSigner.of_file(settings.log_key_file)
+    journal = JetStreamJournal(settings.nats_url, name="webhooks", timeout_s=WRITE_TIMEOUT_S, signer=log_signer)
     async with AsyncExitStack() as opened:
         opened.push_async_callback(journal.close)
         await journal.open()

@@ -26,7 +26,7 @@ from app.archive.database.migrate import migrate
 from app.archive.database.tables import deliberations
 from app.cli.stack.stack import StackOptions, running_stack
 from app.log.journal import JetStreamJournal
-from app.log.seal import LOG_KEY_NAME, LogSeal
+from app.log.signature import LOG_KEY_NAME, LogSigner
 from app.log.stream_settings import ARCHIVE_CONSUMER, STREAM, StreamSettings
 from app.log.streams import apply
 from app.observability.process import settle_heap
@@ -107,8 +107,8 @@ async def copy_again(data: Path, rate: float) -> None:
     server = NatsServer(data / "nats")
     server.start()
     try:
-        seal = LogSeal.of_file(data / LOG_KEY_NAME)
-        journal = await JetStreamJournal.connect(server.url, name="benchmark", seal=seal)
+        signer = LogSigner.of_file(data / LOG_KEY_NAME)
+        journal = await JetStreamJournal.connect(server.url, name="benchmark", signer=signer)
         # A new queue begins with the oldest fact.
         await journal.request(f"$JS.API.CONSUMER.DELETE.{STREAM}.{ARCHIVE_CONSUMER}")
         await apply(journal, StreamSettings())

@@ -14,10 +14,10 @@ export interface Waits {
   /** The bound on a connection's silence until the gateway states its heartbeat; then it is three heartbeats. */
   readonly idleMs: number;
   /** The bound on the silence over all attempts. */
-  readonly patienceMs: number;
+  readonly timeoutMs: number;
 }
 
-export const WAITS: Waits = { firstMs: 1_000, mostMs: 30_000, idleMs: 30_000, patienceMs: 120_000 };
+export const WAITS: Waits = { firstMs: 1_000, mostMs: 30_000, idleMs: 30_000, timeoutMs: 120_000 };
 
 /** The stream broke for `reason`; reconnect number `attempt` (from 1) follows in `delayMs`. */
 export interface Retry {

@@ -55,7 +55,7 @@ export class StreamRefused extends Error {
   }
 }
 
-/** No data came within the patience; `status` is the last refusal's, null without a response. */
+/** No data came within the timeout; `status` is the last refusal's, null without a response. */
 export class StreamLost extends Error {
   override readonly name = "StreamLost";
 
@@ -138,7 +138,7 @@ abstract class FollowedStream<E extends AnyEvent, R extends { apply(event: AnyEv
         broken = error;
       }
       attempt += 1;
-      if (performance.now() - aliveAt >= this.#waits.patienceMs) throw new StreamLost(broken.message, broken.status);
+      if (performance.now() - aliveAt >= this.#waits.timeoutMs) throw new StreamLost(broken.message, broken.status);
       const delayMs = follower.delayMs(attempt, broken.retryAfterMs, Math.random());
       this.#options.onRetry?.({ attempt, delayMs, reason: broken.message });
       await this.#sleep(delayMs);
@@ -259,7 +259,7 @@ abstract class FollowedStream<E extends AnyEvent, R extends { apply(event: AnyEv
  * Events about the stream itself (`stream.*`) are included; a snapshot follows a `stream.gap`. Events of unknown types
  * are yielded unchanged. Nothing is read ahead: the gateway reports `slow_consumer` to a slow viewer, which reads the log
  * again. Leaving the loop closes the connection; the deliberation continues. Throws StreamRefused, StreamLost after the
- * patience, and the reason of `signal`.
+ * timeout, and the reason of `signal`.
  */
 export class EventStream<E extends AnyEvent = AnyEvent> extends FollowedStream<E, Texts> {
   /** `url` is the gateway's base URL. */

@@ -33,7 +33,7 @@ async def make_key(
 
 async def revoke(journal: InMemoryJournal, key: str) -> Record:
     """Revoke a key, as `deliberate keys revoke` does."""
-    fact = Pepper(PEPPER).sealed(KeyRevoked(key_id=key_id_of(key) or "", revoked_at=NOW))
+    fact = Pepper(PEPPER).signed(KeyRevoked(key_id=key_id_of(key) or "", revoked_at=NOW))
     return (await journal.write(key_subject(fact), dump(fact))).record
 
 

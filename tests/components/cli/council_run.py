@@ -21,8 +21,8 @@ from app.api.schemas import StrategyResource
 from app.catalog.projection import resource
 from app.client.sse import Frame
 from app.deliberation.calls import Call, FactProblem, Usage
+from app.deliberation.decider import RunStage
 from app.deliberation.driver import drive
-from app.deliberation.engine import RunStage
 from app.deliberation.facts import Accepted, CallDelta, CallFinished, CallStarted, Event, Fact, View, encode
 from app.deliberation.fold import begin, fold
 from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Budget, Constraints, Specification

@@ -150,11 +150,11 @@ async def test_waits_for_a_gateway_that_is_briefly_away(stub: StubGateway, gatew
     assert [retry.attempt for retry in retries] == [1, 2, 3, 4, 5]
 
 
-async def test_gives_up_after_the_patience() -> None:
+async def test_gives_up_after_the_timeout() -> None:
     async with GatewayClient("http://127.0.0.1:1") as gateway:
         with pytest.raises(GatewayUnreachable):
             async with asyncio.timeout(10):
-                await followed(gateway, patience_s=0.01)
+                await followed(gateway, timeout_s=0.01)
 
 
 async def test_a_refusal_ends_the_stream(stub: StubGateway, gateway: GatewayClient) -> None:

@@ -33,7 +33,7 @@ from tests.components.routes.listening import listening, whole
 from tests.conditions import until
 from tests.story import Story
 
-QUICK = Waits(first_s=0.001, idle_s=5.0, patience_s=5.0)
+QUICK = Waits(first_s=0.001, idle_s=5.0, timeout_s=5.0)
 
 
 def text_fields(texts: Texts | TextsOfSeveral) -> dict[str, dict[str, Any]]:
@@ -120,7 +120,7 @@ async def test_retry_after_of_a_refusal_sets_the_delay() -> None:
         return httpx.Response(503, headers={"Retry-After": "7"})
 
     async with httpx.AsyncClient(transport=httpx.MockTransport(answer), base_url="http://gateway") as http:
-        waits = Waits(first_s=0.001, patience_s=None)
+        waits = Waits(first_s=0.001, timeout_s=None)
         async with EventStream(http, "d-1", waits=waits, on_retry=retries.append) as stream:
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.05):
@@ -131,14 +131,14 @@ async def test_retry_after_of_a_refusal_sets_the_delay() -> None:
 
 
 @pytest.mark.parametrize("answers", [True, False])
-async def test_gives_up_after_the_patience(answers: bool) -> None:
+async def test_gives_up_after_the_timeout(answers: bool) -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         if answers:
             return httpx.Response(502)
         raise httpx.ConnectError("refused")
 
     async with httpx.AsyncClient(transport=httpx.MockTransport(answer), base_url="http://gateway") as http:
-        async with EventStream(http, "d-1", waits=Waits(first_s=0.001, patience_s=0.01)) as stream:
+        async with EventStream(http, "d-1", waits=Waits(first_s=0.001, timeout_s=0.01)) as stream:
             with pytest.raises(StreamLost) as lost:
                 await anext(aiter(stream))
     assert (lost.value.response is not None) == answers

@@ -9,12 +9,12 @@ import pytest
 from ray.exceptions import ActorDiedError
 
 from app.deliberation.calls import Call, ChatMessage, StageRequest
-from app.deliberation.engine import RunStage
+from app.deliberation.decider import RunStage
 from app.deliberation.fold import apply
 from app.deliberation.outputs import Output
 from serve_deployments.coordinator import role_client
 from serve_deployments.coordinator.role_client import RoleClient
-from serve_deployments.coordinator.work import Life, Work
+from serve_deployments.coordinator.work import Work, WorkState
 from serve_deployments.ray_agents import Handle, RayAgents
 from tests.components.coordinator.works import running
 from tests.unit.facts_of import finished, opened
@@ -125,7 +125,7 @@ async def test_agents_know_all_calls_of_their_role_in_the_stage() -> None:
 
 async def test_repeats_no_call_of_a_stopping_work() -> None:
     work = running()
-    work.enter(Life.RUNNING)
-    handle = ScriptedHandle([lambda: work.enter(Life.STOPPING)])
+    work.enter(WorkState.RUNNING)
+    handle = ScriptedHandle([lambda: work.enter(WorkState.STOPPING)])
     await run(work, handle)
     assert len(handle.requests) == 1

@@ -1,4 +1,4 @@
-"""The life of a work: its transitions, and its place among suspects."""
+"""The states of a work: its transitions, and its place among suspects."""
 
 import asyncio
 from itertools import product
@@ -7,29 +7,29 @@ import pytest
 
 from app.deliberation.facts import Cancelled, Completed, Failed, TimedOut
 from serve_deployments.coordinator.admission_queue import AdmissionQueue, Ticket, TicketOutcome
-from serve_deployments.coordinator.work import Life, Work
+from serve_deployments.coordinator.work import Work, WorkState
 from tests.components.coordinator.works import running, work_of
 from tests.unit.facts_of import TIMEOUT_S, end, in_seconds, opened
 
-WAITING, RUNNING, STOPPING, ENDING, RELEASED = Life
+WAITING, RUNNING, STOPPING, ENDING, RELEASED = WorkState
 ALLOWED = {
     (WAITING, RUNNING),
     (WAITING, ENDING),
     (RUNNING, STOPPING),
     (RUNNING, ENDING),
     (STOPPING, ENDING),
-    *((life, RELEASED) for life in Life),
-    *((life, life) for life in Life),
+    *((state, RELEASED) for state in WorkState),
+    *((state, state) for state in WorkState),
 }
 
 
-@pytest.mark.parametrize(("before", "after"), product(Life, Life))
-def test_a_work_enters_only_allowed_lives(before: Life, after: Life) -> None:
+@pytest.mark.parametrize(("before", "after"), product(WorkState, WorkState))
+def test_a_work_enters_only_allowed_states(before: WorkState, after: WorkState) -> None:
     work = running()
-    work.life = before
+    work.phase = before
     if (before, after) in ALLOWED:
         work.enter(after)
-        assert work.life is after
+        assert work.phase is after
     else:
         with pytest.raises(AssertionError, match="cannot follow"):
             work.enter(after)

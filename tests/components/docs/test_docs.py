@@ -6,7 +6,7 @@ import pytest
 from pydantic_settings import BaseSettings
 
 from app.archive.settings import ArchiveSettings
-from app.deliberation.engine import StrategyDefinition
+from app.deliberation.decider import StrategyDefinition
 from app.deliberation.facts import DEGRADED_REASONS
 from app.deliberation.roles import Role
 from app.deliberation.strategies import STRATEGIES

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from app.deliberation.engine import BATCH_AFTER
+from app.deliberation.decider import BATCH_AFTER
 from app.deliberation.roles import EngineSpec
 from serve_deployments.engine.pool import EnginePool
 from serve_deployments.engine.state import EngineState

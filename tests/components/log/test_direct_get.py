@@ -8,7 +8,7 @@ from nats.aio.msg import Msg
 
 from app.deliberation.errors import JournalUnavailable
 from app.log.direct_get import DirectGet
-from app.log.seal import LogSeal
+from app.log.signature import LogSigner
 from tests.conditions import until
 
 SOON_S = 0.01
@@ -25,7 +25,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Client:
 
 
 async def test_each_reply_prolongs_the_time_out(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    reads = DirectGet(client, LogSeal())
+    reads = DirectGet(client, LogSigner())
     clock = asyncio.get_running_loop().time
     ending: list[asyncio.Task[None]] = []
 
@@ -44,7 +44,7 @@ async def test_each_reply_prolongs_the_time_out(client: Client, monkeypatch: pyt
 
 
 async def test_a_batch_without_an_end_times_out(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    reads = DirectGet(client, LogSeal())
+    reads = DirectGet(client, LogSigner())
 
     async def publish(subject: str, payload: bytes, reply: str) -> None:
         await reads.take(Msg(client, subject=reply, headers=RECORD))

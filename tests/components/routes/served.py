@@ -15,8 +15,8 @@ from app.archive.database.migrate import migrate
 from app.archive.database.rows import Written
 from app.catalog.projection import state_of
 from app.deliberation.calls import Call, Usage
+from app.deliberation.decider import RunStage
 from app.deliberation.driver import drive
-from app.deliberation.engine import RunStage
 from app.deliberation.facts import Accepted, CallFinished, Fact, StageOpened, decode
 from app.deliberation.fold import State, begin
 from app.deliberation.strategies import STRATEGIES

@@ -88,7 +88,7 @@ async def test_facts_without_an_acceptance_are_answered_with_410(gateway: Gatewa
 
 
 async def test_a_log_that_stays_unavailable_is_answered_with_503(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.streaming.streams.PATIENCE_S", 0.0)
+    monkeypatch.setattr("app.streaming.streams.LOG_TIMEOUT_S", 0.0)
     async with listening(InMemoryJournal(available=False)) as gateway:
         response = await gateway.client.get("/deliberations/a/events")
         assert response.status_code == 503 and int(response.headers["retry-after"]) > 0

@@ -327,7 +327,7 @@ async def test_errors_are_answered_before_the_stream_opens(
 
 
 async def test_a_log_that_stays_unavailable_is_answered_with_503(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.streaming.streams.PATIENCE_S", 0.0)
+    monkeypatch.setattr("app.streaming.streams.LOG_TIMEOUT_S", 0.0)
     async with listening(InMemoryJournal(available=False)) as gateway:
         response = await gateway.client.get("/events")
         assert response.status_code == 503 and int(response.headers["retry-after"]) > 0

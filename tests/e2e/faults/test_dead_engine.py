@@ -23,7 +23,7 @@ pytestmark = pytest.mark.e2e
 
 TOLD_WITHIN_S = 5.0
 # Long enough to start the simulator again on a busy machine.
-PATIENCE_S = 12.0
+WRITE_TIMEOUT_S = 12.0
 CAUSE = "connection refused"
 
 
@@ -118,7 +118,7 @@ async def engine() -> AsyncGenerator[Engine]:
 async def test_a_dead_engine_is_named_everywhere_and_ends_or_resumes_the_work(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("ENGINE_PATIENCE", str(PATIENCE_S))
+    monkeypatch.setenv("ENGINE_AWAY_TIMEOUT", str(WRITE_TIMEOUT_S))
     options = ("--roles", str(ONE_ROLE), "--engine-url", engine.url)
     process, ready = await asyncio.to_thread(start_up, tmp_path / "data", *options)
     try:
@@ -179,7 +179,7 @@ async def told_everywhere_and_failed(engine: Engine, client: httpx.AsyncClient) 
         assert await watched != 0
         ended_s = time.monotonic()
         assert watch.longest_silence_s(killed_s) <= TOLD_WITHIN_S
-    assert ended_s - killed_s <= PATIENCE_S + TOLD_WITHIN_S
+    assert ended_s - killed_s <= WRITE_TIMEOUT_S + TOLD_WITHIN_S
     found = await read(f"/deliberations/{asked['id']}")
     assert found["status"] == "failed"
     detail = found["problem"]["detail"]
@@ -189,7 +189,7 @@ async def told_everywhere_and_failed(engine: Engine, client: httpx.AsyncClient) 
 async def never_silent_and_completed_after_its_return(
     engine: Engine, client: httpx.AsyncClient, directory: Path
 ) -> None:
-    """Ask and measure while the engine is away, and start it within the patience."""
+    """Ask and measure while the engine is away, and start it within the timeout."""
     url = str(client.base_url).rstrip("/")
     dataset = directory / "one.jsonl"
     dataset.write_text(json.dumps({"question": "What is 17 times 23?", "answer": 391, "normaliser": "number"}) + "\n")

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from app.deliberation.calls import Call, ChatMessage, StageRequest
-from app.deliberation.engine import BATCH_AFTER
+from app.deliberation.decider import BATCH_AFTER
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import (
     CallDelta,
@@ -115,7 +115,7 @@ def request(
 def replica(engine: ScriptedEngine, journal: InMemoryJournal, engines: int = 1, *, deltas: bool = True) -> AgentReplica:
     urls = [f"http://engine{number}" for number in range(engines)]
     client = Engines([EngineSpec(url=url) for url in urls], transport=httpx.MockTransport(engine))
-    return AgentReplica("DEV", Role(persona=PERSONA), client, journal, stream_deltas=deltas, engine_patience_s=30)
+    return AgentReplica("DEV", Role(persona=PERSONA), client, journal, stream_deltas=deltas, engine_away_timeout_s=30)
 
 
 async def outcomes(agent: AgentReplica, asked: StageRequest) -> list[CallFinished]:
@@ -645,7 +645,7 @@ def refusing(engine: ScriptedEngine, journal: InMemoryJournal) -> AgentReplica:
     refused = iter((True, True, True))
     transport = Refusing(engine, lambda: next(refused, False))
     client = Engines([EngineSpec(url="http://engine0")], transport=transport)
-    return AgentReplica("DEV", Role(persona=PERSONA), client, journal, stream_deltas=True, engine_patience_s=30)
+    return AgentReplica("DEV", Role(persona=PERSONA), client, journal, stream_deltas=True, engine_away_timeout_s=30)
 
 
 async def test_waits_for_an_unreachable_engine_and_counts_only_sent_requests() -> None:
@@ -668,7 +668,7 @@ async def test_a_successor_counts_no_requests_that_reached_no_engine() -> None:
     assert (outcome.attempt, outcome.usage.calls) == (2, 2), "the first replica's request reached its engine"
 
 
-def unreachable(engines: int = 1, *, patience_s: float = 30) -> AgentReplica:
+def unreachable(engines: int = 1, *, timeout_s: float = 30) -> AgentReplica:
     """A replica that can connect to none of its engines."""
 
     async def refuse(request: httpx.Request) -> httpx.Response:
@@ -677,12 +677,12 @@ def unreachable(engines: int = 1, *, patience_s: float = 30) -> AgentReplica:
     urls = [f"http://user:secret@engine{number}:8000" for number in range(engines)]
     client = Engines([EngineSpec(url=url) for url in urls], transport=httpx.MockTransport(refuse))
     return AgentReplica(
-        "DEV", Role(persona=PERSONA), client, InMemoryJournal(), stream_deltas=True, engine_patience_s=patience_s
+        "DEV", Role(persona=PERSONA), client, InMemoryJournal(), stream_deltas=True, engine_away_timeout_s=timeout_s
     )
 
 
-async def test_calls_tell_their_viewers_that_no_engine_can_be_connected_to_and_give_up_after_the_patience() -> None:
-    agent = unreachable(engines=2, patience_s=0.2)
+async def test_calls_tell_their_viewers_that_no_engine_can_be_connected_to_and_give_up_after_the_timeout() -> None:
+    agent = unreachable(engines=2, timeout_s=0.2)
     found = await outcomes(agent, request((call(1), call(2))))
     for outcome in found:
         assert outcome.problem is not None and (outcome.problem.code, outcome.usage.calls) == ("engine_unavailable", 0)
@@ -696,8 +696,8 @@ async def test_calls_tell_their_viewers_that_no_engine_can_be_connected_to_and_g
     assert "secret" not in str([record.data for record in agent.journal.records])
 
 
-async def test_a_call_whose_patience_is_over_is_not_retried() -> None:
-    agent = unreachable(patience_s=0.05)
+async def test_a_call_whose_timeout_is_over_is_not_retried() -> None:
+    agent = unreachable(timeout_s=0.05)
     await outcomes(agent, request((call(),)))
     assert (await agent.describe())["counts"]["retries"] == 0
 
@@ -721,7 +721,7 @@ async def test_a_call_gives_up_before_a_short_deadline_so_that_its_cause_is_know
     assert outcome.problem is not None and outcome.problem.code == "engine_unavailable"
 
 
-async def test_an_engine_that_comes_back_within_the_patience_answers() -> None:
+async def test_an_engine_that_comes_back_within_the_timeout_answers() -> None:
     engine = ScriptedEngine(lambda *_: streamed(ANSWER))
     agent = unreachable()
     running = asyncio.create_task(outcomes(agent, request((call(),))))

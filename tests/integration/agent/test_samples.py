@@ -55,7 +55,9 @@ async def agent(simulator: Simulator) -> AsyncIterator[AgentReplica]:
 
 def replica(simulator: Simulator, *, prices: EnginePrices | None = None, **spec: Any) -> AgentReplica:
     engines = Engines([EngineSpec(url=simulator.url, prices=prices, **spec)])
-    return AgentReplica("DEV", Role(persona="p"), engines, AnsweringJournal(), stream_deltas=True, engine_patience_s=30)
+    return AgentReplica(
+        "DEV", Role(persona="p"), engines, AnsweringJournal(), stream_deltas=True, engine_away_timeout_s=30
+    )
 
 
 async def script(client: httpx.AsyncClient, **changes: Any) -> None:
@@ -241,7 +243,7 @@ async def test_no_more_choices_are_asked_for_at_once_than_calls_may_run(
             agent.engines,
             agent.journal,
             stream_deltas=True,
-            engine_patience_s=30,
+            engine_away_timeout_s=30,
         )
     await script(engine, per_token_ms=0.2)
     running = asyncio.create_task(outcomes(agent, request(samples(9))))

@@ -51,7 +51,7 @@ async def store(database_url: str) -> AsyncIterator[Store]:
 @pytest.fixture
 async def journal(own_nats_server: NatsServer) -> AsyncIterator[JetStreamJournal]:
     """A log of the test's own, so that no other test's deliberations are copied."""
-    journal = await JetStreamJournal.connect(own_nats_server.url, name="tests", patience_s=20)
+    journal = await JetStreamJournal.connect(own_nats_server.url, name="tests", timeout_s=20)
     await apply(journal, StreamSettings())
     yield journal
     await journal.close()

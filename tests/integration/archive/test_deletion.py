@@ -14,7 +14,7 @@ from app.archive.database.tables import deliberations
 from app.deliberation.facts import Event
 from app.log.gateway_log import JetStreamLog
 from app.log.journal import JetStreamJournal
-from app.log.seal import LogSeal
+from app.log.signature import LogSigner
 from app.log.stream_settings import StreamSettings
 from app.main import lifespan_of
 from app.routes.dependencies import SystemClock
@@ -111,7 +111,7 @@ async def test_a_deletion_leaves_no_byte_in_any_file(
     before = files_with(own_nats_server.store, in_log), files_with(data, in_database)
 
     settings = Settings(nats_url=own_nats_server.url, database_url=database_url)  # pyright: ignore[reportArgumentType]
-    log = JetStreamLog(own_nats_server.url, StreamSettings(), LogSeal())
+    log = JetStreamLog(own_nats_server.url, StreamSettings(), LogSigner())
     async with lifespan_of(settings, log, SystemClock())(APP) as gateway:
         await until(lambda: gateway["catalog"].caught_up)
         async with answering(gateway) as client:

@@ -28,7 +28,7 @@ QUERIES = ("", "?limit=3", "?status=completed", "?status=pending", "?metadata.te
 
 @pytest.fixture
 async def journal(own_nats_server: NatsServer) -> AsyncIterator[JetStreamJournal]:
-    journal = await JetStreamJournal.connect(own_nats_server.url, name="tests", patience_s=20)
+    journal = await JetStreamJournal.connect(own_nats_server.url, name="tests", timeout_s=20)
     await apply(journal, StreamSettings())
     yield journal
     await journal.close()

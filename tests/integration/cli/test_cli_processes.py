@@ -105,7 +105,7 @@ class TestKeys:
         code, out, _ = await finished("keys", "list", *at)
         assert "other pepper" in out and "revoked" in out
         code, out, err = await finished("keys", "revoke", other["key_id"], *at)
-        assert (code, out) == (4, "") and "error not_sealed" in err and "KEY_PEPPER" in err
+        assert (code, out) == (4, "") and "error not_signed" in err and "KEY_PEPPER" in err
 
     async def test_an_unknown_key_and_a_missing_secret_have_remedies(
         self, own_nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch

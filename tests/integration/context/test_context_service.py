@@ -198,7 +198,7 @@ async def test_the_example_goes_on_after_an_error_of_the_log(
         await until_learnt(journal)
         own_nats_server.kill()
         own_nats_server.start()
-        again = await JetStreamJournal.connect(own_nats_server.url, name="tests", patience_s=20)
+        again = await JetStreamJournal.connect(own_nats_server.url, name="tests", timeout_s=20)
         await again.announce(decided("d2", content="Decision 2"))
         await until_learnt(again)
         found = await asked(again)

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from app.deliberation.calls import Call, StageRequest, Usage, UsageCost
-from app.deliberation.engine import POISON_TAKEOVERS
+from app.deliberation.decider import POISON_TAKEOVERS
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import CallFinished, Completed, Deleted, End, Fact, decode
 from app.deliberation.ports import Appended

@@ -24,7 +24,7 @@ async def test_a_role_that_uses_its_whole_concurrency_finds_its_engine_healthy()
     with running("--seed", "3", "--duration-ms", str(round(2 * PROBE_TIMEOUT_S * 1_000))) as simulator:
         role = Role(persona="p", concurrency=CONCURRENCY)
         engines = Engines([EngineSpec(url=simulator.url)])
-        agent = AgentReplica("DEV", role, engines, InMemoryJournal(), stream_deltas=True, engine_patience_s=30)
+        agent = AgentReplica("DEV", role, engines, InMemoryJournal(), stream_deltas=True, engine_away_timeout_s=30)
         await engines.probe()
         asked = tuple(call(number).model_copy(update={"max_tokens": 4_096}) for number in range(1, CONCURRENCY + 1))
         calls = asyncio.create_task(outcomes(agent, request(asked)))

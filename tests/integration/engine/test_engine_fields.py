@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.deliberation.calls import Call, ChatMessage
-from app.deliberation.engine import BATCH_AFTER
+from app.deliberation.decider import BATCH_AFTER
 from app.deliberation.errors import CallTimeout, EngineUnavailable
 from app.deliberation.roles import EngineSpec, Role
 from app.routes.roles import INQUIRY_TIMEOUT_S
@@ -160,7 +160,9 @@ async def test_an_agent_with_a_hanging_engine_describes_itself_in_time() -> None
         raise AssertionError
 
     engines = Engines([EngineSpec(url=URL)], transport=httpx.MockTransport(hangs))
-    agent = AgentReplica("DEV", Role(persona="p"), engines, InMemoryJournal(), stream_deltas=True, engine_patience_s=30)
+    agent = AgentReplica(
+        "DEV", Role(persona="p"), engines, InMemoryJournal(), stream_deltas=True, engine_away_timeout_s=30
+    )
     assert PROBE_WITHIN_S < INQUIRY_TIMEOUT_S
     async with asyncio.timeout(PROBE_TIMEOUT_S):
         described = await agent.describe()

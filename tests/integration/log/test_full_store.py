@@ -43,7 +43,7 @@ def url(tmp_path: Path) -> Iterator[str]:
 @pytest.fixture
 async def journal(url: str) -> AsyncGenerator[JetStreamJournal]:
     """A journal over that server, with all streams declared."""
-    journal = await JetStreamJournal.connect(url, name=f"tests-{os.getpid()}", patience_s=0.2)
+    journal = await JetStreamJournal.connect(url, name=f"tests-{os.getpid()}", timeout_s=0.2)
     await apply(journal, StreamSettings())
     yield journal
     await journal.close()

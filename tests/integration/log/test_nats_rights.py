@@ -438,7 +438,7 @@ async def test_the_worker_user_makes_the_calls_that_coordinators_assign(port: in
         asyncio.TaskGroup() as group,
     ):
         role = Role(persona="You test.")
-        replica = AgentReplica("DEV", role, engines, journal, stream_deltas=True, engine_patience_s=30)
+        replica = AgentReplica("DEV", role, engines, journal, stream_deltas=True, engine_away_timeout_s=30)
         working = group.create_task(RoleWorker(replica).run())
         asked = stage_request((call(1), call(2)), deliberation_id=story.id, resumed=True)
         assigned = group.create_task(WorkerAgents(agents, "DEV").run(asked))

@@ -37,7 +37,7 @@ def plan_event(number: int = 1, **more: Any) -> dict[str, Any]:
 @pytest.fixture
 async def journal(own_nats_server: NatsServer) -> AsyncIterator[JetStreamJournal]:
     """A log of the test's own, so that no other test's plans are taken."""
-    journal = await JetStreamJournal.connect(own_nats_server.url, name="tests", patience_s=20)
+    journal = await JetStreamJournal.connect(own_nats_server.url, name="tests", timeout_s=20)
     await apply(journal, StreamSettings())
     yield journal
     await journal.close()

@@ -272,7 +272,7 @@ async def test_later_deliberations_of_a_story_carry_its_last_transition(
     assert (told[2]["from_phase"], told[2]["transitioned_at"]) == ("BUILD", "2026-01-03T00:00:00Z")
 
 
-async def test_records_are_sealed_and_unsealed_events_are_taken(
+async def test_records_are_signed_and_unsigned_events_are_taken(
     journal: JetStreamJournal, own_nats_server: NatsServer, tmp_path: Path
 ) -> None:
     key = tmp_path / "log_key"

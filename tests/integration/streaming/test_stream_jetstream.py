@@ -196,7 +196,7 @@ async def test_texts_are_rebuilt_exactly_after_two_hundred_disconnects(
 
 @pytest.fixture
 async def own_journal(own_nats_server: NatsServer) -> AsyncIterator[JetStreamJournal]:
-    journal = await JetStreamJournal.connect(own_nats_server.url, name="writer", patience_s=20)
+    journal = await JetStreamJournal.connect(own_nats_server.url, name="writer", timeout_s=20)
     async with asyncio.timeout(10):
         await apply(journal, StreamSettings())
     yield journal

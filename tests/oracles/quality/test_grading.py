@@ -140,21 +140,21 @@ def test_a_summary_adds_up_its_grades() -> None:
 
 
 def test_only_the_bench_imports_app_quality_and_it_is_pure() -> None:
-    rooms = {module: source for module, source in modules().items() if within(module, "app.quality")}
-    assert len(rooms) > 5
+    packages = {module: source for module, source in modules().items() if within(module, "app.quality")}
+    assert len(packages) > 5
     known = PURE_STDLIB | {"pydantic", "random"}
     foreign = [
         (module, name)
-        for module, source in rooms.items()
+        for module, source in packages.items()
         for name in source.imports
         if name.partition(".")[0] not in known
-        and not any(within(name, room) for room in ("app.deliberation", "app.quality", "app.api.schemas"))
+        and not any(within(name, package) for package in ("app.deliberation", "app.quality", "app.api.schemas"))
     ]
     assert foreign == []
-    assert {name for source in rooms.values() for _, name in source.calls} & IMPURE_CALLS == set()
+    assert {name for source in packages.values() for _, name in source.calls} & IMPURE_CALLS == set()
     entering = [
         module
         for module, source in modules().items()
-        if module not in rooms and any(within(name, "app.quality") for name in source.imports)
+        if module not in packages and any(within(name, "app.quality") for name in source.imports)
     ]
     assert entering and all(within(module, "app.cli.bench") for module in entering)

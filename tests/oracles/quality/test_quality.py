@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from app.deliberation.calls import Call
-from app.deliberation.engine import Conclusion
+from app.deliberation.decider import Conclusion
 from app.deliberation.specification import Purpose
 from app.deliberation.strategies import STRATEGIES
 from app.quality import closed_forms, contest_forms, experiments, figures

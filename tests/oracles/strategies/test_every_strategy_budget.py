@@ -9,7 +9,7 @@ from itertools import accumulate
 import pytest
 
 from app.deliberation.calls import Call
-from app.deliberation.engine import Conclusion, Outcomes
+from app.deliberation.decider import Conclusion, Outcomes
 from app.deliberation.errors import BudgetExhausted
 from app.deliberation.facts import CallFinished, Completed, Failed, StageOpened
 from app.deliberation.specification import Budget, RolePrices

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from app.deliberation.calls import Call
 from app.deliberation.choice.ballots import author
-from app.deliberation.engine import Strategy
+from app.deliberation.decider import Strategy
 from app.deliberation.facts import StageOpened
 from app.deliberation.specification import Specification
 from app.deliberation.strategies import STRATEGIES

@@ -9,7 +9,7 @@ import pytest
 
 from app.deliberation.calls import Call, Usage
 from app.deliberation.choice.ballots import author
-from app.deliberation.engine import Conclusion, Strategy
+from app.deliberation.decider import Conclusion, Strategy
 from app.deliberation.facts import Failed, StageOpened, Verdict
 from app.deliberation.specification import Budget, Specification
 from app.deliberation.strategies import STRATEGIES

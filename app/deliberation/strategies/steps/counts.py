@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from app.deliberation.answers import Count, Normaliser, normalise, requirement, tally
 from app.deliberation.choice.anonymity import nonce
-from app.deliberation.engine import Conclusion
+from app.deliberation.decider import Conclusion
 from app.deliberation.specification import Specification
 from app.deliberation.strategies.steps.strategy_run import Candidate, StrategyRun
 

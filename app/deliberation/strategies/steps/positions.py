@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Literal
 
 from app.deliberation.answers import READ_AS, Count, Normaliser, normalise, tally
-from app.deliberation.engine import Conclusion
+from app.deliberation.decider import Conclusion
 from app.deliberation.outputs import DebateTurn
 from app.deliberation.strategies.steps.counts import by_answers
 from app.deliberation.strategies.steps.strategy_run import Candidate, StrategyRun

@@ -13,7 +13,7 @@ from app.deliberation.calls import Ask, Call, ChatMessage, Cost
 from app.deliberation.choice.aggregation import Aggregation
 from app.deliberation.choice.anonymity import arrangements, call_seed, lettered, nonce
 from app.deliberation.choice.ballots import Ballot, Ranked, agreement, author, ballot, dissent, effective_votes, rank
-from app.deliberation.engine import Conclusion, Outcomes
+from app.deliberation.decider import Conclusion, Outcomes
 from app.deliberation.errors import BudgetExhausted, QuorumNotReached
 from app.deliberation.facts import Dissent, Standing, Tally
 from app.deliberation.outputs import Answer, Output, OutputKind, Pair, Program, Revision, Scores

@@ -152,7 +152,7 @@ def test_the_key_list_shows_each_status() -> None:
     assert listing.status(HeldKey.of(fact), None, now) == "expired"
     assert listing.status(HeldKey.of(fresh), pepper.id, now) == "good"
     assert listing.status(HeldKey.of(fresh), "00000000", now) == "other pepper"
-    assert KeyListing(KeyBook(), frozenset([fact.key_id])).status(HeldKey.of(fresh), pepper.id, now) == "not sealed"
+    assert KeyListing(KeyBook(), frozenset([fact.key_id])).status(HeldKey.of(fresh), pepper.id, now) == "not signed"
     listing.book.revoked[fact.key_id] = NOW
     assert listing.status(HeldKey.of(fresh), pepper.id, now) == "revoked"
     row = {**fresh.model_dump(mode="json"), "status": "revoked"}

@@ -1,7 +1,7 @@
-"""Seals of the log: HMAC-SHA256 under the log key, so that a foreign record is not believed.
+"""Signatures of the log: HMAC-SHA256 under the log key, so that a foreign record is not accepted.
 
-A seal covers subject and bytes, not the sequence, which the server gives later. So a foreign writer may repeat a record
-on the record's own subject. Without a key nothing is sealed, and every record is believed.
+A signature covers subject and bytes, not the sequence, which the server gives later. So a foreign writer may repeat a
+record on the record's own subject. Without a key nothing is signed, and every record is accepted.
 """
 
 import hmac
@@ -15,7 +15,7 @@ import structlog
 
 from app.deliberation.errors import InvalidRequest
 
-SEAL_HEADER = "Deliberate-Seal"
+SIGNATURE_HEADER = "Deliberate-Signature"
 LOG_KEY_CHARS_MIN = 32
 LOG_KEY_VARIABLE = "LOG_KEY_FILE"
 LOG_KEY_NAME = "log_key"
@@ -43,8 +43,8 @@ class Refusals:
             log.warning(self._event, subject=repr(subject[:100]), refused=self.count)
 
 
-class LogSeal:
-    """Seals what a process writes and verifies what it reads. The first key seals; each of them verifies."""
+class LogSigner:
+    """Signs what a process writes and verifies what it reads. the first key signs; each of them verifies."""
 
     def __init__(self, keys: Sequence[str] = ()) -> None:
         self.refusals = Refusals("log_record_refused")
@@ -52,7 +52,7 @@ class LogSeal:
 
     @classmethod
     def of_file(cls, path: Path | None) -> Self:
-        """The seal of a file with one key per line, newest first; raises InvalidRequest for an unusable file."""
+        """The signature of a file with one key per line, newest first; raises InvalidRequest for an unusable file."""
         if path is None:
             return cls()
         try:
@@ -66,7 +66,7 @@ class LogSeal:
 
     @classmethod
     def of_environment(cls) -> Self:
-        """The seal of LOG_KEY_FILE; raises as `of_file`."""
+        """The signature of LOG_KEY_FILE; raises as `of_file`."""
         return cls.of_file(Path(given) if (given := os.environ.get(LOG_KEY_VARIABLE)) else None)
 
     @property
@@ -75,19 +75,19 @@ class LogSeal:
         return bool(self._keys)
 
     def headers(self, subject: str, data: bytes) -> dict[str, str]:
-        """The header that seals a record; none without a key."""
-        return {SEAL_HEADER: self._seal(self._keys[0], subject, data)} if self._keys else {}
+        """The header that signs a record; none without a key."""
+        return {SIGNATURE_HEADER: self._sign(self._keys[0], subject, data)} if self._keys else {}
 
-    def believes(self, subject: str, data: bytes, headers: Mapping[str, str]) -> bool:
-        """Whether a record bears a valid seal; counts the ones that do not."""
+    def is_authentic(self, subject: str, data: bytes, headers: Mapping[str, str]) -> bool:
+        """Whether a record bears a valid signature; counts the ones that do not."""
         if not self._keys:
             return True
-        given = headers.get(SEAL_HEADER, "").encode()
-        if any(hmac.compare_digest(self._seal(key, subject, data).encode(), given) for key in self._keys):
+        given = headers.get(SIGNATURE_HEADER, "").encode()
+        if any(hmac.compare_digest(self._sign(key, subject, data).encode(), given) for key in self._keys):
             return True
         self.refusals.note(subject)
         return False
 
     @staticmethod
-    def _seal(key: bytes, subject: str, data: bytes) -> str:
+    def _sign(key: bytes, subject: str, data: bytes) -> str:
         return _VERSION + hmac.digest(key, b"%b\n%b" % (subject.encode(), data), "sha256").hex()

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.deliberation.calls import Usage
-from app.deliberation.engine import (
+from app.deliberation.decider import (
     POISON_TAKEOVERS,
     CloseStage,
     Decision,

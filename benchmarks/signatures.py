@@ -1,7 +1,7 @@
-"""`python -m benchmarks.seals [--rounds 8]`: what the log key costs, on a real nats-server with records of 1 KB.
+"""`python -m benchmarks.signatures [--rounds 8]`: what the log key costs, on a real nats-server with records of 1 KB.
 
 Per second: appends by 32 writers at once, records read in order, and reads of all ten facts of a deliberation. Rounds
-without and with the key alternate. Prints medians with the least and the greatest, and the time of one seal.
+without and with the key alternate. Prints medians with the least and the greatest, and the time of one signature.
 """
 
 import argparse
@@ -17,13 +17,13 @@ from rich.console import Console
 from rich.table import Table
 
 from app.log.journal import JetStreamJournal
-from app.log.seal import LogSeal
+from app.log.signature import LogSigner
 from app.log.stream_settings import StreamSettings
 from app.log.streams import apply
 from tests.conftest import NatsServer
 
-LOG_KEY = "the log key of the benchmark of seals"
-WRITERS, APPENDS, FACTS, LOOKS, SEALS = 32, 4_000, 10, 1_000, 20_000
+LOG_KEY = "the log key of the benchmark of signatures"
+WRITERS, APPENDS, FACTS, LOOKS, SIGNATURES = 32, 4_000, 10, 1_000, 20_000
 DATA = b"x" * 1_024
 
 
@@ -52,12 +52,12 @@ async def round_(journal: JetStreamJournal, tenant: str) -> dict[str, float]:
 
 async def measure(rounds: int) -> None:
     """Print the figures of both."""
-    seals = {"without a key": LogSeal(), "with it": LogSeal([LOG_KEY])}
-    found: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in seals}
+    signers = {"without a key": LogSigner(), "with it": LogSigner([LOG_KEY])}
+    found: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in signers}
     with tempfile.TemporaryDirectory() as directory:
         server, tenants = NatsServer(Path(directory)), count()
         server.start()
-        journals = {name: await JetStreamJournal.connect(server.url, seal=seal) for name, seal in seals.items()}
+        journals = {name: await JetStreamJournal.connect(server.url, signer=signer) for name, signer in signers.items()}
         await apply(journals["with it"], StreamSettings())
         for _ in range(rounds):
             for name, journal in journals.items():
@@ -66,7 +66,7 @@ async def measure(rounds: int) -> None:
         for journal in journals.values():
             await journal.close()
         server.stop()
-    table = Table("per second", *seals, "ratio")
+    table = Table("per second", *signers, "ratio")
     for figure, values in found["without a key"].items():
         both = (values, found["with it"][figure])
         cells = [f"{statistics.median(each):,.0f} ({min(each):,.0f}-{max(each):,.0f})" for each in both]
@@ -74,9 +74,9 @@ async def measure(rounds: int) -> None:
         table.add_row(figure, *cells, f"{ratio:.2f}")
     Console(width=120).print(table)
     began_s = perf_counter()
-    for _ in range(SEALS):
-        seals["with it"].headers("deliberations.acme.one.end", DATA)
-    print(f"a seal: {(perf_counter() - began_s) / SEALS * 1e6:.1f} µs")
+    for _ in range(SIGNATURES):
+        signers["with it"].headers("deliberations.acme.one.end", DATA)
+    print(f"a signature: {(perf_counter() - began_s) / SIGNATURES * 1e6:.1f} µs")
 
 
 def main() -> None:
