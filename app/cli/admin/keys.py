@@ -114,7 +114,7 @@ class KeyListing:
 
     @classmethod
     async def read(cls, journal: JetStreamJournal, pepper: Pepper | None) -> Self:
-        """All keys. Without a pepper a signature must be there, but is not verified; undecodable records are skipped."""
+        """All keys. Without a pepper a signature is required, not verified; undecodable records are skipped."""
         book, others = KeyBook(), KeyBook()
         async for record in journal.read(KEYS_PATTERN, 0):
             with suppress(ValidationError):
