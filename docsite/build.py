@@ -2,6 +2,9 @@
 
 Links stay those of the repository, so the pages keep their paths. A link to another file leads to a copy of that file.
 A link to a folder leads to its README, or becomes plain text. Broken links and anchors end the build.
+
+Zensical builds the site: it is by the authors of mkdocs-material, whose maintenance ends in November 2026. It is marked
+alpha, so the lock pins it. Its offline plugin and its Mermaid support load scripts from another host; both are off.
 """
 
 import json

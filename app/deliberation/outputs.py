@@ -1,7 +1,8 @@
 """Structured outputs: the JSON Schema that an engine receives, and the check of its answer.
 
 Every array and integer is bounded. Texts are bounded by `max_tokens` and by the check here, not in the schema
-(docs/decisions/0021; xgrammar's issue 800). Rationale fields precede scores, so that a score follows its reasons.
+(xgrammar's issue 800: under `maxLength` vLLM's grammars admit no line break and no quotation mark, which
+`tests/vllm/test_grammar.py` shows). Rationale fields precede scores, so that a score follows its reasons.
 """
 
 import json

@@ -37,7 +37,7 @@ RETENTION_S_MIN = TIMEOUT_S_MAX
 """An acceptance must outlive the longest deadline, because it is redelivered when its coordinator fails."""
 RETENTION_S_MAX = 31_536_000
 ACK_WAIT_S_MIN = 6.0
-"""Three heartbeats of a coordinator, so that a late one is not taken for a failure."""
+"""Three heartbeats of a coordinator, so that a late one is not taken for a failure. Three servers need 20 s."""
 ACK_WAIT_S_MAX = 600.0
 REPLICAS_MAX = 5
 

@@ -86,9 +86,9 @@ class CancellationListener:
             await self._read(tenant, deliberation_id)
 
     async def keep(self, running: Callable[[], Collection[tuple[str, str]]], idle: Callable[[], bool]) -> None:
-        """After a lost connection read the stops of what runs, (tenant, deliberation) each; unsubscribe while idle.
+        """After a lost connection read the stops of active calls, (tenant, deliberation) each; unsubscribe while idle.
 
-        Runs until cancelled.
+        Four idle roles would cost 1 ms of CPU per deliberation of a busy one. Runs until cancelled.
         """
         while True:
             with suppress(TimeoutError):

@@ -1,6 +1,8 @@
 """HTTP to engines, which are OpenAI-compatible servers: probes, and one completion per request, streamed or not.
 
-httpx runs over an aiohttp transport, because its own rescans the whole pool on every request (docs/decisions/0013).
+httpx runs over an aiohttp transport, because its own rescans the whole pool on every request: with 150 in flight a call
+takes 18 to 22 ms of CPU with httpx's transport, and 0.6 ms with aiohttp's. Requests go straight to the transport, since
+redirects, cookies and merging took an eighth of an agent's CPU (py-spy under `make bench`).
 One client lives as long as its replica. `pool` chooses the engine of a request, `state` holds what is known of an
 engine, `wire` the bodies of requests and replies.
 """

@@ -108,6 +108,8 @@ def _ray_environment(layout: Layout) -> dict[str, str]:
         **_engine_variables(layout),
         RAY_AUTH_MODE="token",
         RAY_AUTH_TOKEN_PATH=str(layout.ray_token_file),
+        # A handle call takes 1.6 ms (p50) in place of 3.4. Serve's whole throughput bundle would gain 10 to 20 % more,
+        # but ignores `cancel()` of a stream, and answers 10 s after a replica's death in place of 2.8 s.
         RAY_SERVE_USE_GRPC_BY_DEFAULT="1",
         RAY_USAGE_STATS_ENABLED="0",
         # Despite its name, this setting keeps all of Ray's daemons on loopback.

@@ -1,7 +1,8 @@
 """`council`: propose, criticise, let the author revise, score old and new versions, rank.
 
 Only the author revises, and only on a major issue or blocker, because free revision flips right answers to wrong ones
-(arXiv:2509.05396). First and last versions are scored, so that a harmful revision loses (docs/decisions/0036). Rounds
+(arXiv:2509.05396). First and last versions are scored, so that a harmful revision loses and a
+ballot has at most 2(N-1) candidates whatever the rounds. Rounds
 end early, because more of them tend to hurt (arXiv:2502.19130). A round begins only if the budget also holds its
 revisions and the scores.
 """
