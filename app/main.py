@@ -91,7 +91,6 @@ async def _wait_until_accepting(
 
 
 def access_of(settings: Settings, clock: Clock) -> Access:
-    """The access rules of these settings; development mode without KEY_PEPPER."""
     keyring = sessions = None
     if settings.key_pepper is not None:
         pepper = Pepper(settings.key_pepper.get_secret_value())
@@ -101,12 +100,10 @@ def access_of(settings: Settings, clock: Clock) -> Access:
 
 
 def _refused(journal: GatewayLog, access: Access) -> Mapping[str, int]:
-    """Records that were not believed, by the signature that did not verify."""
     return {"log": journal.refused, "key": access.keyring.refusals.count if access.keyring else 0}
 
 
 def check_exposure(settings: Settings) -> None:
-    """Raise InvalidRequest for a host other than loopback in development mode."""
     if settings.key_pepper is None and not is_loopback(settings.host):
         raise InvalidRequest(
             f"HOST={settings.host}: without keys the gateway listens on loopback only. Set KEY_PEPPER to a secret of "
@@ -125,7 +122,6 @@ def gateway_over(
     archive: Store | None = None,
     spend_limits: SpendLimits | None = None,
 ) -> Gateway:
-    """The gateway's parts over a log, with an archive and limits of spends where there are any."""
     role_depth_max = {name: role.queue_max for name, role in roles.items() if role.queue_max is not None}
     access = access_of(settings, clock)
     tenant_depth_max = None if access.development else settings.tenant_in_flight_max
@@ -290,7 +286,6 @@ class DrainingServer(uvicorn.Server):
 
 
 def serve(settings: Settings) -> None:
-    """Serve until a signal. Raises InvalidRequest for unreadable roles, and what `check_exposure` raises."""
     check_exposure(settings)
     disable_created_metrics()
     app = create_app(settings)

@@ -28,7 +28,6 @@ def setting(default: Any, description: str, unit: str = "", *, env: str | None =
 
 
 def listed(given: object) -> object:
-    """The comma-separated entries, without surrounding spaces."""
     return tuple(each.strip() for each in given.split(",") if each.strip()) if isinstance(given, str) else given
 
 
@@ -46,16 +45,12 @@ class ProcessSettings(BaseSettings):
 
 
 class LogServer(ProcessSettings):
-    """The server that holds the log."""
-
     nats_url: str = setting(
         "nats://127.0.0.1:4222", "Server that holds the log, or `file:///path` of a file with its URL.", min_length=1
     )
 
 
 class LogLevel(ProcessSettings):
-    """The severity of logged events."""
-
     log_level: Literal["debug", "info", "warning", "error"] = setting(
         "info", "Lowest severity that is logged; tasks and answers are never logged above debug."
     )
@@ -72,16 +67,12 @@ class LogAccess(LogServer, LogLevel):
 
 
 class RolesFile(ProcessSettings):
-    """The file of the roles, the same for every process that reads it."""
-
     roles_file: Path | None = setting(
         None, "Roles of the councils, the same for every part; the packaged ones if unset."
     )
 
 
 class RoleRules(RolesFile):
-    """The roles, and the runner of those that name none."""
-
     agents: AgentRunner = setting(
         "ray",
         "What runs the agents of roles that do not say it: replicas in Ray Serve, or workers that pull from NATS. The "
@@ -90,8 +81,6 @@ class RoleRules(RolesFile):
 
 
 class LogRetention(ProcessSettings):
-    """The age of facts in the log."""
-
     retention_s: int = setting(
         DAY_S,
         "How long facts are kept after acceptance; the maximum age of stream DELIBERATIONS. At least the longest "
@@ -118,8 +107,6 @@ class StreamRules(LogRetention):
 
 
 class GatewayDrain(ProcessSettings):
-    """How long a gateway takes to stop."""
-
     drain_delay_s: float = setting(
         0.0, "After a stop signal, how long /readyz reports draining before the socket closes.", ge=0, le=600
     )
@@ -127,14 +114,10 @@ class GatewayDrain(ProcessSettings):
 
 
 class WebhookTimeout(ProcessSettings):
-    """How long the sender of webhooks takes to stop."""
-
     webhook_timeout_s: float = setting(15.0, "Maximum duration of one attempt.", gt=0, le=60)
 
 
 class WorkerDrain(ProcessSettings):
-    """How long a worker takes to stop."""
-
     worker_drain_s: float = setting(
         5.0,
         "How long a worker's calls may take to finish after a stop signal; the others are made again elsewhere.",

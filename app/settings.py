@@ -95,7 +95,6 @@ class WebhookRules(ProcessSettings):
 
     @property
     def webhook_rules(self) -> Rules:
-        """Both settings as rules for URLs and addresses."""
         return Rules.of(self.webhook_ports, self.webhook_hosts)
 
 
@@ -116,7 +115,6 @@ class PlanRules(ProcessSettings):
 
     @property
     def plan_roles(self) -> dict[Complexity, tuple[str, ...]]:
-        """The roles by complexity."""
         return {
             "basic": self.plan_roles_basic,
             "medium": self.plan_roles_medium,

@@ -63,15 +63,11 @@ class ApplicationArgs(LogServer, RoleRules):
 
 
 class CoordinatorArgs(LogLevel, ApplicationArgs):
-    """Arguments of `python -m serve_deployments.coordinator`."""
-
     coordinator_host: str = setting("127.0.0.1", "Address of /healthz.", min_length=1)
     coordinator_port: int = setting(8084, "Port of /healthz; 0 takes a free one.", ge=0, le=65_535)
 
 
 class WorkerArgs(LogLevel, WorkerDrain, ApplicationArgs):
-    """Arguments of `deliberate worker`."""
-
     worker_roles: RoleNames = setting((), "Roles to serve, separated by commas; those that run over NATS if unset.")
     worker_concurrency: int | None = setting(
         None, "Calls of each role in flight to engines; that of the role if unset.", "calls", ge=1, le=10_000

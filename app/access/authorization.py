@@ -165,7 +165,6 @@ def cookie_name(scope: AsgiScope) -> str:
 
 
 def session_token(scope: AsgiScope) -> str | None:
-    """The first session token in the cookies of a request."""
     wanted = cookie_name(scope)
     for name, value in scope["headers"]:
         if name == b"cookie":

@@ -38,7 +38,6 @@ class Keyring:
         self._open: dict[str, set[Callable[[], None]]] = {}
 
     async def follow(self, journal: Journal) -> None:
-        """Subscribe to keys and replay them, until cancelled; waits for an unavailable log."""
         projection = Projection(
             journal, [KEYS_PATTERN], self.apply, self._read, lambda running: running.stale_within(CHECK_S)
         )
@@ -67,7 +66,7 @@ class Keyring:
                 self._end_streams(key_id)
 
     def apply(self, record: Record) -> None:
-        """Apply one fact, in any order and any number of times; counts and skips a fact that does not verify."""
+        """Apply one fact, in any order and any number of times. Counts and skips a fact without a valid signature."""
         fact = self._verified(record)
         if fact is None:
             return
@@ -101,7 +100,7 @@ class Keyring:
         return self._book.good(key_id)
 
     def attach(self, key_id: str, end: Callable[[], None]) -> Callable[[], None]:
-        """Call `end` when the key is revoked, or now if it already is; returns a function that detaches it."""
+        """Call `end` once the key is revoked, at once if it is already; returns a function that detaches it."""
         if self._book.good(key_id) is None:
             end()
         ends = self._open.setdefault(key_id, set())

@@ -59,8 +59,6 @@ class KeyCreated(KeyFact):
 
 
 class KeyRevoked(KeyFact):
-    """A key was revoked."""
-
     type: Literal["key.revoked"] = "key.revoked"
     revoked_at: AwareDatetime
 
@@ -74,7 +72,6 @@ AnyKeyFact = TypeVar("AnyKeyFact", KeyCreated, KeyRevoked)
 
 
 def key_subject(fact: KeyCreated | KeyRevoked) -> str:
-    """The subject of a fact."""
     return f"keys.{fact.key_id}.{fact.type.removeprefix('key.')}"
 
 
@@ -88,19 +85,16 @@ def _random(size: int) -> str:
 
 
 def new_key() -> tuple[str, str]:
-    """An id and the key of that id, drawn at random."""
     key_id = _random(8)[:_ID_CHARS]
     return key_id, f"dlb_{key_id}_{_random(SECRET_BYTES)}"
 
 
 def key_id_of(key: str) -> str | None:
-    """The id in a key; None where the text is no key."""
     found = _KEY.fullmatch(key)
     return None if found is None else found[1]
 
 
 def looks_like_key(text: str) -> bool:
-    """Whether the text contains a key or a large part of one."""
     return _LOOKS_LIKE_KEY.search(text) is not None
 
 
@@ -112,7 +106,6 @@ class Pepper:
 
     @property
     def id(self) -> str:
-        """A public identifier of the pepper."""
         return self.digest("id", "")[:4].hex()
 
     def digest(self, purpose: str, text: str) -> bytes:
@@ -120,7 +113,6 @@ class Pepper:
         return hmac.digest(self._secret, f"{purpose}\n{text}".encode(), "sha256")
 
     def signed(self, fact: AnyKeyFact) -> AnyKeyFact:
-        """The fact with its signature."""
         return fact.model_copy(update={"signature": self._sign(key_subject(fact), _unsigned(dump(fact))[1])})
 
     def verified(self, record: Record) -> KeyCreated | KeyRevoked | None:
@@ -139,7 +131,6 @@ class Pepper:
 
 
 def _unsigned(data: bytes) -> tuple[str, str]:
-    """A fact's signature, and its other fields as canonical JSON; raises ValueError."""
     if len(data) > _FACT_BYTES_MAX:
         raise ValueError("longer than any fact of a key")
     found = json.loads(data)
@@ -204,7 +195,6 @@ class HeldKey:
 
     @classmethod
     def of(cls, fact: KeyCreated) -> "HeldKey":
-        """The key that a fact creates."""
         expires_at_s = inf if fact.expires_at is None else fact.expires_at.timestamp()
         caller = Caller(fact.tenant, frozenset(fact.scopes), fact.key_id, fact.name, expires_at_s)
         return cls(fact, caller, bytes.fromhex(fact.digest), expires_at_s)
@@ -218,7 +208,6 @@ class KeyBook:
     revoked: dict[str, datetime] = field(default_factory=dict[str, datetime])
 
     def take(self, fact: KeyCreated | KeyRevoked) -> None:
-        """Apply one fact."""
         match fact:
             case KeyCreated():
                 self.keys.setdefault(fact.key_id, HeldKey.of(fact))

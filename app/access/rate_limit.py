@@ -15,14 +15,11 @@ _SWEEP_AT = 1_024
 
 
 class _Counts(NamedTuple):
-    """Requests of the window with this number, and of the window before it."""
-
     window: int
     current: int
     previous: int
 
     def rolled_to(self, window: int) -> "_Counts":
-        """The counts as of a later window."""
         if self.window == window:
             return self
         return _Counts(window, 0, self.current if self.window == window - 1 else 0)
@@ -30,7 +27,7 @@ class _Counts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RateDecision:
-    """Whether a request is admitted, how many more would be now, and the seconds until one more would be."""
+    """The admission of one request: how many more the window holds, and the seconds until it holds another one."""
 
     admitted: bool
     remaining: int
@@ -49,7 +46,6 @@ class Rates:
 
     @property
     def tenants(self) -> int:
-        """How many tenants have counters."""
         return len(self._counts)
 
     def take(self, tenant: str) -> RateDecision:
@@ -67,7 +63,7 @@ class Rates:
         return RateDecision(admitted, remaining, _reset_s(counts, WINDOW_S - passed_s))
 
     def _sweep(self, window: int) -> None:
-        """Forget tenants without a request in this window or the one before, at a constant cost per request."""
+        """Forget tenants without a request in two windows, at a constant cost per request."""
         self._counts = {tenant: counts for tenant, counts in self._counts.items() if counts.window >= window - 1}
         self._sweep_at = max(_SWEEP_AT, 2 * len(self._counts))
 

@@ -18,19 +18,16 @@ class _Unfailing(io.TextIOBase):
         self._output = output
 
     def write(self, text: str) -> int:
-        """Never raises OSError."""
         with suppress(OSError):
             self._output.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """As for files, but never raises OSError."""
         with suppress(OSError):
             self._output.flush()
 
 
 def unfailing(output: TextIO) -> TextIO:
-    """The output, but failed writes are dropped without an error."""
     return cast("TextIO", _Unfailing(output))
 
 

@@ -28,8 +28,6 @@ _CONTEXTS = "Answers of the context service: `given`, `empty`, `unanswered`, `un
 
 
 class _Collected(Collector):
-    """Metrics that a function reads at each scrape."""
-
     def __init__(self, collect: Callable[[], Iterator[Metric]]) -> None:
         self._collect = collect
 
@@ -38,7 +36,6 @@ class _Collected(Collector):
 
 
 def _of_deliberations(catalog: Catalog, outcomes: Mapping[SubmissionOutcome, int]) -> Iterator[Metric]:
-    """The catalog's figures, and the counts of submissions."""
     active = GaugeMetricFamily(
         "deliberations_active", "Accepted and unfinished deliberations by status", labels=["status"]
     )
@@ -56,17 +53,11 @@ def _of_deliberations(catalog: Catalog, outcomes: Mapping[SubmissionOutcome, int
 
 
 class Connections(Protocol):
-    """The open connections of the process, and the refused ones by code."""
+    @property
+    def opened(self) -> int: ...
 
     @property
-    def opened(self) -> int:
-        """How many are open."""
-        ...
-
-    @property
-    def refused(self) -> Mapping[str, int]:
-        """Refusals by code."""
-        ...
+    def refused(self) -> Mapping[str, int]: ...
 
 
 def _of_connections(connections: Connections) -> Iterator[Metric]:
@@ -80,7 +71,6 @@ def _of_connections(connections: Connections) -> Iterator[Metric]:
 
 
 def _of_refusals(refused: Callable[[], Mapping[str, int]]) -> Iterator[Metric]:
-    """Records of the log that this process read and did not believe."""
     records = CounterMetricFamily(
         "log_records_refused",
         "Records read from the log and not believed, by the signature that did not verify: log, key",
@@ -99,7 +89,6 @@ def _of_contexts(counts: Mapping[ContextStatus, int]) -> Iterator[Metric]:
 
 
 def _of_spends(spends: DailySpends) -> Iterator[Metric]:
-    """Today's spend of each tenant that has spent something, and its limit."""
     labels = ["tenant", "currency"]
     spent = GaugeMetricFamily("tenant_spend", "What a tenant has spent in the present day in UTC", labels=labels)
     limits = GaugeMetricFamily("tenant_spend_limit", "What it may spend in a day", labels=labels)

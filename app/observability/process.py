@@ -89,7 +89,6 @@ def print_faults(exc: ValidationError | InvalidRequest) -> None:
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
-    """The errors in a group and in the groups within it, or the error itself."""
     if not isinstance(error, BaseExceptionGroup):
         yield error
         return

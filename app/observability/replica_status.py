@@ -21,14 +21,11 @@ StatusType = TypeVar("StatusType", bound=BaseModel)
 
 
 def _address(url: str) -> str:
-    """An engine's URL without credentials; raises ValueError for a malformed one."""
     urlsplit(url)
     return without_credentials(url)
 
 
 class EngineStatus(BaseModel):
-    """An engine as one replica sees it."""
-
     url: Annotated[str, AfterValidator(_address)]
     name: str | None = None
     healthy: bool = False
@@ -73,8 +70,6 @@ class CoordinatorStatus(ReplicaStatus):
 
 
 class SenderStatus(BaseModel):
-    """A sender of webhooks."""
-
     replica: str
     in_flight: int = 0
     waiting: int = 0
@@ -93,8 +88,6 @@ class ProjectorStatus(BaseModel):
 
 
 class PlannerStatus(BaseModel):
-    """A process that starts the deliberations of approved plans."""
-
     replica: str
     counts: dict[str, int] = Field(default_factory=dict[str, int])
     contexts: dict[str, int] = Field(default_factory=dict[str, int])
@@ -105,7 +98,7 @@ Trouble = TypeVar("Trouble", Unreachable, KeyRejected)
 
 
 def earliest(found: Iterable[Trouble | None]) -> Trouble | None:
-    """The one that began first; None without any."""
+    """The trouble that began first; None without any."""
     return min((each for each in found if each is not None), key=lambda each: each.since, default=None)
 
 

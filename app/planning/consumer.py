@@ -129,5 +129,4 @@ def _ids(data: bytes) -> dict[str, str | None]:
 
 
 def _storable(id: str) -> str:
-    """The beginning of an id, with each lone surrogate replaced."""
     return id[:512].encode(errors="replace").decode()

@@ -87,7 +87,6 @@ class StoryTransition(PlanningEvent):
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The metadata of the story's later deliberations."""
         return {"from_phase": self.from_phase, "to_phase": self.to_phase, "transitioned_at": self.timestamp}
 
 
@@ -134,7 +133,6 @@ class PlanRequest(PlanningEvent):
         return chosen
 
     def metadata(self, roles: Sequence[str], transition: Mapping[str, str]) -> dict[str, str]:
-        """The metadata of each of the plan's deliberations; raises pydantic's ValidationError beyond its bounds."""
         given = {name: _text(value) for name, value in (self.model_extra or {}).items()}
         chosen = {name: value for name in ("type", "complexity") if (value := getattr(self, name)) is not None}
         own = {
@@ -147,7 +145,6 @@ class PlanRequest(PlanningEvent):
         return _METADATA.validate_python({**given, **chosen, **transition, **own})
 
     def of_role(self, role: str, metadata: dict[str, str]) -> DeliberationRequest:
-        """The deliberation that a role of the plan asks for."""
         parts = [part for part in (self.title, self.description) if part is not None]
         task = "\n\n".join(parts) or f"Carry out your role's part of plan {self.plan_id} of story {self.story_id}."
         return DeliberationRequest(task=task, role=role, metadata=metadata)

@@ -25,12 +25,11 @@ class PlanConflict(InvalidRequest):
 
 
 def role_deliberation_id(tenant: str, plan_id: str, role: str) -> str:
-    """The id of the deliberation of a plan's role."""
     return digest_id("p", tenant, f"{plan_id}\n{role}")
 
 
 def plan_identity(tenant: str, plan: PlanRequest, role: str) -> Identity:
-    """What all approvals of a plan share, for one role. Who approved it, and when, may differ."""
+    """The identity of a role's deliberation: equal in all approvals of a plan, whoever approved it and when."""
     asked = plan.model_dump(mode="json", exclude={"approved_by", "timestamp", "tenant"}) | {"role": role}
     canonical = json.dumps(asked, sort_keys=True, separators=(",", ":"))
     return Identity(role_deliberation_id(tenant, plan.plan_id, role), hashlib.sha256(canonical.encode()).hexdigest())
@@ -84,7 +83,7 @@ class Plans:
         return found[0].specification.metadata["plan_roles"].split(",") if found else None
 
     async def find(self, tenant: str, plan_id: str) -> ApprovedPlan:
-        """The plan as its deliberations tell of it; raises NotFound when none of them was ever accepted here."""
+        """The plan as its deliberations show it; raises NotFound when none of them was ever accepted here."""
         found = dict(await asyncio.gather(*(self._find(tenant, plan_id, role) for role in self.deliberations.roles)))
         states = [state for state in found.values() if isinstance(state, State)]
         if not states:

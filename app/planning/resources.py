@@ -45,7 +45,6 @@ class ApprovedPlan(Resource):
 
 
 def plan_resource(plan_id: str, story_id: str, found: Mapping[str, tuple[str, RoleStatus]]) -> ApprovedPlan:
-    """The resource of a plan; `found` has each role's deliberation and its status."""
     statuses = [status for _, status in found.values()]
     completed = statuses.count("completed")
     whole: PlanStatus = "in_progress"

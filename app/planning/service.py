@@ -36,7 +36,6 @@ log = structlog.get_logger(__name__)
 
 
 async def figures(journal: JetStreamJournal, consumer: PlanConsumer) -> dict[str, Any]:
-    """The consumer's figures, and the queue that all consumers of plans share."""
     found = await journal.request(f"$JS.API.CONSUMER.INFO.{PLANNING_STREAM}.{PLANNING_CONSUMER}")
     return {
         "replica": f"planning-{os.getpid()}",
@@ -91,8 +90,6 @@ async def consumer_of(settings: PlanningSettings) -> AsyncGenerator[tuple[JetStr
 
 
 async def run(journal: JetStreamJournal, consumer: PlanConsumer) -> None:
-    """Take events until cancelled."""
-
     def take(item: QueueItem) -> Awaitable[None]:
         return consumer.take(item.record)
 

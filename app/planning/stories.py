@@ -11,8 +11,6 @@ from app.planning.events import StoryTransition
 
 
 class _Kept(BaseModel, frozen=True):
-    """A transition, and the sequence of its event."""
-
     sequence: int
     transition: StoryTransition
 

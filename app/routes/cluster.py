@@ -60,14 +60,12 @@ router = api_router("operations")
 def _read(
     of: type[StatusType], part: str, replies: Iterable[dict[str, Any]], missing: list[MissingPart]
 ) -> tuple[StatusType, ...]:
-    """The valid replies; adds an entry to `missing` for each invalid one."""
     found, faults = read(of, replies)
     missing.extend(MissingPart(part=part, detail=f"A reply is not valid: {count} faults") for count in faults)
     return found
 
 
 def _shortage(part: str, answered: int, wanted: int) -> list[MissingPart]:
-    """An entry for a part of which fewer replicas answered than wanted."""
     if answered >= wanted:
         return []
     of = f" of {wanted}" if wanted > 1 else ""
@@ -89,8 +87,6 @@ async def _log(gateway: Gateway, missing: list[MissingPart]) -> LogFigures:
 
 
 async def _agents(gateway: Gateway, missing: list[MissingPart]) -> tuple[AgentStatus, ...]:
-    """The replicas of all roles, in the order of the roles."""
-
     async def of_role(name: str) -> tuple[AgentStatus, ...]:
         bounds = gateway["roles"][name].replicas
         replies = await gateway["journal"].inquire(
@@ -172,7 +168,6 @@ def _agent(replica: AgentStatus) -> AgentView:
 
 
 def _engines(agents: Sequence[AgentStatus]) -> tuple[EngineLoad, ...]:
-    """Every engine once, summed over the replicas that use it."""
     seen: dict[str, list[tuple[AgentStatus, EngineStatus]]] = defaultdict(list)
     for agent in agents:
         for engine in agent.engines:
@@ -224,7 +219,6 @@ def _distinct(replicas: Sequence[ReplicaStatus]) -> tuple[ReplicaVersions, ...]:
 
 
 async def _collect(gateway: Gateway) -> bytes:
-    """A new answer, as JSON."""
     missing: list[MissingPart] = []
     async with asyncio.TaskGroup() as group:
         log, agents = group.create_task(_log(gateway, missing)), group.create_task(_agents(gateway, missing))

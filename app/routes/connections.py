@@ -121,12 +121,10 @@ class ConnectionTable:
 
     @property
     def opened(self) -> int:
-        """How many connections are open."""
         return len(self._addresses)
 
     @property
     def idle(self) -> int:
-        """How many connections carry no request."""
         return len(self._idle[""])
 
     def enter(self, connection: "BoundedProtocol", address: str) -> bool:
@@ -155,7 +153,6 @@ class ConnectionTable:
                 self._idle.pop(address, None)
 
     def rest(self, connection: "BoundedProtocol") -> None:
-        """Note that a connection carries no request."""
         self._end_work(connection)
         for address in ("", self._addresses.get(connection)):
             if address is not None:
@@ -222,7 +219,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Count the connection, and close it if no head arrives in time."""
         super().connection_made(transport)
         if self._table.enter(self, self.client[0] if self.client else ""):
             self._start_timer()
@@ -230,7 +226,6 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(TooManyConnections(f"{self._table.opened} connections are open, all of them in use."))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
         self._stop_timer()
         self._table.leave(self)
         super().connection_lost(exc)
@@ -253,25 +248,21 @@ class BoundedProtocol(HttpToolsProtocol):
             self._start_timer()
 
     def on_message_begin(self) -> None:
-        """Called by the parser when a head begins."""
         super().on_message_begin()
         self._part = "head"
         self.scope["extensions"] = {EXTENSION: cast("dict[object, object]", self.transport)}
 
     def on_url(self, url: bytes) -> None:
-        """Called by the parser with a piece of the target."""
         super().on_url(url)
         if len(self.url) > TARGET_BYTES_MAX:
             self._abandon(TargetTooLong(f"The request target has more than {TARGET_BYTES_MAX} bytes."))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Called by the parser with a complete header."""
         super().on_header(name, value)
         if len(self.headers) > HEADERS_MAX:
             self._abandon(HeadTooLarge(f"The head has more than {HEADERS_MAX} headers."))
 
     def on_headers_complete(self) -> None:
-        """Called by the parser at the end of a head."""
         assert self.parser is not None
         fault = ambiguity(self.parser.get_http_version(), self.headers)
         if fault is not None:
@@ -284,13 +275,11 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """Called by the parser at the end of a body."""
         super().on_message_complete()
         self._part = "idle"
         self._stop_timer()
 
     def on_response_complete(self) -> None:
-        """Called when a response has been sent."""
         super().on_response_complete()
         if not self._responding():
             self._table.rest(self)

@@ -63,7 +63,6 @@ def _shown(*, read: bool) -> Shown:
 
 
 def _etag(state: State, shown: Shown) -> str:
-    """The validator of a representation of the resource."""
     return f'"{state.deliberation_id}-{state.revision}{"" if shown == "whole" else f"-{shown}"}"'
 
 
@@ -98,7 +97,6 @@ async def _awaited_response(
     shown: Shown,
     epoch: str = "",
 ) -> Response:
-    """The deliberation after the preferred wait: 200 with its end, 202 without."""
     state = await gateway["deliberations"].wait_until_ended(tenant, state, wait_s)
     sent = _headers(state, wait_s, shown) | headers
     if state.ended:
@@ -149,8 +147,6 @@ async def create_deliberation(request: Request, gateway: InGateway, tenant: OfTe
 
 
 class DeliberationQuery(BaseModel):
-    """The query of a deliberation."""
-
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     view: Literal["whole", "summary"] = Field(
@@ -235,8 +231,6 @@ def _searchable(q: str) -> str:
 
 
 class ListQuery(BaseModel):
-    """The query of a list."""
-
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     q: Annotated[str, Field(max_length=QUERY_CHARS_MAX), AfterValidator(_searchable)] | None = None

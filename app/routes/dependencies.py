@@ -32,7 +32,7 @@ _RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d
 
 
 class Readiness(NamedTuple):
-    """What keeps a gateway from work, and what it works without."""
+    """The faults that keep a gateway from accepting work, and those that it works with."""
 
     faults: Sequence[FieldProblem]
     degraded: Mapping[str, Sequence[FieldProblem]]
@@ -61,10 +61,7 @@ class Gateway(TypedDict):
 
 
 class SystemClock:
-    """The machine's time."""
-
     def now(self) -> datetime:
-        """The present, in UTC."""
         return datetime.now(UTC)
 
 
@@ -76,12 +73,10 @@ def api_router(tag: str, prefix: str = "") -> APIRouter:
 
 
 def gateway_in(scope: Scope) -> Gateway:
-    """The gateway's parts in a request's scope, where the server puts the lifespan's state."""
     return cast(Gateway, scope["state"])
 
 
 async def gateway_of(request: Request) -> Gateway:
-    """The gateway's parts, for one request."""
     return gateway_in(request.scope)
 
 
@@ -96,19 +91,16 @@ async def caller_of(request: Request) -> Caller:
 
 
 async def tenant_of(request: Request) -> str:
-    """The caller's tenant."""
     return request.scope["caller"].tenant
 
 
 async def may_read(request: Request) -> bool:
-    """Whether the answer may show content: the caller has the scope `read`."""
     return "read" in request.scope["caller"].scopes
 
 
 async def deliberation_id_of(
     deliberation_id: Annotated[str, Path(description="Letters a-z, digits, `-` and `_`, at most 64")],
 ) -> str:
-    """The id in the path; raises NotFound when no deliberation can have it."""
     try:
         return checked_token(deliberation_id, "id")
     except InvalidToken as exc:

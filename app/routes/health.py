@@ -42,7 +42,6 @@ def _missing(check: str, detail: str, remedy: str) -> FieldProblem:
 
 
 async def _stream_faults(gateway: Gateway) -> list[FieldProblem]:
-    """The log's faults: unreachable, or streams that are not as declared."""
     # This route answers without a key, so it names the log's URL only in development mode.
     url = gateway["settings"].nats_url.rpartition("@")[2]
     named = f" (now {url})" if gateway["access"].development else ""
@@ -80,7 +79,6 @@ async def _archive_faults(gateway: Gateway) -> list[FieldProblem]:
 
 
 async def _missing_senders(gateway: Gateway) -> list[FieldProblem]:
-    """The fault of missing senders, where webhooks are on."""
     if not gateway["settings"].webhooks:
         return []
     if await gateway["journal"].inquire(SENDERS_SUBJECT, timeout_s=INQUIRY_TIMEOUT_S):
@@ -90,7 +88,6 @@ async def _missing_senders(gateway: Gateway) -> list[FieldProblem]:
 
 
 async def _missing_planners(gateway: Gateway) -> list[FieldProblem]:
-    """The fault of missing processes that take plans, where plans are taken."""
     if not gateway["settings"].planning:
         return []
     if await gateway["journal"].inquire(PLANNERS_SUBJECT, timeout_s=INQUIRY_TIMEOUT_S):
@@ -100,7 +97,6 @@ async def _missing_planners(gateway: Gateway) -> list[FieldProblem]:
 
 
 async def _unusable_engines(gateway: Gateway) -> list[FieldProblem]:
-    """The engines that a role's replicas cannot connect to, and those that refuse their key."""
     roles = gateway["roles"].items()
     # No more replies than replicas that always run, so that a role below its maximum costs no time. A role that nothing
     # has used has none, and that is known at once.
@@ -140,7 +136,6 @@ async def _unusable_engines(gateway: Gateway) -> list[FieldProblem]:
 
 
 async def _faults(gateway: Gateway) -> list[FieldProblem]:
-    """Every missing dependency of the gateway."""
     faults = await _stream_faults(gateway)
     if not gateway["catalog"].caught_up:
         faults.append(_missing("catalog", "The log has not been read completely", "Wait."))

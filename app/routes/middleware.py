@@ -34,7 +34,6 @@ class RequestContext:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See the ASGI specification."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -22,8 +22,6 @@ router = api_router("events")
 
 
 class MultiplexedQuery(EventsQuery):
-    """The query of a stream or page of several deliberations."""
-
     deltas: bool = Field(False, description="Whether `call.delta` events are wanted")
     deliberation: list[str] = Field(
         [], max_length=DELIBERATIONS_MAX, description="Only these deliberations, repeated; all of the tenant if none"

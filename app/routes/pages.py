@@ -23,7 +23,6 @@ _DASHBOARD_POLICY = f"{_POLICY}form-action 'none'; script-src 'self'; style-src 
 
 @lru_cache(maxsize=2)
 def _docs(title: str) -> tuple[bytes, str]:
-    """The page of the document, and the policy that permits its one inline script."""
     html = bytes(
         get_swagger_ui_html(
             openapi_url="/openapi.json",

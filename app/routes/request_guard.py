@@ -39,7 +39,6 @@ class RequestGuard:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See the ASGI specification."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -20,8 +20,6 @@ router = api_router("operations")
 
 
 class StatsQuery(BaseModel):
-    """The query of statistics."""
-
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     since: Instant | None = Field(
@@ -34,7 +32,7 @@ class StatsQuery(BaseModel):
 
 
 def _period(query: StatsQuery, now: datetime) -> tuple[datetime, datetime | None]:
-    """From when on, and until when; raises ValidationFailed unless that is a period."""
+    """The beginning and the end of the period; raises ValidationFailed for an empty one."""
     end = now if query.until is None else query.until
     day = max(_BEGINNING, min(end, now)).astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     since = query.since or day - timedelta(days=PERIOD_DAYS)

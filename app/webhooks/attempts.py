@@ -45,7 +45,6 @@ class Attempt(Resource):
 
     @property
     def succeeded(self) -> bool:
-        """Whether the receiver accepted the event."""
         return self.problem is None
 
 
@@ -91,38 +90,31 @@ _RECORDS: TypeAdapter[DeliveryRecord] = TypeAdapter(Annotated[DeliveryRecord, Fi
 
 
 def receiver_gone(record: DeliveryRecord | None) -> bool:
-    """Whether the receiver answered 410, after which no other event of the deliberation is sent."""
     return isinstance(record, DeliveryEnded) and record.ending == "stopped"
 
 
 def decoded(data: bytes) -> DeliveryRecord:
-    """A stored record; raises pydantic's ValidationError."""
     return _RECORDS.validate_json(data)
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryKey:
-    """Identifies a delivery."""
-
     tenant: Token
     deliberation_id: Token
     delivery_id: Token
 
     @classmethod
     def of(cls, record: Record) -> "DeliveryKey":
-        """The delivery in a record's subject."""
         _, tenant, deliberation_id, delivery_id, *_ = record.tokens
         return cls(tenant, deliberation_id, delivery_id)
 
     def subject(self, record: DeliveryRecord) -> str:
-        """The subject that a record is stored under."""
         stem = f"{deliveries_subject(self.tenant, self.deliberation_id)}.{checked_token(self.delivery_id, 'delivery')}"
         kind = record.type.removeprefix("webhook.")
         return f"{stem}.{kind}" if isinstance(record, DeliveryEnded) else f"{stem}.{kind}.{record.number}"
 
 
 def deliveries_subject(tenant: str, deliberation_id: str) -> str:
-    """The prefix of all delivery records of one deliberation."""
     return f"webhooks.{checked_token(tenant, 'tenant')}.{checked_token(deliberation_id, 'id')}"
 
 
@@ -136,7 +128,6 @@ class DeliveryHistory:
     redelivered: dict[int, Redelivered] = field(default_factory=dict[int, Redelivered])
 
     def add(self, record: DeliveryRecord) -> None:
-        """Apply one record."""
         match record:
             case AttemptFailed():
                 self.failed[record.number] = record
@@ -154,7 +145,6 @@ class DeliveryHistory:
 
     @property
     def succeeded(self) -> bool:
-        """Whether a scheduled attempt or a redelivery succeeded."""
         scheduled = self.ended is not None and self.ended.ending == "delivered"
         return scheduled or any(
             each.attempt is not None and each.attempt.succeeded for each in self.redelivered.values()
@@ -162,7 +152,6 @@ class DeliveryHistory:
 
     @property
     def finished(self) -> bool:
-        """Whether no scheduled attempt follows."""
         return self.ended is not None or self.succeeded
 
     @property

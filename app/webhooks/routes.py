@@ -31,14 +31,10 @@ router = api_router("webhooks")
 
 
 class TooManyRedeliveries(DeliberationError):
-    """A delivery has reached REDELIVERIES_MAX."""
-
     code = "too_many_redeliveries"
 
 
 class DeliveriesQuery(BaseModel):
-    """The query of `GET /deliberations/{deliberation_id}/deliveries`."""
-
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     limit: int = Field(default=50, ge=1, le=PAGE_MAX, description="Items on a page")
@@ -54,7 +50,6 @@ class Deliveries:
     epoch: str
 
     def resource(self, id: str) -> Delivery:
-        """The resource of one delivery."""
         gone = any(receiver_gone(each.ended) for each in self.recorded.values())
         history = self.recorded.get(id, DeliveryHistory())
         return delivery_resource(id, self.facts[id], history, epoch=self.epoch, stopped=gone)

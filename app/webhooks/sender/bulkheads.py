@@ -53,11 +53,9 @@ class Bulkhead:
 
     @property
     def failing(self) -> bool:
-        """Whether attempts run one at a time, after repeated failures."""
         return self.failures >= FAILURES_TOLERATED
 
     def note(self, *, answered: bool, duration_s: float) -> None:
-        """Record an attempt; `answered` means an HTTP answer of any status."""
         self.failures = 0 if answered else self.failures + 1
         self.mean_s += _SMOOTHING * (duration_s - self.mean_s)
 
@@ -75,7 +73,6 @@ class Bulkheads:
 
     @property
     def waiting(self) -> int:
-        """Attempts that wait for a slot."""
         return sum(bulkhead.waiting for bulkhead in self._bulkheads.values())
 
     @asynccontextmanager

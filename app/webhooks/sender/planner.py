@@ -106,7 +106,6 @@ class DeliveryPlanner:
         return any(map(is_end, facts))
 
     async def _receiver_is_gone(self, tenant: str, deliberation_id: str) -> bool:
-        """Whether a delivery of this deliberation has met a 410."""
         ended = await self._journal.last([f"{deliveries_subject(tenant, deliberation_id)}.*.ended"])
         return any(receiver_gone(decoded(record.data)) for record in ended)
 
@@ -146,7 +145,6 @@ class DeliveryPlanner:
             await self._worker.record(key, Redelivered(fact=request.fact, number=request.number, attempt=None))
 
     async def _histories(self, tenant: str, deliberation_id: str, records: str) -> dict[str, DeliveryHistory]:
-        """The deliberation's deliveries, folded from the matching records and from all `ended` ones."""
         stem = deliveries_subject(tenant, deliberation_id)
         return deliveries(await self._journal.last([f"{stem}.{records}", f"{stem}.*.ended"]))
 

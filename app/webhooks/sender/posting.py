@@ -37,8 +37,6 @@ class AddressRefused(Exception):
 
 
 class _CheckedResolver(AbstractResolver):
-    """Resolves names, and refuses those with a private or reserved address."""
-
     def __init__(self, rules: Rules, lookup: Lookup) -> None:
         self._rules = rules
         self._lookup = lookup

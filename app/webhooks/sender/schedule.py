@@ -15,8 +15,6 @@ GONE = 410
 
 @dataclass(frozen=True, slots=True)
 class AttemptOutcome:
-    """An attempt, and the delay in the receiver's Retry-After header, if any."""
-
     attempt: Attempt
     retry_after_s: float | None = None
 
@@ -42,5 +40,4 @@ def next_step(
 
 
 def seconds_until(moment: datetime) -> float:
-    """Seconds to `moment`; 0 if it has passed."""
     return max(0.0, (moment - datetime.now(UTC)).total_seconds())

@@ -34,15 +34,12 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """The parts of a running sender."""
-
     journal: JetStreamJournal
     worker: DeliveryWorker
     bulkheads: Bulkheads
     queues: tuple[QueueWorker, ...]
 
     async def run(self) -> None:
-        """Send until cancelled."""
         async with asyncio.TaskGroup() as group:
             for queue in self.queues:
                 group.create_task(queue.run())
@@ -60,7 +57,6 @@ class Sender:
             log.info("webhooks_drain_timed_out", in_flight=self.bulkheads.in_flight)
 
     async def describe(self) -> dict[str, Any]:
-        """The sender's figures, and the queues that all senders share."""
         shared: dict[str, Any] = {}
         for stream, consumer in ((STREAM, WEBHOOKS_CONSUMER), (WEBHOOKS_STREAM, ATTEMPTS_CONSUMER)):
             found = await self.journal.request(f"$JS.API.CONSUMER.INFO.{stream}.{consumer}")
