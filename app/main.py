@@ -45,8 +45,7 @@ from app.openai.problems import OPENAI_ERRORS
 from app.openapi import document
 from app.routes.connections import BoundedProtocol, ConnectionTable, available_connections
 from app.routes.dependencies import Gateway, Readiness, SystemClock, permitted
-from app.routes.middleware import RequestContext
-from app.routes.request_guard import RequestGuard
+from app.routes.middleware import RequestContext, RequestGuard
 from app.routes.roles import read_roles
 from app.settings import Settings
 from app.streaming.answers import AnswerFrames

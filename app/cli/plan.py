@@ -21,7 +21,7 @@ from app.cli.render.ranking import plain
 from app.cli.show import print_resource
 from app.cli.target import gateway_client
 from app.deliberation.roles import Complexity
-from app.planning.resources import ApprovedPlan
+from app.planning.plans import ApprovedPlan
 
 plan_cli = typer.Typer(no_args_is_help=True, help="Approve plans and see what became of them.", epilog=EXIT_HELP)
 

@@ -28,7 +28,7 @@ from app.openapi.examples import EVENT_STREAM, Example, examples
 from app.openapi.webhooks import receiver_operation
 from app.planning import routes as plans
 from app.planning.events import PlanRequest
-from app.routes import cluster, deliberations, events, health, login, multiplexed, roles, statistics
+from app.routes import cluster, deliberations, events, health, login, roles, statistics
 from app.routes.login import LoginRequest
 from app.routes.pages import install_pages
 from app.webhooks import routes as webhooks
@@ -39,7 +39,6 @@ ROUTERS = (
     deliberations.router,
     plans.router,
     events.router,
-    multiplexed.router,
     webhooks.router,
     roles.router,
     login.router,

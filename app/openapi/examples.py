@@ -61,7 +61,7 @@ from app.openapi.example_log import (
     records_of,
     state,
 )
-from app.planning.resources import plan_resource
+from app.planning.plans import plan_resource
 from app.routes.login import Session
 from app.streaming.frames import EventSelection, FrameBatcher, frame_of
 from app.webhooks.attempts import RedeliveryRequested, deliveries

@@ -3,8 +3,7 @@
 from app.admission.spends import SpendLimits
 from app.log.signature import LogSigner
 from app.observability.process import run_process
-from app.planning.service import serve
-from app.planning.settings import PlanningSettings
+from app.planning.consumer_process import PlanningSettings, serve
 from app.routes.roles import read_roles
 
 

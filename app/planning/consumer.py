@@ -19,8 +19,7 @@ from app.deliberation.specification import ContextStatus
 from app.log.journal import JetStreamJournal
 from app.log.queue_worker import ItemDeferred
 from app.planning.events import PlanRequest, StoryTransition
-from app.planning.plans import Plans
-from app.planning.stories import keep_transition
+from app.planning.plans import Plans, keep_transition
 
 APPROVED = "planning.plan.approved"
 REJECTED = "planning.plan.rejected"

@@ -1,21 +1,110 @@
-"""Approved plans: one deliberation per role, found again by ids that tenant, plan and role determine."""
+"""Approved plans: one deliberation per role, found again by ids that tenant, plan and role determine.
+
+The last transition of each story stands in a stream of its own: it is metadata of the story's later deliberations.
+"""
 
 import asyncio
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import BaseModel, Field
 
 from app.api.headers import Submission
+from app.api.schemas import Resource, Status, dump
 from app.deliberation.errors import Gone, IdempotencyConflict, InvalidRequest, NotFound
 from app.deliberation.facts import Accepted, decode, prefix
 from app.deliberation.fold import State
+from app.deliberation.ports import Journal, Record
 from app.deliberation.roles import Complexity
+from app.deliberation.specification import Token
 from app.lifecycle.deliberations import Deliberations
 from app.lifecycle.specify import Identity, digest_id
-from app.planning.events import PlanRequest
-from app.planning.resources import ApprovedPlan, RoleStatus, plan_resource
-from app.planning.stories import last_transition
+from app.log.journal import JetStreamJournal
+from app.planning.events import PlanRequest, StoryTransition
+
+RoleStatus = Literal["waiting", Status, "gone"]
+PlanStatus = Literal["waiting", "in_progress", "completed", "partial", "failed"]
+_ENDED = ("completed", "failed", "cancelled", "timeout", "gone")
+
+
+class PlanLinks(Resource):
+    """Paths of related operations."""
+
+    self: str
+    deliberations: str = Field(description="The list of the plan's deliberations")
+
+
+class PlanRole(Resource):
+    """One role of a plan and its deliberation."""
+
+    role: str
+    deliberation_id: Token
+    status: RoleStatus = Field(
+        description="`waiting`: not accepted yet, so send the plan again; `gone`: deleted, or past its retention"
+    )
+    link: str
+
+
+class ApprovedPlan(Resource):
+    """An approved plan: the deliberation of each role, and the state of the whole."""
+
+    id: str
+    story_id: str
+    status: PlanStatus = Field(
+        description="`waiting`: a role is not accepted yet; `completed`: every role is; `partial`: some are and the "
+        "others ended otherwise; `failed`: none is"
+    )
+    roles: tuple[PlanRole, ...]
+    links: PlanLinks
+
+
+def plan_resource(plan_id: str, story_id: str, found: Mapping[str, tuple[str, RoleStatus]]) -> ApprovedPlan:
+    statuses = [status for _, status in found.values()]
+    completed = statuses.count("completed")
+    whole: PlanStatus = "in_progress"
+    if "waiting" in statuses:
+        whole = "waiting"
+    elif all(status in _ENDED for status in statuses):
+        whole = "completed" if completed == len(statuses) else "partial" if completed else "failed"
+    return ApprovedPlan(
+        id=plan_id,
+        story_id=story_id,
+        status=whole,
+        roles=tuple(
+            PlanRole(role=role, deliberation_id=id, status=status, link=f"/deliberations/{id}")
+            for role, (id, status) in found.items()
+        ),
+        links=PlanLinks(self=f"/plans/{plan_id}", deliberations=f"/deliberations?metadata.plan_id={plan_id}"),
+    )
+
+
+class _KeptTransition(BaseModel, frozen=True):
+    sequence: int
+    transition: StoryTransition
+
+
+def _story_subject(tenant: str, story_id: str) -> str:
+    return f"stories.{tenant}.{hashlib.sha256(story_id.encode()).hexdigest()[:32]}.transitioned"
+
+
+def _kept_transition(record: Record) -> _KeptTransition:
+    return _KeptTransition.model_validate_json(record.data)
+
+
+async def last_transition(journal: Journal, tenant: str, story_id: str) -> StoryTransition | None:
+    """The story's last transition, None without any in 30 days. Raises JournalUnavailable."""
+    found = await journal.last([_story_subject(tenant, story_id)])
+    return _kept_transition(found[0]).transition if found else None
+
+
+async def keep_transition(journal: JetStreamJournal, tenant: str, transition: StoryTransition, sequence: int) -> None:
+    """Replace the story's transition by this one, unless the kept one comes from an event after `sequence`."""
+    kept = _KeptTransition(sequence=sequence, transition=transition)
+    subject = _story_subject(tenant, transition.story_id)
+    await journal.write(subject, dump(kept), accepts=lambda record: _kept_transition(record).sequence >= sequence)
 
 
 class PlanConflict(InvalidRequest):

@@ -1,6 +1,7 @@
-"""Route: a deliberation's events, as a stream (SSE) or as JSON pages over the same cursor.
+"""Routes: events of one deliberation, or of several over one cursor, as a stream (SSE) or as JSON pages.
 
-Every error is answered before the stream opens.
+Every error is answered before the stream opens. A browser opens six connections to one origin, so one stream carries
+any number of deliberations: sequences count the events of all of them together.
 """
 
 from collections.abc import AsyncGenerator
@@ -15,8 +16,10 @@ from app.api.event_schemas import EventPage
 from app.api.headers import Media, media_of
 from app.api.problems import TooManyStreams, ValidationFailed
 from app.api.responses import answer, headers, problems
-from app.api.schemas import FieldProblem
+from app.api.schemas import FieldProblem, Status
 from app.api.suggestions import did_you_mean
+from app.deliberation.errors import InvalidToken, NotFound
+from app.deliberation.specification import checked_token
 from app.routes.dependencies import DeliberationId, InGateway, OfTenant, api_router
 from app.streaming.frames import EVENT_TYPES, EventSelection
 from app.streaming.resume import EventsRequest
@@ -33,6 +36,8 @@ ANSWERS = {
     204: answer("The cursor is at the terminal event: there is nothing left to stream", "Vary"),
     **problems(400, 404, 406, 410, 422, 429, 503),
 }
+
+DELIBERATIONS_MAX = 64
 
 router = api_router("events")
 
@@ -137,4 +142,44 @@ async def read_deliberation_events(
     request = EventsRequest(
         tenant, frozenset({deliberation_id}), selection, cursor, single=True, answers=query.text == "answer"
     )
+    return await events_response(gateway["streams"], request, media, query.limit)
+
+
+class MultiplexedQuery(EventsQuery):
+    deltas: bool = Field(False, description="Whether `call.delta` events are wanted")
+    deliberation: list[str] = Field(
+        [], max_length=DELIBERATIONS_MAX, description="Only these deliberations, repeated; all of the tenant if none"
+    )
+    status: list[Status] = Field(
+        [],
+        max_length=7,
+        description="Only events of deliberations that had one of these statuses, repeated, before the event or after",
+    )
+
+
+@router.get(
+    "/events",
+    summary="Watch several deliberations in one stream, or page through their events",
+    responses=ANSWERS,
+    dependencies=[Depends(connection_slot)],
+)
+async def read_events(
+    gateway: InGateway,
+    tenant: OfTenant,
+    query: Annotated[MultiplexedQuery, Query()],
+    media: OfMedia,
+    last_event_id: LastEventId = None,
+) -> Response:
+    """Every event once, in the order of the log, over all deliberations.
+
+    Without a cursor a stream begins with a snapshot: of each deliberation that is named, or one list of the tenant's
+    newest. A stream of named deliberations ends with the last of them; one of the whole tenant never does.
+    """
+    cursor = query.cursor(last_event_id)
+    try:
+        ids = frozenset(checked_token(each, "id") for each in query.deliberation)
+    except InvalidToken as exc:
+        raise NotFound("No deliberation can have one of these ids: ids match [a-z0-9_-]{1,64}.") from exc
+    statuses, answers = frozenset(query.status), query.text == "answer"
+    request = EventsRequest(tenant, ids, query.selection(), cursor, statuses, answers=answers)
     return await events_response(gateway["streams"], request, media, query.limit)

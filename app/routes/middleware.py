@@ -1,15 +1,26 @@
-"""The id, log event and metrics of every request. Pure ASGI, so that streams pass unchanged."""
+"""Before every route: id, log event and metrics of a request, and its refusal by URL or Host.
+
+Pure ASGI, so that streams pass unchanged.
+"""
 
 import logging
 import re
 import secrets
 import time
+from contextlib import ExitStack
+from math import inf
+from urllib.parse import parse_qsl, unquote
 
+import anyio
 import structlog
+from fastapi import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.access.authorization import ANONYMOUS
+from app.access.authorization import ANONYMOUS, Access
+from app.access.keyring import Keyring
 from app.access.keys import Caller, looks_like_key
+from app.api.problems import error_response
+from app.api.refusals import ForeignHost, KeyInUrl, Refusal
 from app.observability.metrics import Metrics
 from app.routes.dependencies import gateway_in
 
@@ -80,3 +91,73 @@ def _count(metrics: Metrics, method: str, route: str, status: int, taken_s: floa
     metrics.requests.labels(method, route, str(status)).inc()
     if taken_s is not None:
         metrics.request_seconds.labels(method, route).observe(taken_s)
+
+
+_CREDENTIALS = frozenset({"access_token", "api-key", "api_key", "apikey", "authorization", "key", "token", "x-api-key"})
+
+
+def key_in_url(scope: Scope) -> KeyInUrl | None:
+    """The refusal of a URL that contains a credential, recognized by its form or by its parameter's name."""
+    query: bytes = scope["query_string"]
+    if looks_like_key(scope["path"]):
+        return KeyInUrl("")
+    if not query:
+        return None
+    text = query.decode("latin-1")
+    for name, value in parse_qsl(text, keep_blank_values=True, max_num_fields=None):
+        if name.lower() in _CREDENTIALS or looks_like_key(value):
+            return KeyInUrl("a parameter" if looks_like_key(name) else name)
+    return KeyInUrl("a parameter") if looks_like_key(unquote(text)) else None
+
+
+class RequestGuard:
+    """Refuses credentials in URLs and foreign Host headers; adds the tenant's rate to answers."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        access = gateway_in(scope)["access"]
+        refusal: Refusal | None = key_in_url(scope) or (None if access.knows_host(scope) else ForeignHost())
+        if refusal is not None:
+            # Without the path, because the answer must not repeat a credential in it.
+            request = Request({**scope, "path": "/", "raw_path": b"/"})
+            await error_response(request, refusal)(scope, receive, send)
+        elif access.keyring is None:
+            await self._app(scope, receive, send)
+        else:
+            await _guard_stream(self._app, scope, receive, send, access, access.keyring)
+
+
+def _is_stream(message: Message) -> bool:
+    return any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in message["headers"])
+
+
+async def _guard_stream(
+    app: ASGIApp, scope: Scope, receive: Receive, send: Send, access: Access, keyring: Keyring
+) -> None:
+    """Answer; end an event stream when its key is revoked or its credential expires."""
+    open_stream = False
+    with anyio.CancelScope() as stream, ExitStack() as exits:
+
+        async def send_guarded(message: Message) -> None:
+            nonlocal open_stream
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *scope.get("rate_headers", ())]
+                caller: Caller = scope.get("caller", ANONYMOUS)
+                if caller.valid_until_s is not None and _is_stream(message):
+                    open_stream = True
+                    exits.callback(keyring.attach(caller.key_id, stream.cancel))
+                    if caller.valid_until_s != inf:
+                        stream.deadline = anyio.current_time() + caller.valid_until_s - access.now_s()
+            elif not message.get("more_body", False):
+                open_stream = False
+            await send(message)
+
+        await app(scope, receive, send_guarded)
+    if stream.cancelled_caught and open_stream:
+        # A regular end of the body: a client that reconnects gets the reason.
+        await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -2,8 +2,7 @@
 
 from app.log.signature import LogSigner
 from app.observability.process import run_process
-from app.webhooks.sender.service import serve
-from app.webhooks.settings import SenderSettings
+from app.webhooks.sender.sender_process import SenderSettings, serve
 
 
 def _settings() -> SenderSettings:

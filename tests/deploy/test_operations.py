@@ -11,7 +11,7 @@ from app.observability.metrics import Metrics
 from app.routes.connections import ConnectionTable
 from app.routes.dependencies import SystemClock
 from app.settings import Settings
-from app.webhooks.settings import SenderSettings
+from app.webhooks.sender.sender_process import SenderSettings
 from tests.deploy import wiring
 from tests.deploy.manifests import ROOT
 

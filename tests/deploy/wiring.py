@@ -11,9 +11,9 @@ from typing import Any
 from pydantic_settings import BaseSettings
 
 from app.archive.settings import ArchiveSettings
-from app.planning.settings import PlanningSettings
+from app.planning.consumer_process import PlanningSettings
 from app.settings import Settings
-from app.webhooks.settings import SenderSettings
+from app.webhooks.sender.sender_process import SenderSettings
 from tests.components.docs.tables import deployer_variables
 from tests.deploy.manifests import IMAGE, ROOT, Document, Pod, containers, name_of, of_kind, pods, project
 

@@ -161,7 +161,7 @@ ENTRANCES = (
     ),
     Guard(
         "another site's name for loopback is no Host",
-        "app/routes/request_guard.py",
+        "app/routes/middleware.py",
         "(None if access.knows_host(scope) else ForeignHost())",
         "None",
         f"{SITES}test_a_rebound_name_cannot_read",

@@ -11,9 +11,9 @@ from typing import Any, cast
 from pydantic_settings import BaseSettings
 
 from app.archive.settings import ArchiveSettings
-from app.planning.settings import PlanningSettings
+from app.planning.consumer_process import PlanningSettings
 from app.settings import Settings
-from app.webhooks.settings import SenderSettings
+from app.webhooks.sender.sender_process import SenderSettings
 from serve_deployments.arguments import ApplicationArgs, CoordinatorArgs, WorkerArgs
 
 ROOT = Path(__file__).parents[3]

@@ -23,8 +23,7 @@ from app.log.stream_settings import StreamSettings
 from app.log.streams import apply, declared_consumers
 from app.webhooks.attempts import DeliveryHistory, deliveries
 from app.webhooks.sender.posting import Lookup
-from app.webhooks.sender.service import Sender, sender_of
-from app.webhooks.settings import SenderSettings
+from app.webhooks.sender.sender_process import Sender, SenderSettings, sender_of
 from app.webhooks.signatures import tenant_secret
 from tests.conftest import NatsServer
 from tests.story import NOW, Story

@@ -39,14 +39,11 @@ from app.log.stream_settings import TASKS_STREAM, StreamSettings
 from app.log.streams import EARLIER, apply, declared_consumers, declared_streams, plan, prove_writes
 from app.log.work_queue import QueueItem, WorkQueue
 from app.observability.replica_status import PLANNERS_SUBJECT, PROJECTORS_SUBJECT, SENDERS_SUBJECT
-from app.planning.plans import role_deliberation_id
-from app.planning.service import consumer_of, run
-from app.planning.service import figures as planning_figures
-from app.planning.settings import PlanningSettings
-from app.planning.stories import last_transition
+from app.planning.consumer_process import PlanningSettings, consumer_of, run
+from app.planning.consumer_process import figures as planning_figures
+from app.planning.plans import last_transition, role_deliberation_id
 from app.webhooks.attempts import DeliveryKey, RedeliveryRequested
-from app.webhooks.sender.service import sender_of
-from app.webhooks.settings import SenderSettings
+from app.webhooks.sender.sender_process import SenderSettings, sender_of
 from serve_deployments.agent.agent import AgentReplica
 from serve_deployments.agent.worker import RoleWorker
 from serve_deployments.coordinator.task_queue import WorkerAgents

@@ -15,8 +15,7 @@ from app.log.journal import JetStreamJournal
 from app.log.stream_settings import StreamSettings
 from app.log.streams import apply
 from app.planning.consumer import APPROVED, PlanConsumer
-from app.planning.service import consumer_of, run
-from app.planning.settings import PlanningSettings
+from app.planning.consumer_process import PlanningSettings, consumer_of, run
 from tests.conftest import NatsServer
 
 

@@ -1,13 +1,15 @@
-"""The sender: two queue workers that share the bulkheads, a port for health checks, and a graceful shutdown."""
+"""The sender's process: its settings, two queue workers that share the bulkheads, and a health port."""
 
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import structlog
+from pydantic import BeforeValidator, Field, SecretStr
+from pydantic_settings import NoDecode
 
 from app.log.journal import JetStreamJournal
 from app.log.queue_worker import QueueWorker
@@ -17,12 +19,45 @@ from app.log.streams import ATTEMPTS_CONSUMER, WEBHOOKS_CONSUMER
 from app.log.work_queue import QueueItem
 from app.observability.process import health_server, stop_signal
 from app.observability.replica_status import SENDERS_SUBJECT
+from app.process_settings import LogAccess, WebhookTimeout, listed, setting
+from app.settings import WebhookRules
 from app.webhooks.sender.bulkheads import Bounds, Bulkheads
 from app.webhooks.sender.delivery import DeliveryWorker
 from app.webhooks.sender.planner import DeliveryPlanner
 from app.webhooks.sender.posting import Lookup, Poster
-from app.webhooks.settings import SenderSettings
-from app.webhooks.signatures import Signer
+from app.webhooks.sender.schedule import DELAYS_S
+from app.webhooks.signatures import MASTER_CHARS_MIN, Signer
+
+Secret = Annotated[SecretStr, Field(min_length=MASTER_CHARS_MIN)]
+Secrets = Annotated[tuple[Secret, ...], NoDecode, BeforeValidator(listed)]
+Delays = Annotated[
+    tuple[Annotated[float, Field(ge=0, le=604_800)], ...], NoDecode, BeforeValidator(listed), Field(max_length=32)
+]
+
+
+class SenderSettings(LogAccess, WebhookTimeout, WebhookRules):
+    """The settings of `python -m app.webhooks`."""
+
+    webhook_secrets: Secrets = setting(
+        (),
+        "At least one secret of at least 32 characters, newest first, separated by commas; all of them sign. "
+        "`deliberate webhooks secret` prints what a tenant's receivers verify with.",
+        "characters",
+        min_length=1,
+        validate_default=True,
+    )
+    webhook_retries_s: Delays = setting(
+        DELAYS_S, "Delays from each failed attempt to the next, separated by commas; up to a fifth is added as jitter."
+    )
+    webhooks_in_flight_max: int = setting(256, "Maximum of concurrent attempts.", "attempts", ge=1, le=10_000)
+    webhooks_in_flight_per_tenant_max: int = setting(64, "The same, per tenant.", "attempts", ge=1, le=10_000)
+    webhooks_in_flight_per_host_max: int = setting(8, "The same, per tenant and host.", "attempts", ge=1, le=10_000)
+    webhooks_held_max: int = setting(
+        5_000, "Maximum of deliberations followed at once; others wait in the log.", "deliberations", ge=1, le=100_000
+    )
+    webhooks_host: str = setting("127.0.0.1", "Address of /healthz.", min_length=1)
+    webhooks_port: int = setting(8081, "Port of /healthz; 0 takes a free one.", ge=0, le=65_535)
+
 
 ATTEMPTS_HELD_MAX = 1_000
 # How long a write is retried, so that an attempt is recorded even while the log restarts.

@@ -1,18 +1,21 @@
-"""The process that takes plans: a consumer of the planning service's events, and a port for health checks."""
+"""The process that takes plans: its settings, a consumer of the planning service's events, and a health port."""
 
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Annotated, Any
 
 import structlog
+from pydantic import BeforeValidator, Field
+from pydantic_settings import NoDecode
 
 from app.admission.backlog import Backlog
 from app.admission.spends import DailySpends, SpendLimits
 from app.archive.database.connection import Database
 from app.archive.database.store import Store
 from app.catalog.index import Catalog
+from app.deliberation.specification import Token
 from app.deliberation.strategies import STRATEGIES
 from app.lifecycle.context import ContextHydrator
 from app.lifecycle.deliberations import Deliberations
@@ -25,9 +28,24 @@ from app.observability.process import work_until_stopped
 from app.observability.replica_status import PLANNERS_SUBJECT
 from app.planning.consumer import PlanConsumer
 from app.planning.plans import Plans
-from app.planning.settings import PlanningSettings
+from app.process_settings import listed, setting
 from app.routes.dependencies import SystemClock
 from app.routes.roles import read_roles
+from app.settings import AcceptanceRules
+
+Tenants = Annotated[tuple[Token, ...], NoDecode, BeforeValidator(listed), Field(min_length=1)]
+
+
+class PlanningSettings(AcceptanceRules):
+    """The settings of `python -m app.planning`."""
+
+    planning_tenants: Tenants = setting(
+        ("default",),
+        "Tenants whose plans are taken, separated by commas. A plan may name one; the first is that of the others.",
+    )
+    planning_host: str = setting("127.0.0.1", "Address of /healthz.", min_length=1)
+    planning_port: int = setting(8083, "Port of /healthz; 0 takes a free one.", ge=0, le=65_535)
+
 
 # One event at a time, so that a plan finds the transitions that were announced before it.
 SLOTS = 1
