@@ -133,13 +133,6 @@ async def test_rejects_two_authorization_headers(gateway: Served) -> None:
     refusal(await gateway.client.get("/roles", headers=sent), 401, "unauthenticated")
 
 
-@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
-async def test_the_scheme_is_case_insensitive(gateway: Served, scheme: str) -> None:
-    key = await make_key(gateway.journal)
-    response = await gateway.client.get("/roles", headers={"Authorization": f"{scheme}  {key} "})
-    assert response.status_code == 200
-
-
 async def test_a_key_is_valid_until_expiry_or_revocation(gateway: Served) -> None:
     key = await make_key(gateway.journal, expires_at=NOW + timedelta(seconds=60))
     other = await make_key(gateway.journal)
@@ -360,11 +353,6 @@ def test_without_keys_only_loopback_hosts_are_allowed(monkeypatch: pytest.Monkey
     check_exposure(Settings(host=host, key_pepper=PEPPER))  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
-def test_loopback_hosts_need_no_keys(host: str) -> None:
-    check_exposure(Settings(host=host))
-
-
 def test_a_settings_error_does_not_show_the_value(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEY_PEPPER", "short-canary")
     with pytest.raises(ValueError, match="KEY_PEPPER") as caught:
@@ -384,13 +372,6 @@ def test_rejects_inexact_origins(monkeypatch: pytest.MonkeyPatch, origin: str) -
     monkeypatch.setenv("CORS_ORIGINS", f"https://fine.example, {origin}")
     with pytest.raises(ValueError, match="CORS_ORIGINS"):
         Settings()
-
-
-def test_origins_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CORS_ORIGINS", "https://a.example, http://localhost:5173,,https://[::1]:8443")
-    assert Settings().cors_origins == ("https://a.example", "http://localhost:5173", "https://[::1]:8443")
-    monkeypatch.setenv("CORS_ORIGINS", "")
-    assert Settings().cors_origins == ()
 
 
 SCOPE_MEANS: Mapping[Scope, tuple[str, str]] = {

@@ -131,16 +131,6 @@ async def test_an_unknown_id_takes_the_same_steps_as_a_wrong_secret(monkeypatch:
     assert taken == [[(3, 69), (32, 32)]] * 5
 
 
-async def test_keys_and_revocations_apply_as_they_are_stored() -> None:
-    journal = InMemoryJournal()
-    async with following(journal) as ring:
-        key = await make_key(journal)
-        assert ring.holder(key) is not None
-        await revoke(journal, key)
-        assert ring.good(key_id_of(key) or "") is None
-        assert ring.holder(key) is not None, "the holder may learn that it was revoked"
-
-
 async def test_records_missed_while_disconnected_are_replayed() -> None:
     journal = InMemoryJournal()
     key = await make_key(journal)

@@ -164,14 +164,6 @@ async def test_a_refusal_asks_no_context_service(roles_file: Path) -> None:
     assert refused.status_code == 429 and asked == []
 
 
-async def test_without_limits_nothing_is_refused_or_shown(roles_file: Path) -> None:
-    async with served(roles_file=roles_file, lists=True) as gateway:
-        await spend(gateway.journal, "d1", "1000", tenant="default")
-        await gateway.accepted()
-        assert (await gateway.client.get("/stats")).json()["spend"] is None
-        assert "tenant_spend" not in (await gateway.client.get("/metrics")).text
-
-
 async def test_one_tenant_alone_may_have_a_limit(roles_file: Path) -> None:
     async with served(roles_file=roles_file, spends_per_day="default=0") as gateway:
         spends = gateway.gateway["deliberations"].spends

@@ -39,12 +39,3 @@ def test_every_refusal_of_the_log_is_printed_however_deep_its_group(capsys: pyte
         run_process(Settings, serve)
     assert ended.value.code == 1
     assert capsys.readouterr().err == "no consumer worker-DEV; declare it\nno consumer worker-QA; declare it\n"
-
-
-def test_a_single_refusal_is_printed_too(capsys: pytest.CaptureFixture[str]) -> None:
-    async def serve(_: Settings) -> None:
-        raise JournalUnavailable("the credentials are refused")
-
-    with pytest.raises(SystemExit):
-        run_process(Settings, serve)
-    assert capsys.readouterr().err == "the credentials are refused\n"

@@ -62,17 +62,3 @@ def test_what_is_no_plan_is_refused_with_a_remedy(
 ) -> None:
     result = invoke(gateway, "approve", *arguments, stdin=stdin)
     assert result.exit_code == exit_code and complaint in result.stderr
-
-
-def test_an_unknown_plan_is_refused(gateway: RealGateway) -> None:
-    result = invoke(gateway, "show", "plan/none")
-    assert result.exit_code == 4
-    unknown = invoke(gateway, "show", "plan-none")
-    assert unknown.exit_code == 4 and "names its plan_id" in unknown.stderr
-
-
-def test_a_deliberation_of_a_plan_names_the_plan(gateway: RealGateway) -> None:
-    """As the remedy for an unknown plan says."""
-    plan = json.loads(invoke(gateway, "approve", "--case", "basic", "--json").stdout)
-    shown = runner.invoke(cli, ["show", plan["roles"][0]["deliberation_id"], "--url", gateway.url])
-    assert f"plan_id = {plan['id']}" in shown.stdout

@@ -65,14 +65,6 @@ async def test_the_whole_follows_its_roles(gateway: Served) -> None:
     assert (plan["status"], statuses(plan)) == ("failed", {"DEV": "gone", "QA": "failed"})
 
 
-async def test_all_roles_completed_complete_the_plan(gateway: Served) -> None:
-    for role in (await approve(gateway)).json()["roles"]:
-        await gateway.play(role["deliberation_id"])
-    plan = (await gateway.client.get("/plans/plan-1")).json()
-    assert plan["status"] == "completed"
-    assert plan["links"] == {"self": "/plans/plan-1", "deliberations": "/deliberations?metadata.plan_id=plan-1"}
-
-
 async def test_a_full_queue_keeps_what_is_accepted_and_the_same_plan_continues() -> None:
     async with served(queue_depth_max=1) as gateway:
         refused = await approve(gateway)
@@ -179,8 +171,3 @@ async def test_a_missing_process_that_takes_plans_degrades_the_gateway_and_its_f
     assert "planning_processes 1.0" in metrics and "planning_pending 2.0" in metrics
     assert 'planning_events_total{outcome="started",process="planning-7"} 3.0' in metrics
     assert 'planning_events_total{outcome="rejected",process="planning-7"} 1.0' in metrics
-
-
-async def test_a_gateway_without_plans_by_nats_does_not_miss_the_process(gateway: Served) -> None:
-    assert "planning" not in (await gateway.client.get("/readyz")).json()["checks"]
-    assert "planning_processes" not in (await gateway.client.get("/metrics")).text

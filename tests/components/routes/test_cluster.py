@@ -15,7 +15,6 @@ from app.cli.cluster import cluster_text
 from app.deliberation.errors import JournalUnavailable
 from app.log.gateway_log import log_figures
 from app.testing import InMemoryJournal
-from tests.components.access.keyed import PEPPER, bearer, make_key
 from tests.components.routes.served import SENDER, Served, served
 from tests.conditions import until
 
@@ -194,24 +193,6 @@ async def test_an_engine_that_refuses_its_key_is_missing(gateway: Served) -> Non
     assert (found["name"], found["key_rejected"]["status"]) == ("hosted", 401)
 
 
-@pytest.mark.parametrize(
-    ("seen", "worst"),
-    [
-        (("closed", "closed"), "closed"),
-        (("closed", "half_open"), "half_open"),
-        (("half_open", "open"), "open"),
-        (("open", "closed"), "open"),
-    ],
-)
-async def test_an_engine_shows_the_worst_view_of_its_replicas(
-    gateway: Served, seen: tuple[str, str], worst: str
-) -> None:
-    for role, circuit in zip(ROLES, (*seen, *["closed"] * 3), strict=True):
-        gateway.journal.replies[f"control.role.{role}"] = [agent(role, engines=[engine("http://e", circuit=circuit)])]
-    (shown,) = (await cluster(gateway))["engines"]
-    assert shown["circuit"] == worst
-
-
 async def test_the_queue_shows_its_depth_and_limits(gateway: Served) -> None:
     begun = await gateway.accepted()
     await gateway.play(begun, until_stage=1)
@@ -249,20 +230,6 @@ async def test_silent_parts_are_missing_and_the_others_shown(
     assert all("answered within 0.5 s" in each["detail"] for each in shown["missing"])
     assert shown["queue"]["depth"] == 0 and shown["streams"]
     assert len(shown["agents"]) == len(ROLES) - sum("role" in subject for subject in silence)
-
-
-async def test_missing_coordinators_are_reported(gateway: Served) -> None:
-    gateway.journal.replies["control.coordinator"] = [{**COORDINATOR, "replica": f"c{n}", "wanted": 3} for n in (2, 1)]
-    shown = await cluster(gateway)
-    assert shown["missing"] == [{"part": "coordinator", "detail": "2 of 3 answered within 0.5 s"}]
-    assert [each["id"] for each in shown["coordinators"]] == ["c1", "c2"]
-    assert shown["applications"][0]["deployments"][0]["wanted"] == 3
-
-
-async def test_senders_are_not_missing_while_webhooks_are_off() -> None:
-    async with served(journal=InMemoryJournal(replies=replies())) as gateway:
-        shown = await cluster(gateway)
-    assert shown["webhooks"] is None and missing(shown) == []
 
 
 async def test_replies_of_another_version_are_read_partially(gateway: Served) -> None:
@@ -349,22 +316,6 @@ async def test_concurrent_requests_share_one_answer(gateway: Served) -> None:
         await until(lambda: bool(asked))
         answering.set()
     assert len(asked) == 1 and len({viewer.result().content for viewer in viewers}) == 1
-
-
-async def test_requires_the_admin_scope_and_names_no_tenant() -> None:
-    async with served(journal=InMemoryJournal(replies=replies()), key_pepper=PEPPER) as gateway:
-        ring = gateway.gateway["access"].keyring
-        assert ring is not None
-        await until(lambda: ring.caught_up)
-        chief = await make_key(gateway.journal, "acme", ("submit", "read"))
-        operator = await make_key(gateway.journal, "house", ("admin",))
-        posted = await gateway.client.post("/deliberations", json={"task": "A secret plan."}, headers=bearer(chief))
-        assert posted.status_code == 202
-        assert (await gateway.client.get("/cluster")).status_code == 401
-        assert (await gateway.client.get("/cluster", headers=bearer(chief))).status_code == 403
-        shown = await gateway.client.get("/cluster", headers=bearer(operator))
-    assert shown.status_code == 200 and shown.json()["queue"]["depth"] == 1
-    assert not any(word in shown.text for word in ("acme", "secret plan", posted.json()["id"]))
 
 
 class Server:

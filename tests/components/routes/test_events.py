@@ -82,11 +82,6 @@ async def test_an_invalid_cursor_is_named_with_its_remedy(
     assert fault["remedy"] == "Take the `id` of an event, 0 for the beginning, or leave it out."
 
 
-async def test_facts_without_an_acceptance_are_answered_with_410(gateway: Gateway, story: Story) -> None:
-    await gateway.write(story.opened())
-    assert (await gateway.page(story.id)).status_code == 410
-
-
 async def test_a_log_that_stays_unavailable_is_answered_with_503(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.streaming.streams.LOG_TIMEOUT_S", 0.0)
     async with listening(InMemoryJournal(available=False)) as gateway:
@@ -285,17 +280,3 @@ async def test_pages_hold_every_stored_event_with_its_cursor(gateway: Gateway, s
     ]
     assert [item["id"] for item in items] == [frame.id for frame in await gateway.watched(story.id, after="0")][1:]
     assert (await gateway.page(story.id, after=after)).json() == {"items": [], "next": after, "ended": True}
-
-
-async def test_a_page_of_a_running_deliberation_can_be_polled(gateway: Gateway, story: Story) -> None:
-    events = whole(story)
-    await gateway.write(*events[:2])
-    page = (await gateway.page(story.id)).json()
-    assert len(page["items"]) == 2 and not page["ended"]
-    assert (await gateway.page(story.id, after=page["next"])).json() == {
-        "items": [],
-        "next": page["next"],
-        "ended": False,
-    }
-    await gateway.write(events[2])
-    assert len((await gateway.page(story.id, after=page["next"])).json()["items"]) == 1

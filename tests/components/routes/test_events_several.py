@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.streaming.frames import CHUNK_BYTES, EventSelection, chunked, control_frame, event_in
+from app.streaming.frames import CHUNK_BYTES, EventSelection, chunked
 from app.streaming.resume import EventsRequest
 from app.streaming.streams import Streams
 from app.testing import InMemoryJournal
@@ -51,10 +51,6 @@ def test_frames_are_joined_into_chunks_and_large_ones_are_shared(sizes: list[int
     assert b"".join(pieces) == b"".join(frames)
     assert all(len(piece) <= CHUNK_BYTES or any(piece is frame for frame in frames) for piece in pieces)
     assert len(pieces) <= 1 + 2 * sum(size >= CHUNK_BYTES for size in sizes)
-
-
-def test_event_in_extracts_the_event_of_a_control_frame() -> None:
-    assert event_in(control_frame("stream.gap", b'{"a":"data: b"}')) == b'{"a":"data: b"}'
 
 
 async def test_concurrent_viewers_share_the_bytes_of_one_snapshot() -> None:

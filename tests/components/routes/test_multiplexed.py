@@ -263,16 +263,6 @@ async def test_pages_of_several_hold_every_event_and_report_the_end(gateway: Gat
     assert (await gateway.page_of_several("a", "c", after=after)).json() == {"items": [], "next": after, "ended": True}
 
 
-async def test_pages_of_a_tenant_never_end_and_can_be_polled(gateway: Gateway) -> None:
-    await gateway.write(*whole(Story("a")))
-    page = (await gateway.page_of_several()).json()
-    assert len(page["items"]) == 8 and not page["ended"]
-    assert (await gateway.page_of_several(after=page["next"])).json() == {**page, "items": []}
-    await gateway.write(Story("b").accepted())
-    again = (await gateway.page_of_several(after=page["next"])).json()
-    assert [item["deliberation_id"] for item in again["items"]] == ["b"]
-
-
 @pytest.mark.parametrize(
     ("cursor", "reason"), [("foreign-3", "epoch"), ("memory-999999", "beyond_end"), ("memory-3", "retention")]
 )
@@ -370,16 +360,6 @@ async def test_streams_without_deltas_share_one_watch_per_tenant(gateway: Gatewa
         await following(several, 2)
         await following(single, 2)
         await until(lambda: gateway.feed.watched == 2)
-
-
-async def test_a_drained_feed_asks_viewers_of_several_to_reconnect_at_once(gateway: Gateway) -> None:
-    await gateway.write(Story("a").accepted())
-    async with gateway.watching_several("a", after="0") as frames:
-        await following(frames, 2)
-        gateway.feed.drain()
-        [reconnect] = await rest(frames)
-        assert reconnect.event == "stream.reconnect" and reconnect.fields()["deliberation_id"] is None
-        assert reconnect.fields()["reason"] == "draining" and (reconnect.retry_ms or 0) > 0
 
 
 async def test_a_tenant_receives_no_event_of_another() -> None:

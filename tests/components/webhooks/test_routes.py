@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from app.api.schemas import dump
-from app.api.webhook_payloads import EVENTS, TERMINAL_EVENTS, delivery_id
+from app.api.webhook_payloads import EVENTS, delivery_id
 from app.cli import cli
 from app.deliberation.facts import Accepted, decode
 from app.testing import InMemoryJournal
@@ -26,9 +26,7 @@ from app.webhooks.attempts import (
 )
 from app.webhooks.routes import REDELIVERIES_MAX
 from app.webhooks.signatures import tenant_secret
-from tests.components.access.keyed import PEPPER, bearer, make_key
 from tests.components.routes.served import COORDINATOR, SENDER, Served, served
-from tests.conditions import until
 from tests.story import NOW
 
 URL = "https://hooks.example/hook?token=1"
@@ -83,11 +81,6 @@ async def test_accepts_stores_and_returns_a_webhook(gateway: Served) -> None:
     assert isinstance(accepted, Accepted) and accepted.specification.webhook is not None
     assert accepted.specification.webhook.model_dump(mode="json") == shown
     assert response.json()["links"]["deliveries"] == f"/deliberations/{response.json()['id']}/deliveries"
-
-
-async def test_subscribes_to_terminal_events_by_default(gateway: Served) -> None:
-    response = await gateway.post({"task": "t", "webhook": {"url": URL}})
-    assert response.json()["webhook"]["events"] == list(TERMINAL_EVENTS)
 
 
 async def test_accepts_a_listed_host_without_tls(gateway: Served) -> None:
@@ -155,16 +148,6 @@ async def test_lists_a_delivery_per_subscribed_event_that_happened(gateway: Serv
     assert page["next_cursor"] == "2"
     last = (await gateway.client.get(f"/deliberations/{id}/deliveries?limit=200")).json()
     assert last["next_cursor"] is None
-
-
-async def test_lists_no_deliveries_without_a_webhook(gateway: Served) -> None:
-    assert await listed(gateway, await gateway.accepted()) == []
-
-
-@pytest.mark.parametrize("query", ["limit=0", "limit=201", "limit=x", "cursor=-1", "cursor=a", "status=failed"])
-async def test_rejects_an_invalid_query(gateway: Served, query: str) -> None:
-    response = await gateway.client.get(f"/deliberations/{await gateway.accepted()}/deliveries?{query}")
-    assert (response.status_code, response.json()["code"]) == (422, "invalid_request")
 
 
 @pytest.mark.parametrize(
@@ -270,23 +253,6 @@ async def test_deliveries_of_a_missing_deliberation_are_refused(gateway: Served,
     assert (response.status_code, response.headers["retry-after"]) == (503, "2")
 
 
-async def test_hides_deliveries_of_other_tenants() -> None:
-    journal = InMemoryJournal(replies={"control.coordinator": [COORDINATOR]})
-    acme, rival = [await make_key(journal, tenant, ("read", "submit")) for tenant in ("acme", "rival")]
-    async with served(journal=journal, key_pepper=PEPPER, webhooks=True) as gateway:
-        ring = gateway.gateway["access"].keyring
-        await until(lambda: ring is not None and ring.caught_up)
-        body = {"task": "t", "webhook": {"url": URL, "events": ["deliberation.accepted"]}}
-        made = await gateway.client.post("/deliberations", json=body, headers=bearer(acme))
-        path = f"/deliberations/{made.json()['id']}/deliveries"
-        own = await gateway.client.get(path, headers=bearer(acme))
-        (delivery,) = own.json()["items"]
-        for key, status in ((acme, 202), (rival, 404)):
-            again = await gateway.client.post(f"{path}/{delivery['id']}/redeliver", headers=bearer(key))
-            assert again.status_code == status
-        assert (await gateway.client.get(path, headers=bearer(rival))).status_code == 404
-
-
 async def test_metrics_include_the_senders_queues() -> None:
     journal = InMemoryJournal(replies={"control.coordinator": [COORDINATOR], "control.webhooks": [SENDER]})
     async with served(journal=journal, webhooks=True) as gateway:
@@ -320,15 +286,6 @@ def test_the_command_prints_the_tenants_secrets(tmp_path: Path, kept: bool) -> N
     assert result.exit_code == 0
     assert json.loads(result.stdout) == {"tenant": "acme", "secrets": [tenant_secret(each, "acme") for each in masters]}
     assert masters[0] not in result.output
-
-
-@pytest.mark.parametrize("arguments", [[], ["--tenant", "acme"]])
-def test_the_command_names_the_tenant_beside_the_secret(tmp_path: Path, arguments: list[str]) -> None:
-    runner = CliRunner(env={"WEBHOOK_SECRETS": "n" * 40})
-    result = runner.invoke(cli, ["webhooks", "secret", *arguments], env={"COLUMNS": "200"})
-    tenant = arguments[-1] if arguments else "default"
-    assert result.stdout == f"{tenant_secret('n' * 40, tenant)}\n"
-    assert result.stderr == f"the secret of the tenant {tenant}; --tenant names another\n"
 
 
 @pytest.mark.parametrize(

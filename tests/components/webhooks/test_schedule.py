@@ -3,7 +3,6 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from pydantic import ValidationError
 
 from app.api.schemas import dump
 from app.deliberation.errors import InvalidToken
@@ -79,11 +78,6 @@ def test_a_receiver_may_ask_for_a_longer_delay_within_bounds(asked_s: float | No
     assert delay_s(next_step(FACT, 1, outcome(503, asked_s), DELAYS_S, 0.0)) == waited_s
 
 
-def test_without_delays_there_is_one_attempt() -> None:
-    step = next_step(FACT, 1, outcome(500), (), 0.0)
-    assert isinstance(step, DeliveryEnded) and step.ending == "exhausted"
-
-
 FAILED_1 = AttemptFailed(fact=FACT, number=1, attempt=REFUSED, next_attempt_at=NOW + timedelta(seconds=5))
 FAILED_2 = AttemptFailed(fact=FACT, number=2, attempt=REFUSED, next_attempt_at=NOW + timedelta(seconds=305))
 DELIVERED = DeliveryEnded(fact=FACT, ending="delivered", attempt=TAKEN)
@@ -147,8 +141,3 @@ def test_rejects_invalid_tokens_in_subjects(hostile: str) -> None:
     ):
         with pytest.raises(InvalidToken):
             key.subject(FAILED_1)
-
-
-def test_rejects_an_unknown_record_type() -> None:
-    with pytest.raises(ValidationError):
-        decoded(b'{"type":"webhook.other"}')
