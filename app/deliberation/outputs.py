@@ -7,9 +7,19 @@ Every array and integer is bounded. Texts are bounded by `max_tokens` and by the
 import json
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from app.deliberation.answer_schema import violation
 from app.deliberation.errors import InvalidOutput
@@ -20,6 +30,9 @@ TEXT_CHARS_MAX = 131_072
 ISSUES_MAX = 8
 
 TESTS_MAX = 16
+ARGUMENTS_MAX = 16
+TEST_DEPTH_MAX = 16
+TEST_CHARS_MAX = 20_000
 POINTS_MAX = 8
 TRIED_MAX = 16
 
@@ -174,10 +187,52 @@ class Program(_Parsed):
 
 
 class TestCase(_Parsed):
-    """One test: what it checks, and the source that checks it."""
+    """A test as data: a call and its expected value, or standard input and the expected output.
 
-    name: _Text
-    code: Annotated[_Text, Field(min_length=1)]
+    Examples: `{"name": "two lists", "call": "merge", "arguments": [[1, 3], [2]], "expected": [1, 2, 3]}` and
+    `{"name": "a sum", "stdin": "1 2", "stdout": "3"}`.
+    """
+
+    name: str = Field(min_length=1, max_length=200, description="What is tested, in a few words.")
+    call: str | None = Field(
+        default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=100, description="The function that is called."
+    )
+    arguments: tuple[JsonValue, ...] = Field(
+        default=(), max_length=ARGUMENTS_MAX, strict=False, description="Its arguments, in order."
+    )
+    expected: JsonValue = Field(default=None, description="The value that the call has to return; `null` is None.")
+    stdin: str | None = Field(default=None, description="Standard input of a program that runs as a script.")
+    stdout: str | None = Field(default=None, description="The output that the script has to print.")
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The fields of the test's form, without its name."""
+        fields = {"stdin", "stdout"} if self.call is None else {"call", "arguments", "expected"}
+        return self.model_dump(mode="json", include=fields)
+
+    @model_validator(mode="after")
+    def _checked(self) -> Self:
+        of_call = self.call is not None and "expected" in self.model_fields_set
+        of_script = self.stdin is not None and self.stdout is not None
+        others = (self.stdin, self.stdout) if of_call else (self.call, self.arguments or None, self.expected)
+        if of_call == of_script or any(other is not None for other in others):
+            remedy = "Give `call`, `arguments` and `expected`, or `stdin` and `stdout`."
+            raise PydanticCustomError("test_form", "A test is either a call or an input", {"remedy": remedy})
+        try:
+            chars = len(json.dumps(self.data, ensure_ascii=False, allow_nan=False))
+        except ValueError as exc:
+            remedy = "Give a finite number."
+            raise PydanticCustomError("test_number", "A number is infinite or none", {"remedy": remedy}) from exc
+        if chars > TEST_CHARS_MAX or _depth([*self.arguments, self.expected]) > TEST_DEPTH_MAX:
+            remedy = f"Write at most {TEST_CHARS_MAX:,} characters, and nest values at most {TEST_DEPTH_MAX} deep."
+            raise PydanticCustomError("test_size", "The test is too long or too deep", {"remedy": remedy})
+        return self
+
+
+def _depth(value: object) -> int:
+    if isinstance(value, dict):
+        value = list(cast("dict[str, object]", value).values())
+    return 1 + max(map(_depth, cast("list[object]", value)), default=0) if isinstance(value, list) else 0
 
 
 class Tests(_Parsed):
@@ -200,14 +255,13 @@ class SandboxReport(_Parsed):
     """What a sandbox recorded of one program: its tests in the order given. No model writes it.
 
     `fault` says why no test could be run, and is empty when the program loads. `not_run` are the places of tests that
-    ran out of time and say nothing of the program; `void` of those that ended without an assertion. Neither is passed.
-    `tried` names what the program attempted and may not, as in "import _ctypes"; it decides nothing.
+    ran out of time and say nothing of the program. `tried` names what the program attempted and may not, as in
+    "import _ctypes"; it decides nothing.
     """
 
     fault: _Text = ""
     outcomes: tuple[CheckOutcome, ...] = Field(strict=False)
     not_run: frozenset[int] = Field(default=frozenset(), strict=False)
-    void: frozenset[int] = Field(default=frozenset(), strict=False)
     tried: tuple[_Text, ...] = Field(default=(), max_length=TRIED_MAX, strict=False)
 
 
@@ -244,6 +298,10 @@ _ISSUE = _object(
 )
 _PAIR_MARGIN = {"type": "integer", "minimum": 1, "maximum": 3}
 _POINTS = _listed(_TEXT, POINTS_MAX)
+# The check of a test bounds its values: a schema that did would be long.
+_JSON = {"type": ["null", "boolean", "number", "string", "array", "object"]}
+_CALL_TEST = _object({"name": _TEXT, "call": _TEXT, "arguments": _listed(_JSON, ARGUMENTS_MAX), "expected": _JSON})
+_SCRIPT_TEST = _object({"name": _TEXT, "stdin": _TEXT, "stdout": _TEXT})
 _SCHEMAS: dict[OutputKind, dict[str, Any]] = {
     "answer": _object({"reasoning": _TEXT, "answer": _TEXT, "confidence": _CONFIDENCE}),
     "critique": _object({"issues": _listed(_ISSUE, ISSUES_MAX), "verdict": {"enum": ["accept", "revise", "reject"]}}),
@@ -253,7 +311,7 @@ _SCHEMAS: dict[OutputKind, dict[str, Any]] = {
     "turn": _object({"reasoning": _TEXT, "error": _TEXT, "answer": _TEXT, "confidence": _CONFIDENCE}),
     "analysis": _object({"agreements": _POINTS, "conflicts": _POINTS, "gaps": _POINTS}),
     "program": _object({"reasoning": _TEXT, "code": _TEXT, "confidence": _CONFIDENCE}),
-    "tests": _object({"reasoning": _TEXT, "tests": _listed(_object({"name": _TEXT, "code": _TEXT}), TESTS_MAX, 1)}),
+    "tests": _object({"reasoning": _TEXT, "tests": _listed({"anyOf": [_CALL_TEST, _SCRIPT_TEST]}, TESTS_MAX, 1)}),
 }
 
 

@@ -51,7 +51,6 @@ class _TestResult(BaseModel):
     passed: bool
     reason: str
     duration_ms: int
-    void: bool
     timed_out: bool
 
 
@@ -117,7 +116,7 @@ class Sandbox:
                 order = Order(
                     directory=directory,
                     program=check.code,
-                    tests=[(check.tests[place].name, check.tests[place].code) for place in places],
+                    tests=[check.tests[place].data for place in places],
                     timeout_s=check.timeout_s,
                     memory_mb=check.memory_mb,
                     deadline_s=max(0.0, until_s - loop.time()),
@@ -158,7 +157,6 @@ def _reported(
         fault=fault,
         outcomes=tuple(outcomes),
         not_run=frozenset() if fault else frozenset(range(len(check.tests))) - brought.keys(),
-        void=frozenset(place for place, found in brought.items() if found.void),
         tried=tuple(tried[:TRIED_MAX]),
     )
 

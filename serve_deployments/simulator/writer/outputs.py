@@ -239,7 +239,7 @@ class OutputWriter:
 
     def _tests(self) -> JsonValue:
         name, right = self._prompt.entry_point, 0.7 if self._behaviour is Behaviour.POOR else 1.0
-        return [{**test} for test in tests(name, exercise(name, self._prompt.task), self._chance, right=right)]
+        return [test for test in tests(name, exercise(name, self._prompt.task), self._chance, right=right)]
 
 
 def _is_scored(schema: object) -> bool:
