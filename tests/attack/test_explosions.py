@@ -51,7 +51,11 @@ PLACES: dict[str, tuple[str, Callable[[object], object]]] = {
     "options": ("/deliberations", lambda s: {"task": TASK, "strategy": "vote", "parameters": {"options": [s]}}),
     "tests": (
         "/deliberations",
-        lambda s: {"task": TASK, "strategy": "execute", "parameters": {"tests": [{"code": s}]}},
+        lambda s: {
+            "task": TASK,
+            "strategy": "execute",
+            "parameters": {"tests": [{"name": "t", "call": "f", "expected": s}]},
+        },
     ),
     "constraints": ("/deliberations", lambda schema: {"task": TASK, "constraints": {"metadata": {"schema": schema}}}),
     "response_format": (
