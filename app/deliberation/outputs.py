@@ -19,7 +19,6 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
 
 from app.deliberation.answer_schema import violation
 from app.deliberation.errors import InvalidOutput
@@ -197,9 +196,7 @@ class TestCase(_Parsed):
     call: str | None = Field(
         default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=100, description="The function that is called."
     )
-    arguments: tuple[JsonValue, ...] = Field(
-        default=(), max_length=ARGUMENTS_MAX, strict=False, description="Its arguments, in order."
-    )
+    arguments: list[JsonValue] = Field(default=[], max_length=ARGUMENTS_MAX, description="Its arguments, in order.")
     expected: JsonValue = Field(default=None, description="The value that the call has to return; `null` is None.")
     stdin: str | None = Field(default=None, description="Standard input of a program that runs as a script.")
     stdout: str | None = Field(default=None, description="The output that the script has to print.")
@@ -216,16 +213,13 @@ class TestCase(_Parsed):
         of_script = self.stdin is not None and self.stdout is not None
         others = (self.stdin, self.stdout) if of_call else (self.call, self.arguments or None, self.expected)
         if of_call == of_script or any(other is not None for other in others):
-            remedy = "Give `call`, `arguments` and `expected`, or `stdin` and `stdout`."
-            raise PydanticCustomError("test_form", "A test is either a call or an input", {"remedy": remedy})
+            raise ValueError("a test has `call`, `arguments` and `expected`, or `stdin` and `stdout`")
         try:
             chars = len(json.dumps(self.data, ensure_ascii=False, allow_nan=False))
         except ValueError as exc:
-            remedy = "Give a finite number."
-            raise PydanticCustomError("test_number", "A number is infinite or none", {"remedy": remedy}) from exc
+            raise ValueError("every number of a test is finite") from exc
         if chars > TEST_CHARS_MAX or _depth([*self.arguments, self.expected]) > TEST_DEPTH_MAX:
-            remedy = f"Write at most {TEST_CHARS_MAX:,} characters, and nest values at most {TEST_DEPTH_MAX} deep."
-            raise PydanticCustomError("test_size", "The test is too long or too deep", {"remedy": remedy})
+            raise ValueError(f"a test has at most {TEST_CHARS_MAX:,} characters and {TEST_DEPTH_MAX} levels of values")
         return self
 
 

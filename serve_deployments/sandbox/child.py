@@ -20,7 +20,7 @@ from itertools import pairwise
 
 from serve_deployments.sandbox import protocol, seccomp
 from serve_deployments.sandbox.confinement import INTERPRETER, CannotIsolate, Isolation, ResourceLimits
-from serve_deployments.sandbox.verdict import Trial
+from serve_deployments.sandbox.verdict import ProgramRun
 
 OUTPUT_BYTES_MAX = RESULT_BYTES_MAX = 1 << 20
 THREADS_MAX = 64
@@ -105,7 +105,7 @@ class Zygote:
         self._poll.register(_INPUT, 0)
         self._await(protocol.READY)
 
-    def run(self, command: bytes, given: bytes, timeout_s: float) -> Trial:
+    def run(self, command: bytes, given: bytes, timeout_s: float) -> ProgramRun:
         """Run the program once with this input, and end its process when it exceeds `timeout_s` or a limit."""
         os.ftruncate(self._input, 0)
         os.pwrite(self._input, given, 0)
@@ -117,7 +117,7 @@ class Zygote:
         exit_code = self._ended()
         self._note()
         exceeded = exceeded or self._exceeded()
-        return Trial(bytes(self._kept[self._result]), bytes(self._kept[self._output]), exit_code, exceeded)
+        return ProgramRun(bytes(self._kept[self._result]), bytes(self._kept[self._output]), exit_code, exceeded)
 
     def close(self) -> None:
         """End the zygote and all that it has started."""

@@ -18,7 +18,7 @@ REASON_CHARS_MAX = 500
 _SHOWN_CHARS_MAX = 200
 
 
-class Trial(NamedTuple):
+class ProgramRun(NamedTuple):
     """One run of the program: what it wrote and printed, its exit code, and the exceeded limit, if any."""
 
     result: bytes
@@ -32,19 +32,19 @@ class Trial(NamedTuple):
         return self.result.startswith(protocol.LOADED)
 
 
-def failure(test: dict[str, Any], trial: Trial) -> str:
+def failure(test: dict[str, Any], run: ProgramRun) -> str:
     """Why the program fails a test; empty when it passes."""
-    if trial.exceeded:
-        return trial.exceeded
-    kind, _, text = trial.result.removeprefix(protocol.LOADED).partition(b"\n")
+    if run.exceeded:
+        return run.exceeded
+    kind, _, text = run.result.removeprefix(protocol.LOADED).partition(b"\n")
     kind += b"\n"
     if kind == protocol.RAISED:
         return text.decode("utf-8", "replace")[:REASON_CHARS_MAX] or "it raised an error"
-    if trial.exit_code < 0:
-        return f"ended by {signal.Signals(-trial.exit_code).name} before the program was done"
-    if trial.exit_code > 0 or kind != (protocol.RETURNED if "call" in test else protocol.FINISHED):
-        return f"the process ended with status {trial.exit_code} before the program was done"
-    return _of_value(test["expected"], text) if "call" in test else _of_output(test["stdout"], trial.printed)
+    if run.exit_code < 0:
+        return f"ended by {signal.Signals(-run.exit_code).name} before the program was done"
+    if run.exit_code > 0 or kind != (protocol.RETURNED if "call" in test else protocol.FINISHED):
+        return f"the process ended with status {run.exit_code} before the program was done"
+    return _of_value(test["expected"], text) if "call" in test else _of_output(test["stdout"], run.printed)
 
 
 def _of_value(expected: object, text: bytes) -> str:

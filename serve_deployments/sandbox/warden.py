@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from serve_deployments.sandbox import protocol
 from serve_deployments.sandbox.child import Abandoned, Zygote
 from serve_deployments.sandbox.confinement import CannotIsolate, Isolation, ResourceLimits
-from serve_deployments.sandbox.verdict import Trial, failure
+from serve_deployments.sandbox.verdict import ProgramRun, failure
 
 # A test that no program passes: it loads a program that has no tests.
 _IMPOSSIBLE = {"call": "", "arguments": [], "expected": None}
@@ -60,15 +60,15 @@ class Warden:
         zygote = Zygote(self.isolation, self._limits, self._order.program)
         for place, test in enumerate(tests):
             started = time.monotonic()
-            trial = self._trial(zygote, test)
-            if trial is None:
+            run = self._run(zygote, test)
+            if run is None:
                 break
-            reason = failure(test, trial)
-            if self._order.probe and place == 0 and alike and not trial.loaded:
+            reason = failure(test, run)
+            if self._order.probe and place == 0 and alike and not run.loaded:
                 fault = f"the program does not load: {reason}"
                 break
             now = time.monotonic()
-            timed_out = _timed_out(trial)
+            timed_out = _timed_out(run)
             duration_ms = round((now - started) * 1_000)
             outcomes.append(
                 {"passed": not reason, "reason": reason, "duration_ms": duration_ms, "timed_out": timed_out}
@@ -78,7 +78,7 @@ class Warden:
         zygote.close()
         return {"fault": fault, "outcomes": outcomes[: len(self._order.tests)], "tried": zygote.tried}
 
-    def _trial(self, zygote: Zygote, test: dict[str, Any]) -> Trial | None:
+    def _run(self, zygote: Zygote, test: dict[str, Any]) -> ProgramRun | None:
         """Run the program for one test; None when the deadline came before the test's own time-out."""
         timeout_s = min(self._order.timeout_s, self._until - time.monotonic())
         if timeout_s <= 0:
@@ -86,14 +86,14 @@ class Warden:
         command = protocol.CALL if "call" in test else protocol.SCRIPT
         given = json.dumps([test["call"], test["arguments"]]) if "call" in test else test["stdin"]
         try:
-            trial = zygote.run(command, given.encode("utf-8", "replace"), timeout_s)
+            run = zygote.run(command, given.encode("utf-8", "replace"), timeout_s)
         finally:
             _empty(self._order.directory)
-        return None if _timed_out(trial) and timeout_s < self._order.timeout_s else trial
+        return None if _timed_out(run) and timeout_s < self._order.timeout_s else run
 
 
-def _timed_out(trial: Trial) -> bool:
-    return trial.exceeded.startswith("ran longer")
+def _timed_out(run: ProgramRun) -> bool:
+    return run.exceeded.startswith("ran longer")
 
 
 def _empty(directory: str) -> None:

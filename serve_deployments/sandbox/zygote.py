@@ -57,10 +57,10 @@ def main(program: str) -> None:
     os.close(ORDER)
     _say(READY)
     while command := os.read(CONTROL, _LINE_BYTES):
-        _trial(program, command.strip())
+        _test(program, command.strip())
 
 
-def _trial(program: str, command: bytes) -> None:
+def _test(program: str, command: bytes) -> None:
     """One test: its process stays a zombie until the warden, which may kill it, confirms the end."""
     pid = os.fork()
     if pid == 0:

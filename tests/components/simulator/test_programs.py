@@ -95,7 +95,7 @@ def test_excellent_programs_pass_excellent_tests_and_poor_ones_fail_them(task: s
 @pytest.mark.parametrize("task", EXERCISES, ids=lambda text: text[:24])
 def test_a_right_program_solves_the_exercise(task: str) -> None:
     name, arguments, expected = EXERCISES[task]
-    test = outputs.TestCase(name="t", call=name, arguments=tuple(arguments), expected=expected)
+    test = outputs.TestCase(name="t", call=name, arguments=arguments, expected=expected)
     for seed in range(4):
         assert passes(written("program", prompt(task, "program"), Behaviour.EXCELLENT, seed).code, test)
 
@@ -112,14 +112,14 @@ def test_a_program_for_an_unknown_task_passes_no_test(task: str, behaviour: Beha
 
 
 def test_a_given_test_names_the_entry_point() -> None:
-    given = (outputs.TestCase(name="one", call="total_of", arguments=([1, 2],), expected=3),)
+    given = (outputs.TestCase(name="one", call="total_of", arguments=[[1, 2]], expected=3),)
     assert "def total_of(" in written("program", prompt("Sum them up.", "program", given), Behaviour.EXCELLENT, 1).code
 
 
 def test_an_excellent_repair_is_right_and_a_stubborn_one_keeps_the_program() -> None:
     own = "def add(a, b):\n    return a - b"
     made = specification(strategy="single").model_copy(update={"task": "Implement add(a, b)."})
-    failed = [(outputs.TestCase(name="sum", call="add", arguments=(1, 2), expected=3), "returned -1, not 3")]
+    failed = [(outputs.TestCase(name="sum", call="add", arguments=[1, 2], expected=3), "returned -1, not 3")]
     shown = prompts.repair(made, own, failed, "", NONCE)[-1].content
     for seed in range(6):
         assert passes(written("program", shown, Behaviour.EXCELLENT, seed).code, failed[0][0])

@@ -16,7 +16,7 @@ WITHIN_S = 60.0
 
 
 def calls(name: str, *arguments: Any, expected: Any = None) -> TestCase:
-    return TestCase(name=f"{name}{arguments}"[:200], call=name, arguments=arguments, expected=expected)
+    return TestCase(name=f"{name}{arguments}"[:200], call=name, arguments=[*arguments], expected=expected)
 
 
 def script(stdin: str, stdout: str) -> TestCase:

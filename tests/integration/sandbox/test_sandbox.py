@@ -72,7 +72,7 @@ async def test_limits_every_resource(program: str, expected: str) -> None:
     assert expected in await reason(program)
 
 
-async def test_a_program_that_does_not_load_fails_all_tests_in_one_trial() -> None:
+async def test_a_program_that_does_not_load_fails_all_tests_in_one_run() -> None:
     report = await ran("while True: pass", *[PASSES] * 20, timeout_s=1)
     assert report.fault == "the program does not load: ran longer than 1 s"
     assert [outcome.reason for outcome in report.outcomes] == [report.fault] * 20

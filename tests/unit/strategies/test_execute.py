@@ -40,7 +40,7 @@ def asked(size: int = 3, *, rounds: int = 0, budget: Budget | None = None, **par
 
 
 def case(name: str) -> outputs.TestCase:
-    return outputs.TestCase(name=name, call="f", arguments=(name,), expected=1)
+    return outputs.TestCase(name=name, call="f", arguments=[name], expected=1)
 
 
 def checked(author: str, passes: str | None, fault: str = "", tokens: int = 10) -> Checked:
