@@ -19,7 +19,6 @@ REQUESTS: list[tuple[str, dict[str, Any]]] = [
     (CHAT, {"model": "nobody"}),
     (CHAT, {"max_tokens": -1}),
     (CHAT, {"messages": "hello"}),
-    (f"{CHAT}/batch", {"messages": [MESSAGES, MESSAGES], "max_tokens": 3}),
 ]
 
 

@@ -219,19 +219,7 @@ async def test_a_schema_is_met_in_a_stream_too(client: httpx.AsyncClient) -> Non
     chunks = await stream(client, response_format=ANSWER_FORMAT, seed=2)
     jsonschema.validate(json.loads(text_of(chunks)), json_schema(Output(kind="answer")))
     assert text_of(chunks) == await text(client, response_format=ANSWER_FORMAT, seed=2)
-    assert await text(client, structured_outputs={"choice": ["yes", "no"]}) in ("yes", "no")
     assert isinstance(json.loads(await text(client, response_format={"type": "json_object"})), dict)
-
-
-async def test_a_batch_gives_each_conversation_the_answer_it_gets_alone(client: httpx.AsyncClient) -> None:
-    conversations = [[{"role": "user", "content": f"{TASK} {number}"}] for number in range(3)]
-    batch = await ask(client, f"{CHAT}/batch", messages=conversations, seed=4, response_format=ANSWER_FORMAT)
-    alone = [await ask(client, messages=each, seed=4, response_format=ANSWER_FORMAT) for each in conversations]
-    assert [choice["index"] for choice in batch["choices"]] == [0, 1, 2]
-    said = [choice["message"]["content"] for choice in batch["choices"]]
-    assert said == [each["choices"][0]["message"]["content"] for each in alone]
-    for name in ("prompt_tokens", "completion_tokens", "total_tokens"):
-        assert batch["usage"][name] == sum(each["usage"][name] for each in alone)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +230,6 @@ async def test_a_batch_gives_each_conversation_the_answer_it_gets_alone(client: 
         ({"max_tokens": 32_769}, 400, "BadRequestError", "max_tokens"),
         ({"messages": "hello"}, 400, "Bad Request", "body.messages"),
         ({"content": "word " * 40_000}, 400, "BadRequestError", "input_tokens"),
-        ({"structured_outputs": {"regex": "(?=a)"}}, 400, "BadRequestError", "structured_outputs"),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "odd"}}}},
             *(400, "BadRequestError", "response_format"),
@@ -404,14 +391,14 @@ async def test_metrics_and_the_ledger_count_the_tokens_of_usage(client: httpx.As
     whole = [
         await ask(client, call="a"),
         await ask(client, call="a", max_tokens=3),
-        await ask(client, f"{CHAT}/batch", call="b,c", messages=[body()["messages"]] * 2),
+        await ask(client, call="b,c"),
     ]
     await client.post(CHAT, json=body(max_tokens=0), headers={"x-call-id": "d"})
     after, counted = await metrics(client), await calls(client, detail="1")
     for name, metric in (("prompt_tokens", "prompt_tokens"), ("completion_tokens", "generation_tokens")):
         expected = sum(each["usage"][name] for each in whole)
         assert after[f"vllm:{metric}_total"] - before[f"vllm:{metric}_total"] == expected == counted[name]
-    for reason, expected in (("stop", 3), ("length", 1), ("abort", 0)):
+    for reason, expected in (("stop", 2), ("length", 1), ("abort", 0)):
         ended = f"vllm:request_success_total{{{reason}}}"
         assert after[ended] - before[ended] == expected
     for histogram in ("e2e_request_latency", "time_to_first_token"):
