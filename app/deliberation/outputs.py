@@ -87,8 +87,6 @@ class Answer(_Parsed):
 
 
 class Issue(_Parsed):
-    """One falsifiable fault that a critic found."""
-
     severity: Literal["blocker", "major", "minor"]
     where: _Text
     claim: _Text
@@ -104,12 +102,11 @@ class Critique(_Parsed):
 
     @property
     def demands_revision(self) -> bool:
-        """Whether some issue is major or a blocker."""
         return any(issue.severity != "minor" for issue in self.issues)
 
 
 class IssueResponse(_Parsed):
-    """What the author makes of one issue, by its number in the prompt."""
+    """An author's response to one issue, which is named by its number in the prompt."""
 
     issue: _Integer = Field(ge=1)
     decision: Literal["accept", "reject"]
@@ -133,8 +130,6 @@ class CriterionScore(_Parsed):
 
 
 class CandidateScore(_Parsed):
-    """One candidate's scores, in the rubric's order."""
-
     criteria: tuple[CriterionScore, ...] = Field(strict=False)
 
 
@@ -170,7 +165,7 @@ class Choice(_Parsed):
 
 
 class Analysis(_Parsed):
-    """Where candidates agree, where they contradict each other, and what none of them has."""
+    """Agreements and conflicts of the candidates, and gaps of them all."""
 
     agreements: tuple[_Text, ...] = Field(max_length=POINTS_MAX, strict=False)
     conflicts: tuple[_Text, ...] = Field(max_length=POINTS_MAX, strict=False)
@@ -178,8 +173,6 @@ class Analysis(_Parsed):
 
 
 class Program(_Parsed):
-    """A proposal in code: reasons first, then the whole source."""
-
     reasoning: _Text
     code: Annotated[_Text, Field(min_length=1)]
     confidence: _Integer = Field(ge=0, le=100)
@@ -230,14 +223,12 @@ def _depth(value: object) -> int:
 
 
 class Tests(_Parsed):
-    """Tests of a task, written without seeing any solution."""
-
     reasoning: _Text
     tests: tuple[TestCase, ...] = Field(min_length=1, max_length=TESTS_MAX, strict=False)
 
 
 class CheckOutcome(_Parsed):
-    """What running one test brought; `reason` says why it did not pass, and is empty when it did."""
+    """The outcome of one test. `reason` says why it failed, and is empty when it passed."""
 
     name: _Text
     passed: bool
@@ -246,11 +237,11 @@ class CheckOutcome(_Parsed):
 
 
 class SandboxReport(_Parsed):
-    """What a sandbox recorded of one program: its tests in the order given. No model writes it.
+    """A sandbox's report on one program, with its tests in the order given. No model writes it.
 
     `fault` says why no test could be run, and is empty when the program loads. `not_run` are the places of tests that
-    ran out of time and say nothing of the program. `tried` names what the program attempted and may not, as in
-    "import _ctypes"; it decides nothing.
+    ran out of time and say nothing of the program. `tried` names refused attempts, as in "import _ctypes"; it decides
+    nothing.
     """
 
     fault: _Text = ""

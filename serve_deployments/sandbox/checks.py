@@ -44,8 +44,6 @@ log = structlog.get_logger(__name__)
 
 
 class _TestResult(BaseModel):
-    """The result of one test."""
-
     model_config = ConfigDict(frozen=True)
 
     passed: bool
@@ -55,7 +53,7 @@ class _TestResult(BaseModel):
 
 
 class _Turn(BaseModel):
-    """One turn of a program: why it cannot run, or the outcomes of the first tests; and its refused attempts."""
+    """One turn of a program: its fault, or the outcomes of the first tests; and its refused attempts."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -65,7 +63,7 @@ class _Turn(BaseModel):
 
 
 class _Reply(BaseModel):
-    """A warden's reply: a report, or why there is none."""
+    """A warden's reply: a report, or the reason for having none."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -188,7 +186,6 @@ async def _replied(order: Order) -> _Reply:
 
 
 async def _all_of(stream: asyncio.StreamReader) -> bytes:
-    """Everything up to the end of the stream, at most the size of a reply."""
     reply = bytearray()
     while len(reply) <= _REPLY_BYTES_MAX and (piece := await stream.read(65_536)):
         reply += piece

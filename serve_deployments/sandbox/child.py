@@ -120,7 +120,6 @@ class Zygote:
         return ProgramRun(bytes(self._kept[self._result]), bytes(self._kept[self._output]), exit_code, exceeded)
 
     def close(self) -> None:
-        """End the zygote and all that it has started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
@@ -143,7 +142,7 @@ class Zygote:
             raise CannotIsolate("it took too long")
 
     def _fate(self) -> str:
-        """Why the zygote ended, in its own words."""
+        """Returns the reason that the zygote sent before it ended."""
         link = self._link.fileno()
         with contextlib.suppress(BlockingIOError, ConnectionError):
             while self._read(link):
@@ -152,7 +151,7 @@ class Zygote:
         return said if said not in ("", "confined") else "the process ended before it was confined"
 
     def _event(self, name: str) -> list[int] | None:
-        """The numbers of the last event of that name since the trial began."""
+        """Returns the numbers of the last event of that name in this run; None before it."""
         for line in bytes(self._kept[self._status]).decode().split("\n")[:-1]:
             word, *numbers = line.split()
             if word == name:
@@ -180,7 +179,7 @@ class Zygote:
         return ""
 
     def _exceeded(self) -> str:
-        """The limit of bytes that the run has exceeded; empty if none."""
+        """Returns the limit of bytes that the run has exceeded; empty if none."""
         if self._printed > OUTPUT_BYTES_MAX:
             return f"printed more than {OUTPUT_BYTES_MAX >> 20} MB"
         if len(self._kept[self._result]) > RESULT_BYTES_MAX:
@@ -188,7 +187,7 @@ class Zygote:
         return ""
 
     def _read(self, fd: int) -> bool:
-        """Keep what a descriptor holds now; False at its end."""
+        """Keep the bytes that a descriptor holds now; False at its end."""
         if fd == self._link.fileno() and self._listener is None:
             data, listeners, _, _ = socket.recv_fds(self._link, len(b"listener"), 1)
             if listeners:
@@ -204,7 +203,6 @@ class Zygote:
         return bool(data)
 
     def _drain(self) -> None:
-        """Read the remaining output of the ended processes."""
         for fd in (self._output, self._errors, self._result, self._notes):
             with contextlib.suppress(BlockingIOError):
                 while self._read(fd):
@@ -227,7 +225,7 @@ class Zygote:
             fcntl.ioctl(self._listener, _SEND, answer)
 
     def _refusal(self, call: int, caller: int, first: int) -> int:
-        """The error of a system call by its caller and first argument; 0 if it may go on."""
+        """Returns the error number for a system call, by its caller and first argument; 0 if it may go on."""
         numbers = self._numbers
         if call == numbers["execve"]:
             allowed, self._executed = caller == self.pid and not self._executed, True
@@ -243,7 +241,6 @@ class Zygote:
 
 
 def _in_memory(data: bytes) -> int:
-    """The descriptor of an unnamed file with this content."""
     fd = os.memfd_create("sandbox")
     os.write(fd, data)
     os.lseek(fd, 0, os.SEEK_SET)
@@ -254,7 +251,7 @@ def _launch(isolation: Isolation, limits: ResourceLimits, ends: tuple[int, ...])
     """Confine this new process, and start the zygote in its place. Never returns."""
     try:
         os.setpgid(0, 0)
-        _arrange(ends, keep=isolation.landlock_fd)
+        _arrange(ends, keep=isolation.landlock.fd)
         # The kernel kills the whole group when the warden ends and its end of this pipe closes.
         fcntl.fcntl(protocol.LIFELINE, _F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(protocol.LIFELINE, fcntl.F_SETOWN, -os.getpid())

@@ -19,7 +19,7 @@ _SHOWN_CHARS_MAX = 200
 
 
 class ProgramRun(NamedTuple):
-    """One run of the program: what it wrote and printed, its exit code, and the exceeded limit, if any."""
+    """One run of the program: the bytes of its result and its output, its exit code, and the exceeded limit, if any."""
 
     result: bytes
     printed: bytes
@@ -33,7 +33,7 @@ class ProgramRun(NamedTuple):
 
 
 def failure(test: dict[str, Any], run: ProgramRun) -> str:
-    """Why the program fails a test; empty when it passes."""
+    """Returns the reason for which the program fails a test; empty when it passes."""
     if run.exceeded:
         return run.exceeded
     kind, _, text = run.result.removeprefix(protocol.LOADED).partition(b"\n")

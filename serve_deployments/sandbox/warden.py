@@ -106,11 +106,10 @@ def _empty(directory: str) -> None:
 
 
 def main() -> None:
-    """Read one order, and write the reply."""
     order = Order(**json.loads(sys.stdin.buffer.readline()))
     try:
         warden = Warden(order)
-        reply = {"report": warden.report(), "landlock_abi": warden.isolation.landlock_abi}
+        reply = {"report": warden.report(), "landlock_abi": warden.isolation.landlock.abi}
     except CannotIsolate as missing:
         reply = {"unavailable": str(missing)}
     except Abandoned:

@@ -133,7 +133,6 @@ def _write(said: bytes) -> None:
 
 
 def _described(error: BaseException) -> str:
-    """The error and its last line in the program."""
     if isinstance(error, SyntaxError) and error.filename == PROGRAM:
         return f"SyntaxError: {error.msg} (line {error.lineno} of the program)"
     line, trace = 0, error.__traceback__

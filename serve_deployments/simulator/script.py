@@ -148,7 +148,6 @@ class Script(BaseModel):
         return faults
 
     def changed(self, change: "Script") -> "Script":
-        """A copy with the fields that were set in `change`."""
         return self.model_copy(update={name: getattr(change, name) for name in change.model_fields_set})
 
     def admits(self, authorization: str) -> bool:

@@ -63,7 +63,6 @@ def program(specification: Specification, given: Sequence[TestCase], place: int,
 
 
 def tests(specification: Specification, given: Sequence[TestCase], nonce: str) -> tuple[ChatMessage, ...]:
-    """Write tests of the task without seeing any solution."""
     return messages(
         specification,
         _given(given, nonce),

@@ -17,8 +17,6 @@ _COUNTED = ("started", "finished", "aborted", "failed", "prompt_tokens", "comple
 
 @dataclass(slots=True)
 class ServedRequest:
-    """One request in the ledger."""
-
     call_ids: tuple[str, ...]
     body: bytes = b""
     outcome: Literal["running", "finished", "aborted", "failed"] = "running"
@@ -39,7 +37,6 @@ class CallLedger:
         self._total: dict[str, int] = dict.fromkeys((*_COUNTED, "cached_tokens", "aborted_tokens"), 0)
 
     def start(self, call_ids: tuple[str, ...]) -> ServedRequest:
-        """Count a request as it arrives."""
         served = ServedRequest(call_ids)
         self._count(served, "started")
         return served

@@ -62,7 +62,6 @@ class CompletionChoice:
 
     @property
     def text(self) -> str:
-        """The text of all tokens."""
         return "".join(self.tokens)
 
 

@@ -45,8 +45,6 @@ class _ResponseFormat(_Body):
 
 
 class CompletionRequest(_Body):
-    """The body of a chat completion."""
-
     messages: list[_Message] = Field(min_length=1)
     model: str | None = None
     max_tokens: int | None = Field(default=None, ge=1)
@@ -65,22 +63,18 @@ class CompletionRequest(_Body):
 
     @property
     def sequences(self) -> int:
-        """The number of completions of each conversation."""
         return self.n or 1
 
     def seed_of(self, sequence: int) -> tuple[int | None, int]:
-        """What a completion is drawn from. As in vLLM, the seed of each is the request's and its place."""
+        """Returns the key of one completion's chance. As in vLLM, the seed of each is the request's plus its place."""
         return (None, sequence) if self.seed is None else (self.seed + sequence, 0)
 
     @property
     def limit(self) -> int | None:
-        """The greatest number of tokens of a completion."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
 
 class TokenizeRequest(_Body):
-    """Body of `POST /tokenize`: a text or a conversation."""
-
     model: str | None = None
     prompt: str | None = None
     messages: list[_Message] | None = None

@@ -143,7 +143,6 @@ class OutputWriter:
                 return self._sentences.answer()
 
     def filler(self) -> str:
-        """Text that may be repeated to any length."""
         return " ".join(self._sentences.steps(11))
 
     def _short(self, text: str) -> str:

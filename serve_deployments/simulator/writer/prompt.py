@@ -27,8 +27,6 @@ _TITLE_CHARS = 72
 
 
 class PromptReader:
-    """One conversation's text, read on demand."""
-
     def __init__(self, texts: tuple[str, ...]) -> None:
         self._text = "\n\n".join(texts)
         self._last = texts[-1]

@@ -361,6 +361,11 @@ async def test_rejects_a_body_that_is_no_request(client: httpx.AsyncClient, body
     assert (await client.post(CHAT, content=body)).status_code == 400
 
 
+async def test_rejects_a_body_of_more_than_16_mib(client: httpx.AsyncClient) -> None:
+    response = await client.post(CHAT, content=bytes((16 << 20) + 1))
+    assert (response.status_code, response.json()["error"]["type"]) == (413, "Request Entity Too Large")
+
+
 def test_accepts_unknown_fields_and_joins_parts_of_text() -> None:
     content = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
     messages = [{"role": "user", "content": content, "name": "x"}]

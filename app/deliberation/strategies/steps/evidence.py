@@ -31,7 +31,6 @@ class Suite:
 
     @property
     def demanded(self) -> frozenset[int]:
-        """The places of the gates."""
         return frozenset(range(self.gates))
 
 
@@ -59,11 +58,10 @@ class Checked:
 
     @property
     def passed(self) -> frozenset[int]:
-        """The tests that it passes, by place."""
         return frozenset(place for place, outcome in enumerate(self.report.outcomes) if outcome.passed)
 
     def failed(self, suite: Suite) -> frozenset[int]:
-        """The gates that it is known to fail."""
+        """Returns the gates that the program is known to fail."""
         return frozenset() if self.report is NO_REPORT else suite.demanded - self.passed - self.report.not_run
 
     def unchecked(self, suite: Suite) -> bool:

@@ -19,8 +19,6 @@ _SOME: TypeAdapter[int] = TypeAdapter(Annotated[int, Field(ge=1)])
 
 
 class ProgramParameters(Parameters):
-    """The tests, their writers, and the limits of a program."""
-
     tests: tuple[TestCase, ...] = Field(
         default=(), max_length=32, strict=False, description="Tests that a program has to pass before anything else."
     )
