@@ -135,7 +135,6 @@ async def attacked(
 
 
 async def seconds(attacked: Gateway, method: str, path: str, **request: Any) -> float:
-    """How long a refusal took, or any other answer below 500."""
     began_s = time.perf_counter()
     async with attacked.client.stream(method, f"http://localhost:{attacked.port}{path}", **request) as answer:
         taken_s = time.perf_counter() - began_s

@@ -47,7 +47,6 @@ METRICS = {
 
 
 def response_format(schema: dict[str, Any]) -> dict[str, Any]:
-    """The request field that asks for `schema`."""
     return {"type": "json_schema", "json_schema": {"name": "output", "schema": schema, "strict": True}}
 
 

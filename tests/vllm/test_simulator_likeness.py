@@ -24,7 +24,6 @@ REQUESTS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.fixture
 def chats(simulator_engine: Engine, vllm_engine: Engine) -> Iterator[tuple[Chat, Chat]]:
-    """The simulator's endpoints and vLLM's."""
     with (
         httpx.Client(base_url=simulator_engine.url, timeout=60) as simulator,
         httpx.Client(base_url=vllm_engine.url, timeout=60) as vllm,

@@ -319,7 +319,6 @@ def test_rejects_a_script_that_cannot_be_read(body: str) -> None:
 
 @pytest.fixture
 async def client() -> AsyncIterator[httpx.AsyncClient]:
-    """The simulator as an ASGI application, without a process."""
     transport = httpx.ASGITransport(Simulator(SimulatorSettings()))
     async with httpx.AsyncClient(transport=transport, base_url="http://simulator") as client:
         yield client

@@ -59,7 +59,6 @@ def completions(
     server_seed: int = 0,
     **fields: Any,
 ) -> list[CompletionChoice]:
-    """What a model answers to one request."""
     if isinstance(messages, str):
         turns = [{"role": "user", "content": messages}]
     else:
@@ -251,7 +250,6 @@ POOR = text(propose(SPECIFICATION, 0), role="QA", seed=3, script=behaving("poor"
 
 
 def mean_scores(shown: Sequence[tuple[str, str]], seed: int) -> dict[str, float]:
-    """Each candidate's mean score, by its text."""
     output = Output(kind="score", labels=tuple(label for label, _ in shown), criteria=CRITERIA)
     ballot: Scores = parsed(score(SPECIFICATION, [shown_as(*each) for each in shown]), output, seed=seed)
     return {

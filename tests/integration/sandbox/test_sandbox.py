@@ -38,7 +38,6 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox is 
 
 
 async def reason(program: str) -> str:
-    """The reason of the only test's failure."""
     (outcome,) = (await ran(program)).outcomes
     assert not outcome.passed, "a hostile program passed"
     return outcome.reason

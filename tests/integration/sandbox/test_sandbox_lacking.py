@@ -56,7 +56,6 @@ async def test_a_broken_warden_makes_the_sandbox_unavailable() -> None:
 
 
 def interpreter_for_others() -> str | None:
-    """A Python that other users may run."""
     for path in (sys.executable, "/usr/local/bin/python3", "/usr/bin/python3"):
         with suppress(OSError):
             version = subprocess.run(

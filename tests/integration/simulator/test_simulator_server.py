@@ -27,8 +27,6 @@ ANSWER_FORMAT = {"type": "json_schema", "json_schema": {"name": "answer", "schem
 
 @dataclass
 class Simulator:
-    """A running simulator."""
-
     process: subprocess.Popen[str]
     ready_line: str
 
@@ -74,7 +72,6 @@ def body(content: str = TASK, **fields: Any) -> Fields:
 
 
 async def ask(client: httpx.AsyncClient, path: str = CHAT, call: str = "", **fields: Any) -> Fields:
-    """A completion that must be answered."""
     response = await client.post(path, json=body(**fields), headers={"x-call-id": call} if call else {})
     assert response.status_code == 200, response.text
     return response.json()

@@ -262,7 +262,6 @@ def test_unrunnable_programs_rank_below_failing_ones() -> None:
 
 
 def mending(passes: Callable[[str, int], bool], text: Callable[[str], str] = "text of {}".format) -> CouncilScript:
-    """Programs pass tests by their source."""
     return CouncilScript(text=text, passes=lambda call, place: passes(code_of(call), place))
 
 
@@ -379,6 +378,5 @@ def test_an_unanswered_check_costs_nothing() -> None:
 
 
 def test_a_scripted_sandbox_says_what_a_real_one_would() -> None:
-    """The scripted report has the form of the real one."""
     (call,) = run(asked(1)).asked("check")
     assert SandboxReport.model_validate_json(report(call, lambda *_: True)).outcomes[0].passed
