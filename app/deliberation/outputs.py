@@ -87,6 +87,8 @@ class Answer(_Parsed):
 
 
 class Issue(_Parsed):
+    """One falsifiable fault that a critic found."""
+
     severity: Literal["blocker", "major", "minor"]
     where: _Text
     claim: _Text
