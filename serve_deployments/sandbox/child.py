@@ -126,20 +126,19 @@ class Zygote:
 
     def _ended(self) -> int:
         """Kill the process of a run, and have it reaped; returns its exit code."""
-        self._await(protocol.STARTED)
-        (pid,) = self._event(protocol.STARTED) or ()
+        (pid,) = self._await(protocol.STARTED)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         self._await(protocol.ENDED)
         os.write(self._control, b"\n")
-        self._await(protocol.EXITED)
-        (exit_code,) = self._event(protocol.EXITED) or ()
+        (exit_code,) = self._await(protocol.EXITED)
         self._drain()
         return exit_code
 
-    def _await(self, event: str) -> None:
+    def _await(self, event: str) -> list[int]:
         if self._watched(event, CONFINED_WITHIN_S):
             raise CannotIsolate("it took too long")
+        return self._event(event) or []
 
     def _fate(self) -> str:
         """Returns the reason that the zygote sent before it ended."""

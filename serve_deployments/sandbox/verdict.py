@@ -7,7 +7,7 @@ line by line, without spaces at the end of a line and without empty lines at the
 import json
 import math
 import signal
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from serve_deployments.sandbox import protocol
 
@@ -74,12 +74,14 @@ def is_equal(value: object, expected: Any) -> bool:  # noqa: ANN401 -- any JSON 
         case int() | float():
             return isinstance(value, int | float) and not isinstance(value, bool) and _is_close(value, expected)
         case list():
-            return isinstance(value, list) and len(value) == len(expected) and all(map(is_equal, value, expected))
+            items, wanted = cast("list[Any]", value), cast("list[Any]", expected)
+            return isinstance(value, list) and len(items) == len(wanted) and all(map(is_equal, items, wanted))
         case _:
+            fields = cast("dict[str, Any]", value)
             return (
                 isinstance(value, dict)
-                and value.keys() == expected.keys()
-                and all(is_equal(value[key], each) for key, each in expected.items())
+                and fields.keys() == expected.keys()
+                and all(is_equal(fields[key], each) for key, each in expected.items())
             )
 
 

@@ -2,7 +2,6 @@
 
 import json
 import math
-from functools import reduce
 from typing import Any
 
 import pytest
@@ -44,6 +43,10 @@ def test_a_test_survives_its_way_to_a_replica() -> None:
     assert Check.model_validate_json(check.model_dump_json()) == check
 
 
+def nested(levels: int) -> Any:
+    return [nested(levels - 1)] if levels else 1
+
+
 BOTH = "a test has `call`, `arguments` and `expected`, or `stdin` and `stdout`"
 LARGE = "at most 20,000 characters and 16 levels"
 FAULTS: dict[str, tuple[object, str]] = {
@@ -61,8 +64,8 @@ FAULTS: dict[str, tuple[object, str]] = {
     "a long name": ({**CALL, "name": "n" * 201}, "name: .*at most 200"),
     "a long value": ({**CALL, "expected": "x" * TEST_CHARS_MAX}, LARGE),
     "a long input": ({**SCRIPT, "stdin": "x" * TEST_CHARS_MAX}, LARGE),
-    "a deep value": ({**CALL, "expected": reduce(lambda inner, _: [inner], range(TEST_DEPTH_MAX + 1), 1)}, LARGE),
-    "a deep argument": ({**CALL, "arguments": [{"a": reduce(lambda a, _: {"a": a}, range(16), 1)}]}, LARGE),
+    "a deep value": ({**CALL, "expected": nested(TEST_DEPTH_MAX + 1)}, LARGE),
+    "a deep argument": ({**CALL, "arguments": [{"a": nested(TEST_DEPTH_MAX)}]}, LARGE),
     "no number": ({**CALL, "expected": math.nan}, "every number of a test is finite"),
     "an infinite number": ({**CALL, "arguments": [[-math.inf]]}, "every number of a test is finite"),
 }

@@ -63,7 +63,7 @@ def passes(program: str, test: outputs.TestCase) -> bool:
     names: dict[str, Any] = {}
     exec(program, names)
     try:
-        value = names[test.call](*test.arguments)
+        value = names[str(test.call)](*test.arguments)
     except (IndexError, ValueError, ArithmeticError):
         return False
     return is_equal(json.loads(json.dumps(value)), test.expected)
