@@ -72,9 +72,9 @@ def personas() -> dict[str, str]:
 
 @cache
 def _answered(body: bytes) -> tuple[RenderedPrompt, str, int]:
-    request, (conversation,) = parse_chat(body)
+    request, conversation = parse_chat(body)
     prompt = render(conversation)
-    (choice,) = complete(SIMULATOR, request, [prompt], SIMULATOR.script, None)
+    (choice,) = complete(SIMULATOR, request, prompt, SIMULATOR.script, None)
     return prompt, choice.text, len(choice.tokens)
 
 

@@ -111,9 +111,7 @@ BROAD_EXCEPTS = {
     ("app.log.queue_worker", "_redelivery_delay"),
     ("serve_deployments.agent.agent", "_outcome_of"),
     ("serve_deployments.coordinator.coordinator", "_supervised"),
-    ("serve_deployments.sandbox.peer", "_described"),
-    ("serve_deployments.sandbox.peer", "answer"),
-    ("serve_deployments.sandbox.trial", "run"),
+    ("serve_deployments.sandbox.zygote", "_run"),
 }
 # Nodes that no rule is about, nor any of their children.
 LEAVES = (ast.Name, ast.Constant, ast.expr_context, ast.operator, ast.cmpop, ast.alias)

@@ -8,9 +8,18 @@ Every array and integer is bounded. Texts are bounded by `max_tokens` and by the
 import json
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from app.deliberation.answer_schema import violation
 from app.deliberation.errors import InvalidOutput
@@ -21,6 +30,9 @@ TEXT_CHARS_MAX = 131_072
 ISSUES_MAX = 8
 
 TESTS_MAX = 16
+ARGUMENTS_MAX = 16
+TEST_DEPTH_MAX = 16
+TEST_CHARS_MAX = 20_000
 POINTS_MAX = 8
 TRIED_MAX = 16
 
@@ -93,12 +105,11 @@ class Critique(_Parsed):
 
     @property
     def demands_revision(self) -> bool:
-        """Whether some issue is major or a blocker."""
         return any(issue.severity != "minor" for issue in self.issues)
 
 
 class IssueResponse(_Parsed):
-    """What the author makes of one issue, by its number in the prompt."""
+    """An author's response to one issue, which is named by its number in the prompt."""
 
     issue: _Integer = Field(ge=1)
     decision: Literal["accept", "reject"]
@@ -122,8 +133,6 @@ class CriterionScore(_Parsed):
 
 
 class CandidateScore(_Parsed):
-    """One candidate's scores, in the rubric's order."""
-
     criteria: tuple[CriterionScore, ...] = Field(strict=False)
 
 
@@ -159,7 +168,7 @@ class Choice(_Parsed):
 
 
 class Analysis(_Parsed):
-    """Where candidates agree, where they contradict each other, and what none of them has."""
+    """Agreements and conflicts of the candidates, and gaps of them all."""
 
     agreements: tuple[_Text, ...] = Field(max_length=POINTS_MAX, strict=False)
     conflicts: tuple[_Text, ...] = Field(max_length=POINTS_MAX, strict=False)
@@ -167,29 +176,62 @@ class Analysis(_Parsed):
 
 
 class Program(_Parsed):
-    """A proposal in code: reasons first, then the whole source."""
-
     reasoning: _Text
     code: Annotated[_Text, Field(min_length=1)]
     confidence: _Integer = Field(ge=0, le=100)
 
 
 class TestCase(_Parsed):
-    """One test: what it checks, and the source that checks it."""
+    """A test as data: a call and its expected value, or standard input and the expected output.
 
-    name: _Text
-    code: Annotated[_Text, Field(min_length=1)]
+    Examples: `{"name": "two lists", "call": "merge", "arguments": [[1, 3], [2]], "expected": [1, 2, 3]}` and
+    `{"name": "a sum", "stdin": "1 2", "stdout": "3"}`.
+    """
+
+    name: str = Field(min_length=1, max_length=200, description="What is tested, in a few words.")
+    call: str | None = Field(
+        default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=100, description="The function that is called."
+    )
+    arguments: list[JsonValue] = Field(default=[], max_length=ARGUMENTS_MAX, description="Its arguments, in order.")
+    expected: JsonValue = Field(default=None, description="The value that the call has to return; `null` is None.")
+    stdin: str | None = Field(default=None, description="Standard input of a program that runs as a script.")
+    stdout: str | None = Field(default=None, description="The output that the script has to print.")
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The fields of the test's form, without its name."""
+        fields = {"stdin", "stdout"} if self.call is None else {"call", "arguments", "expected"}
+        return self.model_dump(mode="json", include=fields)
+
+    @model_validator(mode="after")
+    def _checked(self) -> Self:
+        of_call = self.call is not None and "expected" in self.model_fields_set
+        of_script = self.stdin is not None and self.stdout is not None
+        others = (self.stdin, self.stdout) if of_call else (self.call, self.arguments or None, self.expected)
+        if of_call == of_script or any(other is not None for other in others):
+            raise ValueError("a test has `call`, `arguments` and `expected`, or `stdin` and `stdout`")
+        try:
+            chars = len(json.dumps(self.data, ensure_ascii=False, allow_nan=False))
+        except ValueError as exc:
+            raise ValueError("every number of a test is finite") from exc
+        if chars > TEST_CHARS_MAX or _depth([*self.arguments, self.expected]) > TEST_DEPTH_MAX:
+            raise ValueError(f"a test has at most {TEST_CHARS_MAX:,} characters and {TEST_DEPTH_MAX} levels of values")
+        return self
+
+
+def _depth(value: object) -> int:
+    if isinstance(value, dict):
+        value = list(cast("dict[str, object]", value).values())
+    return 1 + max(map(_depth, cast("list[object]", value)), default=0) if isinstance(value, list) else 0
 
 
 class Tests(_Parsed):
-    """Tests of a task, written without seeing any solution."""
-
     reasoning: _Text
     tests: tuple[TestCase, ...] = Field(min_length=1, max_length=TESTS_MAX, strict=False)
 
 
 class CheckOutcome(_Parsed):
-    """What running one test brought; `reason` says why it did not pass, and is empty when it did."""
+    """The outcome of one test. `reason` says why it failed, and is empty when it passed."""
 
     name: _Text
     passed: bool
@@ -198,17 +240,16 @@ class CheckOutcome(_Parsed):
 
 
 class SandboxReport(_Parsed):
-    """What a sandbox recorded of one program: its tests in the order given. No model writes it.
+    """A sandbox's report on one program, with its tests in the order given. No model writes it.
 
     `fault` says why no test could be run, and is empty when the program loads. `not_run` are the places of tests that
-    ran out of time and say nothing of the program; `void` of those that ended without an assertion. Neither is passed.
-    `tried` names what the program attempted and may not, as in "import _ctypes"; it decides nothing.
+    ran out of time and say nothing of the program. `tried` names refused attempts, as in "import _ctypes"; it decides
+    nothing.
     """
 
     fault: _Text = ""
     outcomes: tuple[CheckOutcome, ...] = Field(strict=False)
     not_run: frozenset[int] = Field(default=frozenset(), strict=False)
-    void: frozenset[int] = Field(default=frozenset(), strict=False)
     tried: tuple[_Text, ...] = Field(default=(), max_length=TRIED_MAX, strict=False)
 
 
@@ -245,6 +286,10 @@ _ISSUE = _object(
 )
 _PAIR_MARGIN = {"type": "integer", "minimum": 1, "maximum": 3}
 _POINTS = _listed(_TEXT, POINTS_MAX)
+# The check of a test bounds its values: a schema that did would be long.
+_JSON = {"type": ["null", "boolean", "number", "string", "array", "object"]}
+_CALL_TEST = _object({"name": _TEXT, "call": _TEXT, "arguments": _listed(_JSON, ARGUMENTS_MAX), "expected": _JSON})
+_SCRIPT_TEST = _object({"name": _TEXT, "stdin": _TEXT, "stdout": _TEXT})
 _SCHEMAS: dict[OutputKind, dict[str, Any]] = {
     "answer": _object({"reasoning": _TEXT, "answer": _TEXT, "confidence": _CONFIDENCE}),
     "critique": _object({"issues": _listed(_ISSUE, ISSUES_MAX), "verdict": {"enum": ["accept", "revise", "reject"]}}),
@@ -254,7 +299,7 @@ _SCHEMAS: dict[OutputKind, dict[str, Any]] = {
     "turn": _object({"reasoning": _TEXT, "error": _TEXT, "answer": _TEXT, "confidence": _CONFIDENCE}),
     "analysis": _object({"agreements": _POINTS, "conflicts": _POINTS, "gaps": _POINTS}),
     "program": _object({"reasoning": _TEXT, "code": _TEXT, "confidence": _CONFIDENCE}),
-    "tests": _object({"reasoning": _TEXT, "tests": _listed(_object({"name": _TEXT, "code": _TEXT}), TESTS_MAX, 1)}),
+    "tests": _object({"reasoning": _TEXT, "tests": _listed({"anyOf": [_CALL_TEST, _SCRIPT_TEST]}, TESTS_MAX, 1)}),
 }
 
 

@@ -18,7 +18,7 @@ from app.quality.trials import Setting, Trial
 
 # The number of drafts that `auto` requests before it decides.
 _DRAFTS_FIRST = 3
-_GIVEN = {"tests": [{"name": "result", "code": RIGHT}], "test_writers": 0}
+_GIVEN = {"tests": [{"name": "result", "call": "solve", "expected": RIGHT}], "test_writers": 0}
 
 
 def selections() -> Iterator[Experiment]:

@@ -139,8 +139,8 @@ class SimulatedAgents:
     def _tests(self, call: Call) -> str:
         """One test; a right one passes the right program, a wrong one passes a wrong program."""
         right = chance("test", call.seed) < self.model.tester
-        code = RIGHT if right else self._wrong(call.seed)
-        return _form(reasoning="", tests=[{"name": "result", "code": code}])
+        expected = RIGHT if right else self._wrong(call.seed)
+        return _form(reasoning="", tests=[{"name": "result", "call": "solve", "expected": expected}])
 
     def _wrong(self, *key: str | int) -> str:
         return WRONG[int(chance("which", *key) * self.model.wrong_answers)]
@@ -211,7 +211,7 @@ def _report(call: Call) -> str:
     code = call.check.code
     return _form(
         outcomes=[
-            {"name": test.name, "passed": test.code == code, "reason": "", "duration_ms": 0}
+            {"name": test.name, "passed": test.expected == code, "reason": "", "duration_ms": 0}
             for test in call.check.tests
         ]
     )

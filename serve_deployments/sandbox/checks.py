@@ -44,19 +44,16 @@ log = structlog.get_logger(__name__)
 
 
 class _TestResult(BaseModel):
-    """The result of one test."""
-
     model_config = ConfigDict(frozen=True)
 
     passed: bool
     reason: str
     duration_ms: int
-    void: bool
     timed_out: bool
 
 
 class _Turn(BaseModel):
-    """One turn of a program: why it cannot run, or the outcomes of the first tests; and its refused attempts."""
+    """One turn of a program: its fault, or the outcomes of the first tests; and its refused attempts."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -66,7 +63,7 @@ class _Turn(BaseModel):
 
 
 class _Reply(BaseModel):
-    """A warden's reply: a report, or why there is none."""
+    """A warden's reply: a report, or the reason for having none."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -117,7 +114,7 @@ class Sandbox:
                 order = Order(
                     directory=directory,
                     program=check.code,
-                    tests=[(check.tests[place].name, check.tests[place].code) for place in places],
+                    tests=[check.tests[place].data for place in places],
                     timeout_s=check.timeout_s,
                     memory_mb=check.memory_mb,
                     deadline_s=max(0.0, until_s - loop.time()),
@@ -158,7 +155,6 @@ def _reported(
         fault=fault,
         outcomes=tuple(outcomes),
         not_run=frozenset() if fault else frozenset(range(len(check.tests))) - brought.keys(),
-        void=frozenset(place for place, found in brought.items() if found.void),
         tried=tuple(tried[:TRIED_MAX]),
     )
 
@@ -190,7 +186,6 @@ async def _replied(order: Order) -> _Reply:
 
 
 async def _all_of(stream: asyncio.StreamReader) -> bytes:
-    """Everything up to the end of the stream, at most the size of a reply."""
     reply = bytearray()
     while len(reply) <= _REPLY_BYTES_MAX and (piece := await stream.read(65_536)):
         reply += piece

@@ -1,4 +1,4 @@
-"""The warden's side of the zygote: launches it, has it run trials, and watches them from outside until they end.
+"""The warden's side of the zygote: launches it, has it run the program, and watches each run from outside.
 
 The kernel asks the warden about each new thread, process, file and signal (seccomp's user notification). Only the
 zygote may create processes, and it may execute only once, its own interpreter.
@@ -7,7 +7,6 @@ zygote may create processes, and it may execute only once, its own interpreter.
 import contextlib
 import errno
 import fcntl
-import json
 import marshal
 import os
 import re
@@ -17,13 +16,13 @@ import socket
 import struct
 import time
 from importlib.machinery import SourceFileLoader
-from itertools import accumulate, pairwise
-from typing import NamedTuple
+from itertools import pairwise
 
 from serve_deployments.sandbox import protocol, seccomp
 from serve_deployments.sandbox.confinement import INTERPRETER, CannotIsolate, Isolation, ResourceLimits
+from serve_deployments.sandbox.verdict import ProgramRun
 
-OUTPUT_BYTES_MAX = 1 << 20
+OUTPUT_BYTES_MAX = RESULT_BYTES_MAX = 1 << 20
 THREADS_MAX = 64
 CREATIONS_MAX = 256
 CONFINED_WITHIN_S = 10.0
@@ -33,7 +32,7 @@ TRIED_MAX = 16
 _TRIED = re.compile(r"import [!-~]+|open [!-~]+ for writing|[a-z]+\.[A-Za-z_.]+")
 _KEPT_BYTES_MAX = 8_192
 _READ_BYTES = 65_536
-_INPUT, _LINK = 0, 10
+_INPUT, _LINK = 0, 9
 _ABOVE = 20
 _DESCRIPTORS_MAX = 1_024
 _F_SETSIG = 10
@@ -44,7 +43,7 @@ _RECEIVE, _SEND = 0xC0502100, 0xC0182101
 _CONTINUE = 1
 
 _PACKAGE, _HERE = __package__, os.path.dirname(__file__)
-_INSIDE = ("protocol", "values", "remote", "peer", "program", "trial", "zygote")
+_INSIDE = ("protocol", "zygote")
 _BOOT = f"""
 import builtins, marshal, sys
 modules, program = marshal.loads(open({protocol.ORDER}, "rb", closefd=False).read())
@@ -60,40 +59,28 @@ module.main(program)
 _COMMAND, _ENVIRONMENT = (INTERPRETER, "-I", "-S", "-E", "-B", "-X", "utf8", "-c", _BOOT), {"MALLOC_ARENA_MAX": "1"}
 
 
-class TrialOutcome(NamedTuple):
-    """The result of a protocol.
-
-    `loaded`: the program loaded; `timed_out`: the time-out ended it; `void`: the test asserted nothing.
-    """
-
-    passed: bool
-    reason: str = ""
-    loaded: bool = False
-    timed_out: bool = False
-    void: bool = False
-
-
 class Abandoned(Exception):
     """The replica no longer waits for the report: it has closed standard input."""
 
 
 class Zygote:
-    """A running zygote with a program and its tests. `tried` names the program's refused attempts.
+    """A running zygote with a program. `tried` names the program's refused attempts.
 
     Raises CannotIsolate when confinement failed; then nothing was run.
     """
 
-    def __init__(self, isolation: Isolation, limits: ResourceLimits, program: str, tests: list[str]) -> None:
+    def __init__(self, isolation: Isolation, limits: ResourceLimits, program: str) -> None:
         self._numbers = isolation.architecture.numbers
-        texts = [test.encode("utf-8", "surrogatepass") for test in tests]
-        self._places = list(accumulate(map(len, texts), initial=0))
         loaders = [(f"{_PACKAGE}.{name}", os.path.join(_HERE, f"{name}.py")) for name in _INSIDE]
         codes = [(name, SourceFileLoader(name, path).get_code(name)) for name, path in loaders]
-        order, suite = _in_memory(marshal.dumps((codes, program))), _in_memory(b"".join(texts))
+        order = _in_memory(marshal.dumps((codes, program)))
+        self._input = os.memfd_create("input")
+        given = os.open(f"/proc/self/fd/{self._input}", os.O_RDONLY)
         # Reading ends here, writing ends there, and the other way around.
         self._output, output = os.pipe()
+        self._errors, errors = os.pipe()
         self._status, status = os.pipe()
-        self._verdict, verdict = os.pipe()
+        self._result, result = os.pipe()
         self._notes, notes = os.pipe()
         control, self._control = os.pipe()
         lifeline, self._lifeline = os.pipe()
@@ -103,62 +90,58 @@ class Zygote:
         self._printed = self._created = 0
         self._kept: dict[int, bytearray] = {}
         self.tried: list[str] = []
-        theirs = (output, output, order, control, status, suite, verdict, notes, lifeline, link.fileno())
+        theirs = (given, output, errors, order, control, status, result, notes, lifeline, link.fileno())
         self.pid = os.fork()
         if self.pid == 0:
             _launch(isolation, limits, theirs)
-        for fd in set(theirs) - {link.fileno()}:
+        for fd in theirs[:-1]:
             os.close(fd)
         link.close()
         self._poll = select.poll()
-        for fd in (self._output, self._status, self._verdict, self._notes, self._link.fileno()):
+        for fd in (self._output, self._errors, self._status, self._result, self._notes, self._link.fileno()):
             os.set_blocking(fd, False)
             self._kept[fd] = bytearray()
             self._poll.register(fd, select.POLLIN)
         self._poll.register(_INPUT, 0)
         self._await(protocol.READY)
 
-    def run(self, place: int, timeout_s: float) -> TrialOutcome:
-        """Run one test to its end, and end its processes when it exceeds `timeout_s` or a limit."""
-        begin, end = self._places[place : place + 2]
+    def run(self, command: bytes, given: bytes, timeout_s: float) -> ProgramRun:
+        """Run the program once with this input, and end its process when it exceeds `timeout_s` or a limit."""
+        os.ftruncate(self._input, 0)
+        os.pwrite(self._input, given, 0)
         self._printed = self._created = 0
         for kept in self._kept.values():
             kept.clear()
-        os.write(self._control, b"%d %d\n" % (begin, end - begin))
-        cut = self._watched(protocol.ENDED, timeout_s, limited=True)
-        exits = self._ended()
-        said = bytes(self._kept[self._verdict]).split(b"\n")
-        loaded = protocol.LOADED in said
+        os.write(self._control, command + b"\n")
+        exceeded = self._watched(protocol.ENDED, timeout_s, limited=True)
+        exit_code = self._ended()
         self._note()
-        if cut:
-            return TrialOutcome(False, cut, loaded=loaded, timed_out=cut.startswith("ran longer"))
-        return _judged(said[-2] if len(said) > 1 else b"", loaded, *exits)
+        exceeded = exceeded or self._exceeded()
+        return ProgramRun(bytes(self._kept[self._result]), bytes(self._kept[self._output]), exit_code, exceeded)
 
     def close(self) -> None:
-        """End the zygote and all that it has started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
 
-    def _ended(self) -> tuple[int, int]:
-        """Kill the two processes of a trial, have them reaped; returns their exit codes, the program's first."""
-        self._await(protocol.PROCESSES)
-        for pid in self._event(protocol.PROCESSES) or ():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+    def _ended(self) -> int:
+        """Kill the process of a run, and have it reaped; returns its exit code."""
+        (pid,) = self._await(protocol.STARTED)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
         self._await(protocol.ENDED)
         os.write(self._control, b"\n")
-        self._await(protocol.EXITS)
-        of_program, of_test = self._event(protocol.EXITS) or (0, 0)
+        (exit_code,) = self._await(protocol.EXITED)
         self._drain()
-        return of_program, of_test
+        return exit_code
 
-    def _await(self, event: str) -> None:
+    def _await(self, event: str) -> list[int]:
         if self._watched(event, CONFINED_WITHIN_S):
             raise CannotIsolate("it took too long")
+        return self._event(event) or []
 
     def _fate(self) -> str:
-        """Why the zygote ended, in its own words."""
+        """Returns the reason that the zygote sent before it ended."""
         link = self._link.fileno()
         with contextlib.suppress(BlockingIOError, ConnectionError):
             while self._read(link):
@@ -167,7 +150,7 @@ class Zygote:
         return said if said not in ("", "confined") else "the process ended before it was confined"
 
     def _event(self, name: str) -> list[int] | None:
-        """The numbers of the last event of that name since the trial began."""
+        """Returns the numbers of the last event of that name in this run; None before it."""
         for line in bytes(self._kept[self._status]).decode().split("\n")[:-1]:
             word, *numbers = line.split()
             if word == name:
@@ -175,7 +158,7 @@ class Zygote:
         return None
 
     def _watched(self, event: str, timeout_s: float, *, limited: bool = False) -> str:
-        """Watch until an event; returns why it was cut off before, empty if it was not."""
+        """Watch until an event; returns the limit that was exceeded before, empty if none."""
         until = time.monotonic() + timeout_s
         while self._event(event) is None:
             left = until - time.monotonic()
@@ -190,12 +173,20 @@ class Zygote:
                     self._poll.unregister(fd)
                     if fd == self._status:
                         raise CannotIsolate(self._fate())
-            if limited and self._printed > OUTPUT_BYTES_MAX:
-                return f"printed more than {OUTPUT_BYTES_MAX >> 20} MB"
+            if limited and (exceeded := self._exceeded()):
+                return exceeded
+        return ""
+
+    def _exceeded(self) -> str:
+        """Returns the limit of bytes that the run has exceeded; empty if none."""
+        if self._printed > OUTPUT_BYTES_MAX:
+            return f"printed more than {OUTPUT_BYTES_MAX >> 20} MB"
+        if len(self._kept[self._result]) > RESULT_BYTES_MAX:
+            return f"returned more than {RESULT_BYTES_MAX >> 20} MB"
         return ""
 
     def _read(self, fd: int) -> bool:
-        """Keep what a descriptor holds now; False at its end."""
+        """Keep the bytes that a descriptor holds now; False at its end."""
         if fd == self._link.fileno() and self._listener is None:
             data, listeners, _, _ = socket.recv_fds(self._link, len(b"listener"), 1)
             if listeners:
@@ -203,15 +194,15 @@ class Zygote:
                 self._poll.register(self._listener, select.POLLIN)
         else:
             data = os.read(fd, _READ_BYTES)
-        if fd == self._output:
+        if fd in (self._output, self._errors):
             self._printed += len(data)
-        elif len(self._kept[fd]) < _KEPT_BYTES_MAX:
+        bound = OUTPUT_BYTES_MAX if fd in (self._output, self._result) else _KEPT_BYTES_MAX
+        if len(self._kept[fd]) <= bound:
             self._kept[fd] += data
         return bool(data)
 
     def _drain(self) -> None:
-        """Read the remaining output of the ended processes."""
-        for fd in (self._output, self._verdict, self._notes):
+        for fd in (self._output, self._errors, self._result, self._notes):
             with contextlib.suppress(BlockingIOError):
                 while self._read(fd):
                     pass
@@ -233,7 +224,7 @@ class Zygote:
             fcntl.ioctl(self._listener, _SEND, answer)
 
     def _refusal(self, call: int, caller: int, first: int) -> int:
-        """The error of a system call by its caller and first argument; 0 if it may go on."""
+        """Returns the error number for a system call, by its caller and first argument; 0 if it may go on."""
         numbers = self._numbers
         if call == numbers["execve"]:
             allowed, self._executed = caller == self.pid and not self._executed, True
@@ -248,24 +239,7 @@ class Zygote:
         return errno.ENOSPC if self._created > CREATIONS_MAX else 0
 
 
-def _judged(said: bytes, loaded: bool, of_program: int, of_test: int) -> TrialOutcome:
-    try:
-        kind, reason = json.loads(said)
-    except ValueError:
-        return TrialOutcome(False, _exit(of_test), loaded=loaded)
-    if kind == protocol.GONE:
-        return TrialOutcome(False, _exit(of_program), loaded=loaded)
-    return TrialOutcome(kind == protocol.PASSED, str(reason), loaded=loaded, void=kind == protocol.VOID)
-
-
-def _exit(code: int) -> str:
-    if code < 0:
-        return f"ended by {signal.Signals(-code).name} before the test returned"
-    return f"the process ended with status {code} before the test returned"
-
-
 def _in_memory(data: bytes) -> int:
-    """The descriptor of an unnamed file with this content."""
     fd = os.memfd_create("sandbox")
     os.write(fd, data)
     os.lseek(fd, 0, os.SEEK_SET)
@@ -276,7 +250,7 @@ def _launch(isolation: Isolation, limits: ResourceLimits, ends: tuple[int, ...])
     """Confine this new process, and start the zygote in its place. Never returns."""
     try:
         os.setpgid(0, 0)
-        _arrange(ends, keep=isolation.landlock_fd)
+        _arrange(ends, keep=isolation.landlock.fd)
         # The kernel kills the whole group when the warden ends and its end of this pipe closes.
         fcntl.fcntl(protocol.LIFELINE, _F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(protocol.LIFELINE, fcntl.F_SETOWN, -os.getpid())
@@ -294,8 +268,7 @@ def _launch(isolation: Isolation, limits: ResourceLimits, ends: tuple[int, ...])
 
 def _arrange(ends: tuple[int, ...], keep: int) -> None:
     """Move the descriptors to their numbers, and close all others but `keep`."""
-    nothing = os.open("/dev/null", os.O_RDONLY)
-    aside = [fcntl.fcntl(end, fcntl.F_DUPFD, _ABOVE) for end in (nothing, *ends)]
+    aside = [fcntl.fcntl(end, fcntl.F_DUPFD, _ABOVE) for end in ends]
     for place, end in enumerate(aside):
         os.dup2(end, place, inheritable=place != _LINK)
     for below, above in pairwise((_LINK, keep, _DESCRIPTORS_MAX)):

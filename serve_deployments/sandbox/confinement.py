@@ -56,20 +56,10 @@ class Isolation:
         self.architecture: Architecture = known
         self.directory = directory
         try:
-            self._landlock = Landlock(known)
-            _grant(self._landlock, directory)
+            self.landlock = Landlock(known)
+            _grant(self.landlock, directory)
         except OSError as error:
             raise CannotIsolate(f"Landlock: {error.strerror}") from error
-
-    @property
-    def landlock_abi(self) -> int:
-        """The version of Landlock's ABI."""
-        return self._landlock.abi
-
-    @property
-    def landlock_fd(self) -> int:
-        """The descriptor of the ruleset, which a process must keep until it is confined."""
-        return self._landlock.fd
 
     def confine(self, limits: ResourceLimits, link: socket.socket) -> None:
         """Confine this process for ever, and send the descriptor of asked calls to the warden through `link`.
@@ -81,8 +71,8 @@ class Isolation:
             _first_victim()
             _limit(limits)
             _give_up_privileges(self.architecture)
-            self._landlock.restrict()
-            os.close(self._landlock.fd)
+            self.landlock.restrict()
+            os.close(self.landlock.fd)
             listener = seccomp.install(self.architecture, seccomp.counted(self.architecture), listen=True)
             socket.send_fds(link, [b"listener"], [listener])
             os.close(listener)

@@ -1,15 +1,16 @@
 """Names and numbers that the warden, the zygote and its processes share."""
 
-# The module names, and file names, of the two texts.
-PROGRAM, TEST = "solution", "test"
+# The module name, and file name, of a program's text.
+PROGRAM = "solution"
 
-# The descriptors of a zygote.
-ORDER, CONTROL, STATUS, TESTS, VERDICT, NOTES, LIFELINE = range(3, 10)
+# The descriptors of a zygote, after standard input (the test's input), output and error.
+ORDER, CONTROL, STATUS, RESULT, NOTES, LIFELINE = range(3, 9)
 # Its events, on STATUS.
-READY, PROCESSES, ENDED, EXITS = "ready", "processes", "ended", "exits"
+READY, STARTED, ENDED, EXITED = "ready", "started", "ended", "exited"
 # The exit status of the zygote and its processes when they could not do their work.
 BROKEN = 70
 
-# A line on VERDICT reports that the program has loaded. The last line is the verdict as JSON: the kind and the reason.
-LOADED = b"loaded"
-PASSED, FAILED, VOID, GONE = "passed", "failed", "void", "gone"
+# The commands on CONTROL: call a function, or run the program as a script.
+CALL, SCRIPT = b"call", b"script"
+# A process writes LOADED on RESULT, then one of the other lines, and after it the value as JSON or the error's text.
+LOADED, RETURNED, FINISHED, RAISED = b"loaded\n", b"returned\n", b"finished\n", b"raised\n"

@@ -63,7 +63,6 @@ _ABSENT = ("clone3", "openat2")
 
 
 def refuse(number: int) -> FilterBody:
-    """Refuse with an error number."""
     return (Instruction(_RETURN, 0, 0, 0x00050000 | number),)
 
 

@@ -1,4 +1,4 @@
-"""The warden: a process per program, which has a zygote run every test and reports the outcomes.
+"""The warden: a process per program, which has a zygote run it for every test, and judges and reports the outcomes.
 
 It runs in a fresh interpreter without environment and packages, and never executes the program itself. An order is a
 line of JSON on standard input, the reply is one on standard output. The warden and its zygote end when standard input
@@ -11,22 +11,25 @@ import sys
 import time
 from typing import Any, NamedTuple
 
-from serve_deployments.sandbox.child import Abandoned, TrialOutcome, Zygote
+from serve_deployments.sandbox import protocol
+from serve_deployments.sandbox.child import Abandoned, Zygote
 from serve_deployments.sandbox.confinement import CannotIsolate, Isolation, ResourceLimits
+from serve_deployments.sandbox.verdict import ProgramRun, failure
 
-# A test that no program passes.
-_IMPOSSIBLE = "assert False"
+# A test that no program passes: it loads a program that has no tests.
+_IMPOSSIBLE = {"call": "", "arguments": [], "expected": None}
 
 
 class Order(NamedTuple):
-    """A program, its tests as pairs of name and source, and the limits of one test; `deadline_s` bounds all together.
+    """A program, its tests, and the limits of one test; `deadline_s` bounds all together.
 
-    With `probe`, no earlier turn has tested whether the program loads.
+    A test has `call`, `arguments` and `expected`, or `stdin` and `stdout`. With `probe`, no earlier turn has tested
+    whether the program loads.
     """
 
     directory: str
     program: str
-    tests: list[tuple[str, str]]
+    tests: list[dict[str, Any]]
     timeout_s: float
     memory_mb: int
     deadline_s: float
@@ -34,7 +37,7 @@ class Order(NamedTuple):
 
 
 class Warden:
-    """Runs the trials of one program one by one, in a directory that it empties after each."""
+    """Runs one program against its tests one by one, in a directory that it empties after each."""
 
     def __init__(self, order: Order) -> None:
         self._order = order
@@ -51,36 +54,46 @@ class Warden:
         outcomes: list[dict[str, Any]] = []
         fault = ""
         begun = time.monotonic()
-        # A program without tests is loaded too.
-        tests = [test for _, test in self._order.tests]
-        zygote = Zygote(self.isolation, self._limits, self._order.program, tests or [_IMPOSSIBLE])
-        for place in range(len(tests) or 1):
+        tests = self._order.tests or [_IMPOSSIBLE]
+        # A script may fail as a module, and the other way around.
+        alike = len({"call" in test for test in tests}) == 1
+        zygote = Zygote(self.isolation, self._limits, self._order.program)
+        for place, test in enumerate(tests):
             started = time.monotonic()
-            verdict = self._trial(zygote, place)
-            if verdict is None:
+            run = self._run(zygote, test)
+            if run is None:
                 break
-            if self._order.probe and place == 0 and not verdict.loaded:
-                fault = f"the program does not load: {verdict.reason}"
+            reason = failure(test, run)
+            if self._order.probe and place == 0 and alike and not run.loaded:
+                fault = f"the program does not load: {reason}"
                 break
             now = time.monotonic()
+            timed_out = _timed_out(run)
             duration_ms = round((now - started) * 1_000)
-            outcome = {"passed": verdict.passed, "reason": verdict.reason, "duration_ms": duration_ms}
-            outcomes.append(outcome | {"void": verdict.void, "timed_out": verdict.timed_out})
-            if verdict.timed_out or now - begun >= self._order.timeout_s:
+            outcomes.append(
+                {"passed": not reason, "reason": reason, "duration_ms": duration_ms, "timed_out": timed_out}
+            )
+            if timed_out or now - begun >= self._order.timeout_s:
                 break
         zygote.close()
-        return {"fault": fault, "outcomes": outcomes[: len(tests)], "tried": zygote.tried}
+        return {"fault": fault, "outcomes": outcomes[: len(self._order.tests)], "tried": zygote.tried}
 
-    def _trial(self, zygote: Zygote, place: int) -> TrialOutcome | None:
-        """Run one test; None when the deadline came before the test's own time-out."""
+    def _run(self, zygote: Zygote, test: dict[str, Any]) -> ProgramRun | None:
+        """Run the program for one test; None when the deadline came before the test's own time-out."""
         timeout_s = min(self._order.timeout_s, self._until - time.monotonic())
         if timeout_s <= 0:
             return None
+        command = protocol.CALL if "call" in test else protocol.SCRIPT
+        given = json.dumps([test["call"], test["arguments"]]) if "call" in test else test["stdin"]
         try:
-            verdict = zygote.run(place, timeout_s)
+            run = zygote.run(command, given.encode("utf-8", "replace"), timeout_s)
         finally:
             _empty(self._order.directory)
-        return None if verdict.timed_out and timeout_s < self._order.timeout_s else verdict
+        return None if _timed_out(run) and timeout_s < self._order.timeout_s else run
+
+
+def _timed_out(run: ProgramRun) -> bool:
+    return run.exceeded.startswith("ran longer")
 
 
 def _empty(directory: str) -> None:
@@ -93,11 +106,10 @@ def _empty(directory: str) -> None:
 
 
 def main() -> None:
-    """Read one order, and write the reply."""
     order = Order(**json.loads(sys.stdin.buffer.readline()))
     try:
         warden = Warden(order)
-        reply = {"report": warden.report(), "landlock_abi": warden.isolation.landlock_abi}
+        reply = {"report": warden.report(), "landlock_abi": warden.isolation.landlock.abi}
     except CannotIsolate as missing:
         reply = {"unavailable": str(missing)}
     except Abandoned:

@@ -12,9 +12,8 @@ import uvicorn
 import uvloop
 from pydantic import SecretStr, ValidationError
 
-from serve_deployments.simulator.faults import FAULT_HELP
 from serve_deployments.simulator.lacks import LACK_HELP, Lack
-from serve_deployments.simulator.script import Script
+from serve_deployments.simulator.script import FAULT_HELP, Script
 from serve_deployments.simulator.server.app import Simulator
 from serve_deployments.simulator.server.completion import SchedulingPolicy, SimulatorSettings
 from serve_deployments.simulator.writer.outputs import Behaviour

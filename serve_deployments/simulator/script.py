@@ -1,15 +1,121 @@
-"""The instructions of a simulated engine: behaviour, latency, length, faults, keys; they may change while it runs."""
+"""The instructions of a simulated engine: behaviour, latency, length, faults, keys; they may change while it runs.
 
+A fault is written `KIND[:rate|:every=N|:first=N][:match=REGEX]`, for example `rate-limit:every=5:match=critique`.
+Without a bound it hits every request that matches. A rate is decided by a seeded hash of the request and its attempt;
+`every` and `first` count matching requests in their order of arrival.
+"""
+
+import re
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
 from secrets import compare_digest
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
-from serve_deployments.simulator.faults import parse_fault
 from serve_deployments.simulator.lacks import Lack
+from serve_deployments.simulator.writer.chance import fraction
 from serve_deployments.simulator.writer.outputs import Behaviour
 
 _SLOW_FACTOR = 10.0
 _SLOW_EXTRA_S = 1.0
+_REQUESTS_REMEMBERED_MAX = 100_000
+
+
+class FaultKind(StrEnum):
+    """A kind of fault; `FAULT_HELP` describes each."""
+
+    RATE_LIMIT = "rate-limit"
+    ERROR = "error"
+    UNAVAILABLE = "unavailable"
+    BAD_REQUEST = "bad-request"
+    BROKEN_STREAM = "broken-stream"
+    BAD_JSON = "bad-json"
+    TRUNCATE = "truncate"
+    HANG = "hang"
+    STALL = "stall"
+    SLOW = "slow"
+    EMPTY = "empty"
+
+
+FAULT_HELP = (
+    "rate-limit (429 with Retry-After), error (500), unavailable (503 with Retry-After), bad-request (400), "
+    "broken-stream (closes the connection midway), bad-json (a structured output that is not JSON), truncate (half of "
+    "the output, finish_reason length), hang (never answers), stall (half of a stream, then nothing), slow (ten times "
+    "slower, and a second late), empty (no text at all)."
+)
+
+_FAULT = re.compile(
+    rf"(?P<kind>{'|'.join(FaultKind)})"
+    r"(?::(?:(?P<rate>0|0?\.\d+|1(?:\.0+)?)|every=(?P<every>[1-9]\d*)|first=(?P<first>[1-9]\d*)))?"
+    r"(?::match=(?P<match>.*))?",
+    re.DOTALL,
+)
+
+
+class FaultSyntaxError(ValueError):
+    """A fault that cannot be read; its text names the form expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedFault:
+    """One scripted fault. At most one of `rate`, `every` and `first` is set; without one it always hits."""
+
+    kind: FaultKind
+    rate: float | None = None
+    every: int | None = None
+    first: int | None = None
+    match: re.Pattern[str] | None = None
+
+
+def parse_fault(text: str) -> ScriptedFault:
+    """Read `KIND[:rate|:every=N|:first=N][:match=REGEX]`; raises FaultSyntaxError."""
+    found = _FAULT.fullmatch(text)
+    if found is None:
+        raise FaultSyntaxError(
+            f"{text!r} is not KIND[:rate|:every=N|:first=N][:match=REGEX], with a rate from 0 to 1 and KIND one of "
+            f"{', '.join(FaultKind)}"
+        )
+    kind, rate, every, first, pattern = found.groups()
+    try:
+        match = None if pattern is None else re.compile(pattern)
+    except re.error as exc:
+        raise FaultSyntaxError(f"{text!r}: {pattern!r} is no regular expression: {exc}") from exc
+    counts = [int(number) if number else None for number in (every, first)]
+    return ScriptedFault(FaultKind(kind), float(rate) if rate else None, *counts, match=match)
+
+
+class FaultPlan:
+    """Decides for each request, in order of arrival, which fault hits it; the first that does wins."""
+
+    def __init__(self, faults: Iterable[str], seed: int) -> None:
+        self._faults = tuple(parse_fault(text) for text in faults)
+        self._seed = seed
+        self._matched = [0] * len(self._faults)
+        self._attempts: OrderedDict[bytes, int] = OrderedDict()
+
+    def decide(self, request_key: bytes, text: str) -> FaultKind | None:
+        """The fault of this request. `request_key` identifies it over its retries; `match` searches `text`."""
+        attempt = self._attempts.pop(request_key, 0) + 1
+        self._attempts[request_key] = attempt
+        if len(self._attempts) > _REQUESTS_REMEMBERED_MAX:
+            self._attempts.popitem(last=False)
+        chosen: FaultKind | None = None
+        for place, fault in enumerate(self._faults):
+            if fault.match is not None and fault.match.search(text) is None:
+                continue
+            self._matched[place] += 1
+            if chosen is None and self._hits(fault, self._matched[place], request_key, attempt):
+                chosen = fault.kind
+        return chosen
+
+    def _hits(self, fault: ScriptedFault, matched: int, request_key: bytes, attempt: int) -> bool:
+        if fault.rate is not None:
+            return fraction("fault", self._seed, fault.kind, request_key, attempt) < fault.rate
+        if fault.every is not None:
+            return matched % fault.every == 0
+        return fault.first is None or matched <= fault.first
 
 
 class Script(BaseModel):
@@ -42,7 +148,6 @@ class Script(BaseModel):
         return faults
 
     def changed(self, change: "Script") -> "Script":
-        """A copy with the fields that were set in `change`."""
         return self.model_copy(update={name: getattr(change, name) for name in change.model_fields_set})
 
     def admits(self, authorization: str) -> bool:

@@ -26,7 +26,6 @@ ENDLESS: dict[str, bytes] = {
 
 
 def hold_idle(port: int, count: int, source: str) -> None:
-    """Open connections from one address and hold them."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     held = [socket.create_connection(("127.0.0.1", port), timeout=30, source_address=(source, 0)) for _ in range(count)]

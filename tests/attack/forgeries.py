@@ -1,21 +1,24 @@
 """Programs that fake a verdict, and programs that try to leave the sandbox. None of them computes what it should.
 
-The task is `f(x)`, twice its number. A program is told by its behaviour. `WRONG` is a body that computes nothing.
+The task is `f(x)`, twice its argument, and as a script twice the number on standard input.
 """
 
 import textwrap
 
-HONEST = "def f(x): return 2 * x"
-# Tests of the task in the usual forms; a forger passes none of them.
-STATEMENT = "assert f(21) == 42"
-TESTS = {
-    "a statement": STATEMENT,
-    "a function": "def test_it():\n    assert f(21) == 42",
-    "unittest": "import unittest\nclass T(unittest.TestCase):\n    def test_it(self): self.assertEqual(f(21), 42)",
-    "a raise": "if not f(21) == 42:\n    raise ValueError",
-    "a tolerance": "assert abs(f(21) - 42) < 1e-6",
-    "members": "assert f(21) in (42,) and [f(21)] == [42]",
-    "all of them": "assert all(map(lambda x: f(x) == 2 * x, (3, 21)))",
+from app.deliberation.outputs import TestCase
+from tests.integration.sandbox.sandboxed import calls, script
+
+HONEST = "def f(x): return 2 * x\nif __name__ == '__main__': print(f(int(input())))"
+STATEMENT = calls("f", 21, expected=42)
+# A forger passes none of them: no expected value is one that a wrong program returns by chance.
+TESTS: dict[str, TestCase] = {
+    "a number": STATEMENT,
+    "a float": calls("f", 10.5, expected=21.0),
+    "a text": calls("f", "ab", expected="abab"),
+    "a list": calls("f", [1, "b"], expected=[1, "b", 1, "b"]),
+    "no boolean": calls("f", True, expected=2),
+    "a large number": calls("f", 10**30, expected=2 * 10**30),
+    "a script": script("21", "42"),
 }
 
 
@@ -27,7 +30,7 @@ def _doing(*lines: str, using: str = "os") -> str:
     return f"import {using}\ndef f(x):\n" + textwrap.indent("\n".join(lines), "    ")
 
 
-_VERDICT = 'b\'loaded\\n["passed",""]\\n\''
+_VERDICT = repr(b'loaded\nfinished\n["passed"]\n')
 _FRAMES = (
     "import sys\nframe = sys._getframe()\nseen = []\nwhile frame:\n    seen.append(frame)\n    frame = frame.f_back\n"
 )
@@ -96,14 +99,14 @@ VERDICTS = {
     "for name in ('exec', 'compile', 'type', 'len', 'isinstance', 'AssertionError'):\n"
     "    setattr(builtins, name, lambda *a, **k: True)\ndef f(x): return 7",
     "another JSON": "import json, json.encoder\n"
-    "json.JSONEncoder.encode = json.dumps = lambda *_, **k: '42'\ndef f(x): return 7",
+    "json.JSONEncoder.encode = json.dumps = lambda *_, **k: '[\"passed\"]'\ndef f(x): return 7",
+    "another comparison": "import math\nmath.isclose = lambda *_, **k: True\ndef f(x): return 7.0",
     "other system calls": "import os\nos._exit = os.write = os.read = lambda *_: 0\ndef f(x): return 7",
     "another unittest": "import unittest\nunittest.TestCase.assertEqual = lambda *_: None\ndef f(x): return 7",
     "another runner": _FRAMES + "for each in seen:\n    for name in [*each.f_globals]:\n"
     "        if callable(each.f_globals[name]): each.f_globals[name] = lambda *_, **k: True\ndef f(x): return 7",
-    "another side of the wire": _FRAMES
-    + "peer = [v for e in seen for v in e.f_locals.values() if 'Peer' in str(type(v))][0]\n"
-    "peer.operations['__call__'] = lambda *_, **k: ['passed', '']\ndef f(x): return 7",
+    "another side of the wire": _FRAMES + "wire = [e.f_globals for e in seen if '_write' in e.f_globals][0]\n"
+    "for name in ('LOADED', 'RETURNED', 'FINISHED', 'RAISED'): wire[name] = b'passed\\n'\ndef f(x): return 7",
     # Forged messages
     "a verdict on every descriptor": _doing(
         "for fd in range(64):", f"    try: os.write(fd, {_VERDICT})", "    except OSError: pass", "os._exit(0)"
@@ -111,93 +114,71 @@ VERDICTS = {
     "a verdict while it loads": f"import os\nfor fd in range(3, 64):\n    try: os.write(fd, {_VERDICT})\n"
     "    except OSError: pass\ndef f(x): return 7",
     "a printed verdict": _doing(f"print({_VERDICT}.decode(), flush=True)", "os._exit(0)"),
-    "a message that asks for exec": _FRAMES
-    + "peer = [v for e in seen for v in e.f_locals.values() if 'Peer' in str(type(v))][0]\n"
-    "def f(x):\n    peer.ask('__call__', exec, 'import os; os._exit(0)')\n    return 7",
-    "a message that asks for names": _FRAMES
-    + "peer = [v for e in seen for v in e.f_locals.values() if 'Peer' in str(type(v))][0]\n"
-    "def f(x):\n    return [peer.ask('getattr', each, '__globals__') for each in (peer, len, f)]",
-    "a reply before the call": _doing(
+    "a message that asks for exec": _FRAMES + "wire = [e.f_globals for e in seen if '_write' in e.f_globals][0]\n"
+    "def f(x):\n    wire['_write'](b'exec\\nimport os; os._exit(0)\\n')\n    return 7",
+    "an end before the value": _doing(
         "for fd in range(3, 64):",
-        '    text = b\'["value",true,null,""]\'',
-        "    try: [os.write(fd, len(text).to_bytes(4, 'big') + text) for _ in range(9)]",
+        "    try: os.write(fd, b'finished\\n')",
         "    except OSError: pass",
         "return 7",
     ),
-    "an error as the value": _doing(
-        'text = b\'["raised",{"type":"SystemExit"},null,""]\'',
+    "an error without a text": _doing(
         "for fd in range(3, 64):",
-        "    try: os.write(fd, len(text).to_bytes(4, 'big') + text)",
+        "    try: os.write(fd, b'raised\\n')",
         "    except OSError: pass",
+        "os._exit(0)",
     ),
     "a message of 4 GB": _doing(
         "for fd in range(3, 64):", "    try: os.write(fd, b'\\xff' * 64)", "    except OSError: pass"
     ),
     "a message nested 100,000 deep": _doing(
-        "text = b'[' * 100_000",
+        "text = b'returned\\n' + b'[' * 100_000",
         "for fd in range(3, 64):",
-        "    try: os.write(fd, len(text).to_bytes(4, 'big') + text)",
+        "    try: os.write(fd, text)",
         "    except OSError: pass",
+        "os._exit(0)",
     ),
     "a changed argument that equals": "def f(x):\n    x = True\n    return x",
     "a value nested without an end": "def f(x):\n    kept = []\n    kept.append(kept)\n    return kept",
     "a value without an end": "def f(x): return [0] * 10_000_000",
     "an endless iterator": "import itertools\ndef f(x): return itertools.repeat(7)",
-}
-
-# Forgeries against a certain test: the program gets something of the test, or the test runs what the program gives.
-AGAINST = {
-    "a callback with a swallowed failure": (
-        "def f(x, check):\n    try: check(7)\n    except BaseException: pass",
-        "def check(value): assert value == 42\nf(21, check)\nassert True",
+    "a flood of values": _doing(
+        "while True:",
+        "    for fd in range(3, 64):",
+        "        try: os.write(fd, bytes(4_096))",
+        "        except OSError: pass",
     ),
-    "a context manager that swallows failures": (
-        "class A:\n    __enter__ = lambda s: s\n    __exit__ = lambda *_: True\ndef f(x): return A()",
-        "with f(21):\n    assert f(21) == 42",
-    ),
-    "the names of a callback": (
-        "def f(x, check):\n    check.__globals__['__reached__']()\n"
-        "    check.__globals__['f'] = lambda x: 42\n    return 7",
-        "assert f(21, lambda value: value) == 42",
-    ),
-    "the frame of a generator": (
-        "def f(x, some):\n    some.gi_frame.f_globals['f'] = lambda *_: 42\n    return 7",
-        "assert f(21, (each for each in [1])) == 42",
-    ),
-    "a private attribute of a test's object": (
-        "def f(x, it):\n    it._expected = 7\n    return 7",
-        "class It:\n    _expected = 42\nit = It()\nassert f(21, it) == it._expected",
-    ),
-    "a text that the test evaluates": (
-        'def f(x): return \'__import__("os").write(7, b"[\\\\"passed\\\\", \\\\"\\\\"]\\\\n")'
-        ' and __import__("os")._exit(0)\'',
-        "assert eval(f(21)) == 42",
-    ),
-    "bytes that the test executes": (
-        'def f(x): return b\'import os; os.write(7, b"[\\\\"passed\\\\", \\\\"\\\\"]\\\\n"); os._exit(0)\'',
-        "names = {}\nexec(f(21), names)\nassert names['y'] == 42",
-    ),
-    "a pickle that names code": (
-        "import pickle, os\nclass A:\n    def __reduce__(self): return eval, ('__import__(\"os\")._exit(0)',)\n"
-        "def f(x): return pickle.dumps(A())",
-        "import pickle\nassert pickle.loads(f(21)) == 42",
-    ),
-    "a module that the test did not import": (
-        "import math\nmath.isclose = lambda *_: True\ndef f(x): return 7",
-        "assert math.isclose(f(21), 42)",
-    ),
-    "methods that answer yes": (
-        "class A:\n    def __getattr__(self, name): return lambda *_: True\ndef f(x): return A()",
-        "assert f(21).startswith('forty')",
-    ),
-    "membership that lies": (
-        "class A:\n    __contains__ = lambda *_: True\n    __iter__ = lambda s: iter(())\ndef f(x): return A()",
-        "assert 42 in f(21)",
-    ),
-    "a hash that lies": (
-        "class A:\n    __hash__ = lambda s: hash(42)\n    __eq__ = lambda *_: True\ndef f(x): return A()",
-        "assert f(21) in {42} and {42: 1}[f(21)]",
-    ),
+    "no number": "def f(x): return float('nan')\nprint(float('nan'))",
+    "an infinite number": "def f(x): return float('inf')\nprint(float('inf'))",
+    "a number that reads as infinite": _doing("os.write(6, b'returned\\n1e999')", "os._exit(0)"),
+    "a number of 5,000 digits": "def f(x): return 10 ** 5_000\nprint('9' * 5_000)",
+    "a value nested 100,000 deep": "def f(x):\n    kept = []\n    for _ in range(100_000): kept = [kept]\n"
+    "    return kept",
+    "a name that stands twice": _doing('os.write(6, b\'returned\\n{"a": 7, "a": 42}\')'),
+    "a text that would be code": "def f(x): return '__import__(\"os\")._exit(0)'\nprint(f(1))",
+    "bytes that would be code": "def f(x): return b'import os; os._exit(0)'",
+    "a pickle that names code": "import pickle, os\nclass A:\n    def __reduce__(self): return os._exit, (0,)\n"
+    "def f(x): return pickle.dumps(A()).decode('latin-1')",
+    "methods that answer yes": "class A:\n    def __getattr__(self, name): return lambda *_: True\n"
+    "def f(x): return A()",
+    "membership that lies": "class A(list):\n    __contains__ = lambda *_: True\n    __len__ = lambda s: 4\n"
+    "def f(x): return A()",
+    "a hash that lies": "class A(dict):\n    __hash__ = lambda s: hash(42)\n    __eq__ = lambda *_: True\n"
+    "def f(x): return A()",
+    "the names of the runner": _FRAMES
+    + "for each in seen:\n    each.f_globals['is_equal'] = each.f_globals['failure'] = lambda *_: ''\n"
+    "def f(x): return 7",
+    # Against a script's test
+    "the input as the output": "import os, sys\nos.lseek(0, 0, 0)\nprint(os.read(0, 9_999).decode())\n"
+    "def f(x): return os.pread(0, 9_999, 0).decode()",
+    "another input": "import os\nfor path in ('/proc/self/fd/0', '/dev/stdin'):\n"
+    "    try: os.write(os.open(path, os.O_RDWR), b'42')\n    except OSError: pass\ndef f(x): return 7",
+    "an answer among all": "print(*range(100), sep='\\n')\ndef f(x): return [*range(100)]",
+    "an answer on standard error": "import sys\nprint(42, file=sys.stderr)\ndef f(x): return 7",
+    "an answer before a failure": "print(42)\nraise SystemExit(1)",
+    "an answer before an exit": "import os\nprint(42, flush=True)\nos._exit(0)",
+    "an answer before a signal": "import os, signal\nprint(42, flush=True)\nos.kill(os.getpid(), signal.SIGKILL)",
+    "a printed flood": "while True: print(42)",
 }
 
 # Ways out of the process, and the words by which a report names them.
@@ -225,7 +206,7 @@ ESCAPES = {
     "a name to look up": (_doing("socket.getaddrinfo('example.org', 80)", using="socket"), "socket.getaddrinfo"),
     "a URL": (_doing("urllib.request.urlopen('http://127.0.0.1/')", using="urllib.request"), "urllib.Request"),
     "the warden": (_doing("os.kill(os.getppid(), 9)"), "os.kill"),
-    "the test's process": (_doing("[os.kill(os.getpid() + step, 9) for step in (1, 2, 3)]"), "os.kill"),
+    "processes beside it": (_doing("[os.kill(os.getpid() + step, 9) for step in (1, 2, 3)]"), "os.kill"),
     "all processes": (_doing("os.kill(-1, 9)"), "os.kill"),
     "its group": (_doing("os.killpg(0, 9)"), "os.killpg"),
     "the memory of its parent": (_doing("open(f'/proc/{os.getppid()}/mem', 'r+b')"), "open /proc/"),

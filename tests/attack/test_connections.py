@@ -28,13 +28,11 @@ def attacker(*arguments: object) -> subprocess.Popen[bytes]:
 
 
 async def line_of(process: subprocess.Popen[bytes]) -> list[int]:
-    """The figures in the next line that an attacker prints."""
     assert process.stdout is not None
     return [int(word) for word in (await asyncio.to_thread(process.stdout.readline)).split()]
 
 
 async def healthz_ms(port: int) -> float:
-    """How long a stranger to the attack waits for /healthz on a connection of its own."""
     began = time.perf_counter()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(HEALTHZ)
@@ -46,7 +44,6 @@ async def healthz_ms(port: int) -> float:
 
 @asynccontextmanager
 async def others(port: int, record: Callable[[str, object], None]) -> AsyncIterator[list[float]]:
-    """Ask for /healthz every 20 ms meanwhile, and record the latencies."""
     waits: list[float] = []
 
     async def ask() -> None:
@@ -98,7 +95,6 @@ async def test_heads_half_sent_are_closed_in_fifteen_seconds(
 
 
 async def trickle(writers: list[asyncio.StreamWriter]) -> None:
-    """One byte a second on each connection."""
     while True:
         for writer in writers:
             writer.write(b"x")

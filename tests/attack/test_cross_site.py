@@ -47,7 +47,6 @@ class Victim:
 
 @pytest.fixture(scope="module")
 async def port(nats_server: NatsServer, jetstream_journal: JetStreamJournal) -> AsyncIterator[int]:
-    """The port of a gateway process in development mode."""
     async with gateway(nats_server.url, LOG_LEVEL="error") as (_, listening):
         yield listening
 

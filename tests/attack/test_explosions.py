@@ -51,7 +51,11 @@ PLACES: dict[str, tuple[str, Callable[[object], object]]] = {
     "options": ("/deliberations", lambda s: {"task": TASK, "strategy": "vote", "parameters": {"options": [s]}}),
     "tests": (
         "/deliberations",
-        lambda s: {"task": TASK, "strategy": "execute", "parameters": {"tests": [{"code": s}]}},
+        lambda s: {
+            "task": TASK,
+            "strategy": "execute",
+            "parameters": {"tests": [{"name": "t", "call": "f", "expected": s}]},
+        },
     ),
     "constraints": ("/deliberations", lambda schema: {"task": TASK, "constraints": {"metadata": {"schema": schema}}}),
     "response_format": (
@@ -131,7 +135,6 @@ async def attacked(
 
 
 async def seconds(attacked: Gateway, method: str, path: str, **request: Any) -> float:
-    """How long a refusal took, or any other answer below 500."""
     began_s = time.perf_counter()
     async with attacked.client.stream(method, f"http://localhost:{attacked.port}{path}", **request) as answer:
         taken_s = time.perf_counter() - began_s

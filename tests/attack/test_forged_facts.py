@@ -74,7 +74,6 @@ class Attacked:
     attacker: Client
 
     async def key(self, scopes: tuple[Scope, ...], tenant: str = "acme") -> str:
-        """A new key, known to the gateway."""
         fact, key = created(Pepper(PEPPER), name="one", tenant=tenant, scopes=scopes, created_at=NOW, expires_at=None)
         await self.journal.write(key_subject(fact), dump(fact))
         ring = self.gateway["access"].keyring
@@ -91,7 +90,6 @@ class Attacked:
         await self.attacker.publish(f"live.{subject}", data, headers={"Nats-Sequence": "1000000", **(headers or {})})
 
     async def stored(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> None:
-        """A record of the stream."""
         reply = await self.attacker.request(subject, data, headers=headers, timeout=5)
         assert "error" not in json.loads(reply.data), reply.data
 

@@ -54,7 +54,6 @@ async def attacked(
 
 @pytest.fixture(scope="module")
 async def key(attacked: Gateway, jetstream_journal: JetStreamJournal) -> str:
-    """A key that the gateway knows."""
     made = await make_key(jetstream_journal, pepper=PEPPER)  # pyright: ignore[reportArgumentType]
     async with asyncio.timeout(10):
         while (await attacked.client.get("/roles", headers=bearer(made))).status_code != 200:
@@ -63,7 +62,6 @@ async def key(attacked: Gateway, jetstream_journal: JetStreamJournal) -> str:
 
 
 def bodies(text: str) -> Iterator[dict[str, Any]]:
-    """Deliberations with a hostile text in each place that takes one."""
     url = f"https://hooks.example/{text}"
     yield {"task": text}
     yield {"task": "t", "metadata": {"a": text}}

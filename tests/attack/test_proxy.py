@@ -64,7 +64,6 @@ async def _listens(port: int) -> bool:
 
 @asynccontextmanager
 async def proxied(server: NatsServer, directory: Path, **settings: str) -> AsyncGenerator[Proxy]:
-    """A gateway process that trusts the proxy in front of it."""
     named = {"LOG_LEVEL": "error", "FORWARDED_ALLOW_IPS": "127.0.0.1", **settings}
     async with gateway(server.url, **named) as (_, port):
         proxy = Proxy(free_port(), free_port())

@@ -4,7 +4,6 @@ import asyncio
 import json
 import platform
 import sys
-import textwrap
 
 import pytest
 
@@ -12,8 +11,8 @@ from app.deliberation.calls import Call, FactProblem
 from app.deliberation.strategies.steps.programs import ProgramParameters
 from app.testing import Reply
 from serve_deployments.sandbox.checks import Sandbox
-from tests.attack.forgeries import AGAINST, ESCAPES, HONEST, STATEMENT, SYSTEM_CALLS, TESTS, VERDICTS
-from tests.integration.sandbox.sandboxed import WITHIN_S, altered, check
+from tests.attack.forgeries import ESCAPES, HONEST, STATEMENT, SYSTEM_CALLS, TESTS, VERDICTS
+from tests.integration.sandbox.sandboxed import WITHIN_S, altered, calls, check
 from tests.unit.facts_of import run, specification
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox is the Linux kernel's")
@@ -30,9 +29,8 @@ libc = ctypes.CDLL(None, use_errno=True)
 def f(number):
     ctypes.set_errno(0)
     returned = libc.syscall(ctypes.c_long(number), *[ctypes.c_long(0)] * 6)
-    return returned, ctypes.get_errno()
+    return "refused" if returned == -1 and ctypes.get_errno() in (1, 38) else returned > 0
 """
-REFUSED = "in ((-1, 1), (-1, 38))"
 
 
 async def test_the_honest_program_passes_every_test() -> None:
@@ -48,15 +46,9 @@ async def test_no_program_fakes_a_verdict(program: str) -> None:
     assert all(outcome.reason for outcome in report.outcomes)
 
 
-@pytest.mark.parametrize(("program", "test"), AGAINST.values(), ids=AGAINST)
-async def test_a_test_that_meets_the_program_halfway_is_not_forged(program: str, test: str) -> None:
-    report = await Sandbox().report(check(program, test), WITHIN_S)
-    assert not report.outcomes[0].passed and report.outcomes[0].reason
-
-
 @pytest.mark.parametrize(("program", "named"), ESCAPES.values(), ids=ESCAPES)
 async def test_no_program_leaves_its_process_and_the_report_names_the_attempt(program: str, named: str) -> None:
-    report = await Sandbox().report(check(program, STATEMENT, "f(21)\nassert True", timeout_s=2), WITHIN_S)
+    report = await Sandbox().report(check(program, STATEMENT, calls("f", 21), timeout_s=2), WITHIN_S)
     assert [outcome.passed for outcome in report.outcomes] == [False, False], report
     assert any(each.startswith(named) for each in report.tried) or not named, report.tried
 
@@ -64,8 +56,8 @@ async def test_no_program_leaves_its_process_and_the_report_names_the_attempt(pr
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="numbers of other machines")
 async def test_the_kernel_refuses_raw_system_calls_whatever_is_loaded() -> None:
     place = 0 if platform.machine() == "x86_64" else 1
-    tests = [f"assert f({numbers[place]}) {REFUSED}, f({numbers[place]})" for numbers in SYSTEM_CALLS.values()]
-    allowed = f"assert f({(39, 172)[place]})[0] > 0"
+    tests = [calls("f", numbers[place], expected="refused") for numbers in SYSTEM_CALLS.values()]
+    allowed = calls("f", (39, 172)[place], expected=True)
     with altered(WITH_MACHINE_CODE):
         report = await Sandbox().report(check(RAW, *tests, allowed, timeout_s=5), WITHIN_S)
     assert len(tests) >= 60
@@ -74,34 +66,32 @@ async def test_the_kernel_refuses_raw_system_calls_whatever_is_loaded() -> None:
 
 
 async def test_the_interpreter_of_a_program_has_loaded_no_way_out() -> None:
-    test = """
-        loaded = f()
-        assert not {'ctypes', '_ctypes', 'socket', '_socket', 'subprocess', '_posixsubprocess'} & {*loaded}
-        assert not [each for each in loaded if 'sandbox' in each or 'serve' in each]
-    """
-    report = await Sandbox().report(
-        check("import sys\ndef f(): return sorted(sys.modules)", textwrap.dedent(test)), WITHIN_S
-    )
+    program = """
+import sys
+def f(names): return [each for each in sys.modules if each in names or 'sandbox' in each or 'serve' in each]
+"""
+    names = ["ctypes", "_ctypes", "socket", "_socket", "subprocess", "_posixsubprocess"]
+    report = await Sandbox().report(check(program, calls("f", names, expected=[])), WITHIN_S)
     assert report.outcomes[0].passed, report
 
 
-async def test_the_test_is_not_in_the_programs_process() -> None:
-    """Neither its text nor the expected value is among the objects there, and no descriptor leads to it."""
+async def test_no_expected_value_is_in_the_programs_process() -> None:
+    """Neither this test's nor another's is among the objects there, and no descriptor leads to it."""
     program = """
 import gc, os
-def f(secret):
+def f(_):
     marker = str(4_000 + int('711'))
     seen = [each for each in gc.get_objects() for each in gc.get_referents(each)]
-    texts = [each for each in seen if isinstance(each, (str, bytes)) and marker in str(each) and each != marker]
+    texts = [each for each in seen if isinstance(each, (str, bytes, int)) and marker in str(each) and each != marker]
     read = []
-    for fd in range(3, 64):
-        try: read.append(os.pread(fd, 100_000, 0))
+    for fd in range(64):
+        try: read.append(os.pread(fd, 100_000, 0).decode('utf-8', 'replace'))
         except OSError: pass
-    return texts + [each for each in read if each]
+    return [str(each) for each in texts] + [each for each in read if marker in each]
 """
-    test = "expected = 4711\nassert f(None) == []"
-    report = await Sandbox().report(check(program, test, test), WITHIN_S)
-    assert [outcome.reason for outcome in report.outcomes] == ["", ""]
+    tests = [calls("f", 0, expected=[]), calls("f", 1, expected=4_711), calls("f", 2, expected=[])]
+    report = await Sandbox().report(check(program, *tests), WITHIN_S)
+    assert [outcome.reason for outcome in report.outcomes] == ["", "returned [], not 4711", ""]
 
 
 FORGERS = {
@@ -115,13 +105,13 @@ FORGERS = {
 
 
 @pytest.mark.parametrize("forgers", FORGERS.values(), ids=FORGERS)
-@pytest.mark.parametrize("given", [[{"name": "given", "code": STATEMENT}], []], ids=["given test", "written tests"])
+@pytest.mark.parametrize("given", [[STATEMENT.model_dump()], []], ids=["given test", "written tests"])
 def test_the_honest_program_wins_a_council_of_one_honest_and_two_forgers(
-    forgers: tuple[str, str], given: list[dict[str, str]]
+    forgers: tuple[str, str], given: list[dict[str, object]]
 ) -> None:
     """The engine's own steps over the real sandbox."""
     programs = {"dev-001": forgers[0], "dev-002": HONEST, "dev-003": forgers[1]}
-    written = [{"name": name, "code": code} for name, code in TESTS.items()]
+    written = [{"name": name, **test.data} for name, test in TESTS.items()]
 
     def reply(call: Call) -> Reply:
         if call.check is not None:
@@ -137,7 +127,7 @@ def test_the_honest_program_wins_a_council_of_one_honest_and_two_forgers(
     asked = specification(3, strategy="execute", rounds=1)
     ended = run(asked.model_copy(update={"parameters": parameters.model_dump(mode="json")}), reply)
     verdict = ended.completed.verdict
-    assert verdict is not None and verdict.content.strip() == HONEST
+    assert verdict is not None and verdict.content == HONEST
     scores = {each.agent_id: each.score for each in verdict.ranking}
     assert scores["dev-002"] and scores["dev-002"] > max(scores["dev-001"] or 0, scores["dev-003"] or 0)
     if given:

@@ -22,7 +22,6 @@ CMAKE_ARGS = "-DGGML_NATIVE=OFF -DGGML_OPENMP=OFF -DLLAVA_BUILD=OFF -DLLAMA_CURL
 
 
 def model() -> Path:
-    """Where the tiny model is, or will be."""
     return ENVIRONMENT.path / "tiny.gguf"
 
 
@@ -36,7 +35,6 @@ def make_environment() -> None:
 
 
 def make_model() -> None:
-    """Draw the weights anew."""
     subprocess.run(
         [ENVIRONMENT.python, "-m", "tests.engines.make_gguf", model()],
         check=True,
@@ -46,7 +44,6 @@ def make_model() -> None:
 
 
 def main() -> None:
-    """Make what is missing or out of date."""
     if shutil.which("c++") is None:
         sys.exit("build.py: a C++ compiler is missing; as root: apt-get install --no-install-recommends g++")
     made_of = f"{CMAKE_ARGS} {sys.version} {LOCK.read_text()} {SOURCE_LOCK.read_text()}".encode()

@@ -18,7 +18,6 @@ HEAD = WIDTH // HEADS
 
 
 def add_tokenizer(writer: gguf.GGUFWriter, merges: list[str], tokens: list[str]) -> None:
-    """The tokenizer's tokens and merges, its end and its chat template."""
     control = {vocabulary.START, vocabulary.END}
     types = [gguf.TokenType.CONTROL if token in control else gguf.TokenType.NORMAL for token in tokens]
     writer.add_tokenizer_model("gpt2")
@@ -68,7 +67,6 @@ def weights(tokens: list[str], bias: list[float]) -> dict[str, np.ndarray]:
 
 
 def main(file: Path) -> None:
-    """Write the model to `file`."""
     tokenizer = vocabulary.trained()
     merges = [" ".join(pair) for pair in json.loads(tokenizer.to_str())["model"]["merges"]]
     tokens = [tokenizer.id_to_token(number) for number in range(tokenizer.get_vocab_size())]

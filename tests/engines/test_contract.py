@@ -68,7 +68,6 @@ def simulator() -> Iterator[Simulator]:
 
 @pytest.fixture(params=SHAPES.values(), ids=SHAPES)
 async def shape(request: pytest.FixtureRequest, simulator: Simulator) -> Shape:
-    """The simulator in each shape in turn, with its counts at zero."""
     found: Shape = request.param
     await shaped(simulator, found.lacks)
     return found

@@ -39,7 +39,6 @@ class ShortJournal(InMemoryJournal):
     """A log that keeps only the last record."""
 
     async def append(self, tenant: str, fact: Fact | Deleted) -> Appended:
-        """See `ports.Journal.append`."""
         self.records.clear()
         return await super().append(tenant, fact)
 
@@ -53,7 +52,6 @@ class Answers:
 
 
 async def _posted(app: ASGIApp, state: object, body: bytes) -> tuple[int, bytes]:
-    """Status and content of the answer to a body."""
     sent, received = [{"type": "http.request", "body": body, "more_body": False}], list[MutableMapping[str, Any]]()
     scope: dict[str, Any] = {
         "type": "http",
@@ -103,7 +101,6 @@ def fault_of(status: int, content: bytes, journal: InMemoryJournal) -> str | Non
 
 
 async def post_all(count: int, seed: int) -> Answers:
-    """Post `count` bodies in sequence."""
     logs.configure(SETTINGS.log_level)
     answers, mutator = Answers(), Mutator(seed)
     journal = ShortJournal(replies={"control.coordinator": [COORDINATOR]})

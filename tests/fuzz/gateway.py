@@ -58,14 +58,12 @@ class Player:
         self._queue: asyncio.Queue[Record] = asyncio.Queue()
 
     async def run(self) -> None:
-        """Play until cancelled."""
         await self.journal.subscribe(["deliberations.*.*.accepted", "deliberations.*.*.cancel"], self._queue.put_nowait)
         while True:
             await self.play(await self._queue.get())
             self._drop_old()
 
     async def play(self, record: Record) -> None:
-        """End the deliberation of an acceptance or a cancel request."""
         event = decode(record.data)
         ended = Cancelled(deliberation_id=event.deliberation_id, ts=event.ts)
         for fact in facts_after(event) if isinstance(event, Accepted) else [ended]:
@@ -81,7 +79,6 @@ class Player:
 
 @asynccontextmanager
 async def serving(app: ASGIApp) -> AsyncGenerator[str, None]:
-    """Serve an application on a free port; yields its URL."""
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
         app, lifespan="on", ws="none", log_config=None, server_header=False, timeout_graceful_shutdown=2
@@ -98,7 +95,6 @@ async def serving(app: ASGIApp) -> AsyncGenerator[str, None]:
 
 @asynccontextmanager
 async def fuzzed() -> AsyncGenerator[tuple[str, str], None]:
-    """The gateway's URL, and a key of the tenant of the examples."""
     logs.configure(SETTINGS.log_level)
     journal = await example_journal(coordinator=COORDINATOR)
     player = Player(journal)

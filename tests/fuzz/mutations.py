@@ -56,7 +56,6 @@ _PLACEHOLDER = re.compile(r'"@@(\d+)@@"')
 
 
 def positions(node: object) -> Iterator[tuple[Any, Any]]:
-    """Each container and key in a value."""
     items: list[tuple[Any, object]] = []
     if isinstance(node, dict):
         items = list(cast("dict[str, object]", node).items())
@@ -83,7 +82,6 @@ class Mutator:
         self._mutations += (self._borrowed, self._repeated)
 
     def body(self) -> bytes:
-        """The next body."""
         value: Any = json.loads(json.dumps(self._draw.choice(SEEDS)))
         for _ in range(self._draw.choice([0, 1, 1, 1, 2, 2, 3, 5])):
             found = list(positions(value))
@@ -126,7 +124,6 @@ class Mutator:
             )
 
     def _broken(self, body: bytes) -> bytes:
-        """The body with damaged bytes."""
         draw = self._draw
         at = draw.randrange(len(body) + 1)
         match draw.randrange(9):

@@ -268,7 +268,7 @@ class CouncilScript:
             case "program":
                 return json.dumps({"reasoning": "because", "code": self.text(call.call_id), "confidence": 50})
             case "tests":
-                test = {"name": "holds", "code": f"assert {self.text(call.call_id)!r}"}
+                test = {"name": "holds", "call": "f", "arguments": [], "expected": self.text(call.call_id)}
                 return json.dumps({"reasoning": "because", "tests": [test]})
             case "report":
                 return report(call, self.passes, self.fault(call))

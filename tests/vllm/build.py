@@ -27,17 +27,14 @@ class BuildFailed(Exception):
 
 
 def venv() -> Path:
-    """Where the environment is, or will be."""
     return ENVIRONMENT.path
 
 
 def model() -> Path:
-    """Where the tiny model is, or will be."""
     return venv() / "tiny-model"
 
 
 def site_packages() -> Path:
-    """The environment's folder of packages."""
     return next((venv() / "lib").glob("python3.*")) / "site-packages"
 
 
@@ -55,7 +52,6 @@ def make_environment() -> None:
 
 
 def make_model() -> None:
-    """Train the tokenizer and draw the weights anew."""
     shutil.rmtree(model(), ignore_errors=True)
     subprocess.run(
         [ENVIRONMENT.python, "-W", "ignore", "-m", "tests.vllm.make_model", model()],
@@ -66,7 +62,6 @@ def make_model() -> None:
 
 
 def main() -> None:
-    """Make what is missing or out of date."""
     made_of = f"{TORCH} {VLLM_VERSION} {sys.version} {LOCK.read_text()}".encode()
     ENVIRONMENT.once("environment", made_of, make_environment)
     sources = b"".join((HERE / name).read_bytes() for name in ("vocabulary.py", "make_model.py"))

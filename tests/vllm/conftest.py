@@ -21,13 +21,11 @@ def simulator_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engin
 
 @pytest.fixture(scope="session", params=["simulator", pytest.param("vllm", marks=pytest.mark.vllm)])
 def engine(request: pytest.FixtureRequest) -> Engine:
-    """Each engine in turn."""
     found: Engine = request.getfixturevalue(f"{request.param}_engine")
     return found
 
 
 @pytest.fixture
 def chat(engine: Engine) -> Iterator[Chat]:
-    """The engine's chat endpoint, as a client of it sees it."""
     with httpx.Client(base_url=engine.url, timeout=60) as client:
         yield Chat(client, engine.model)

@@ -27,7 +27,6 @@ def accepted(schema: dict[str, object], text: str, tokenizer: AutoTokenizer) -> 
 
 
 def main() -> None:
-    """Answer for every pair on standard input."""
     tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
     print(json.dumps([accepted(schema, text, tokenizer) for schema, text in json.load(sys.stdin)]))
 

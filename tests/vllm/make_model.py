@@ -14,7 +14,6 @@ from tests.vllm import vocabulary
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
-    """The trained tokenizer, as transformers saves it."""
     end = vocabulary.END
     wrapped = PreTrainedTokenizerFast(tokenizer_object=vocabulary.trained(), eos_token=end, pad_token=end)
     wrapped.chat_template = vocabulary.CHAT_TEMPLATE
@@ -62,7 +61,6 @@ def make_weights(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
 
 
 def main(directory: Path) -> None:
-    """Save the tokenizer and the weights to ``directory``."""
     tokenizer = make_tokenizer()
     tokenizer.save_pretrained(directory)
     make_weights(tokenizer).save_pretrained(directory)

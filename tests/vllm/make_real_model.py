@@ -27,7 +27,6 @@ SAMPLING = {"repetition_penalty": 1.15, "do_sample": True}
 
 
 def main(directory: Path) -> None:
-    """Save the tokenizer and the weights to ``directory``."""
     with tempfile.TemporaryDirectory() as folder:
         file = assemble(Path(folder) / "model.gguf")
         tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=file.name)

@@ -27,11 +27,9 @@ class Streamed:
 
     @property
     def deltas(self) -> int:
-        """How many chunks carried text."""
         return sum(bool(choice["delta"].get("content")) for chunk in self.chunks for choice in chunk["choices"])
 
     def take(self, line: str) -> None:
-        """Take in one line of the body."""
         if not line:
             return
         assert not self.done, "nothing follows [DONE]"
@@ -64,18 +62,15 @@ class Chat:
         return {**defaults, "max_tokens": 2_048, "seed": 1, **fields}
 
     def post(self, path: str = CHAT, **fields: object) -> httpx.Response:
-        """Send a request whatever comes of it."""
         return self.client.post(path, json=self.body(**fields))
 
     def complete(self, path: str = CHAT, **fields: object) -> dict[str, Any]:
-        """Send a request that must be answered; the answer."""
         response = self.post(path, **fields)
         assert response.status_code == 200, response.text
         completion: dict[str, Any] = response.json()
         return completion
 
     def text(self, **fields: object) -> str:
-        """The first choice's text."""
         return str(self.complete(CHAT, **fields)["choices"][0]["message"]["content"])
 
     @contextmanager
@@ -87,7 +82,6 @@ class Chat:
             yield response
 
     def stream(self, **fields: object) -> Streamed:
-        """A stream, read to its end."""
         streamed = Streamed()
         with self.open_stream(**fields) as response:
             for line in response.iter_lines():
@@ -95,12 +89,10 @@ class Chat:
         return streamed
 
     def token_count(self, text: str) -> int:
-        """How many tokens the engine's own tokenizer makes of `text`."""
         response = self.client.post("/tokenize", json={"model": self.model, "prompt": text})
         return int(response.raise_for_status().json()["count"])
 
     def context_tokens(self) -> int:
-        """How many tokens a prompt and its answer may have together."""
         return int(self.client.get("/v1/models").raise_for_status().json()["data"][0]["max_model_len"])
 
     def metrics(self) -> dict[str, float]:
@@ -124,5 +116,4 @@ class Chat:
         return metrics
 
     def until_idle(self) -> dict[str, float]:
-        """The metrics, as soon as no request runs or waits."""
         return self.until(lambda now: now["vllm:num_requests_running"] + now["vllm:num_requests_waiting"] == 0)

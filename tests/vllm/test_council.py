@@ -22,7 +22,6 @@ pytestmark = pytest.mark.vllm
 
 @pytest.fixture(scope="module")
 def gateway(vllm_engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    """A stack with vLLM as its only engine."""
     process, ready = start_up(tmp_path_factory.mktemp("up"), "--engine-url", vllm_engine.url)
     with httpx.Client(base_url=ready["url"], timeout=70) as client:
         yield client
@@ -30,7 +29,6 @@ def gateway(vllm_engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 def verdict_of(gateway: httpx.Client, body: dict[str, Any]) -> dict[str, Any]:
-    """Submit, and long-poll to the end."""
     deliberation = gateway.post("/deliberations", json=body, headers={"Prefer": "wait=60"}).raise_for_status().json()
     path = f"/deliberations/{deliberation['id']}"
     while deliberation["ended_at"] is None:

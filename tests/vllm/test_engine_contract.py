@@ -47,7 +47,6 @@ METRICS = {
 
 
 def response_format(schema: dict[str, Any]) -> dict[str, Any]:
-    """The request field that asks for `schema`."""
     return {"type": "json_schema", "json_schema": {"name": "output", "schema": schema, "strict": True}}
 
 
@@ -186,11 +185,6 @@ def test_another_schema_gives_valid_json_too(chat: Chat) -> None:
         jsonschema.validate(json.loads(text), FREE_SCHEMA)
 
 
-def test_structured_outputs_is_another_name_for_it(chat: Chat) -> None:
-    text = chat.text(structured_outputs={"json": FREE_SCHEMA})
-    jsonschema.validate(json.loads(text), FREE_SCHEMA)
-
-
 def test_json_streams_like_text(chat: Chat) -> None:
     streamed = chat.stream(response_format=response_format(FREE_SCHEMA), seed=7)
     assert streamed.finish_reasons == {0: ["stop"]}
@@ -209,32 +203,6 @@ def test_truncated_json_is_invalid_and_has_finish_reason_length(chat: Chat) -> N
 def test_the_guided_fields_of_old_are_ignored_in_silence(chat: Chat, gone: str) -> None:
     value = {"guided_json": FREE_SCHEMA, "guided_choice": ["x", "y"], "guided_regex": "[0-9]{3}"}[gone]
     assert chat.text(seed=8, **{gone: value}) == chat.text(seed=8)
-
-
-def test_a_batch_answers_every_conversation_in_order(chat: Chat) -> None:
-    conversations = [[{"role": "user", "content": f"{TASK}{number}"}] for number in range(3)]
-    completion = chat.complete(path="/v1/chat/completions/batch", messages=conversations, max_tokens=2)
-    assert [choice["index"] for choice in completion["choices"]] == [0, 1, 2]
-    assert all(choice["message"]["role"] == "assistant" for choice in completion["choices"])
-    assert all(choice["finish_reason"] in ("stop", "length") for choice in completion["choices"])
-    assert_adds_up(completion["usage"])
-    alone = [chat.complete(messages=messages, max_tokens=1)["usage"]["prompt_tokens"] for messages in conversations]
-    assert completion["usage"]["prompt_tokens"] == sum(alone)
-
-
-def test_a_batch_takes_one_schema_for_all(chat: Chat) -> None:
-    completion = chat.complete(
-        path="/v1/chat/completions/batch",
-        messages=[[{"role": "user", "content": TASK}]] * 2,
-        response_format=response_format(FREE_SCHEMA),
-    )
-    for choice in completion["choices"]:
-        jsonschema.validate(json.loads(choice["message"]["content"]), FREE_SCHEMA)
-
-
-def test_a_batch_takes_one_answer_for_each_only(chat: Chat) -> None:
-    messages = [[{"role": "user", "content": TASK}]]
-    assert_problem(chat.post("/v1/chat/completions/batch", messages=messages, n=2), 400)
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,16 @@ DOCUMENTS: list[tuple[Output, dict[str, Any]]] = [
         {"A": {"criteria": [{"id": name, "rationale": CODE, "score": 7} for name in CRITERIA]}},
     ),
     (Output(kind="pair"), {"notes_a": CODE, "notes_b": CODE, "winner": "A", "margin": 2}),
+    (
+        Output(kind="tests"),
+        {
+            "reasoning": CODE,
+            "tests": [
+                {"name": CODE, "call": "greet", "arguments": [CODE, [1, None]], "expected": {CODE: [2.5, True]}},
+                {"name": CODE, "stdin": CODE, "stdout": CODE},
+            ],
+        },
+    ),
 ]
 
 

@@ -19,13 +19,11 @@ REQUESTS: list[tuple[str, dict[str, Any]]] = [
     (CHAT, {"model": "nobody"}),
     (CHAT, {"max_tokens": -1}),
     (CHAT, {"messages": "hello"}),
-    (f"{CHAT}/batch", {"messages": [MESSAGES, MESSAGES], "max_tokens": 3}),
 ]
 
 
 @pytest.fixture
 def chats(simulator_engine: Engine, vllm_engine: Engine) -> Iterator[tuple[Chat, Chat]]:
-    """The simulator's endpoints and vLLM's."""
     with (
         httpx.Client(base_url=simulator_engine.url, timeout=60) as simulator,
         httpx.Client(base_url=vllm_engine.url, timeout=60) as vllm,

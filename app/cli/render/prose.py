@@ -36,6 +36,9 @@ _AROUND: dict[str, tuple[str, str]] = {
     "gaps": ("missing: ", "\n"),
     "code": ("", "\n"),
     "name": ("", ": "),
+    "call": ("", " "),
+    "arguments": ("", " "),
+    "expected": ("→ ", "\n"),
     "passed": ("passed: ", "\n"),
     "duration_ms": ("", " ms\n"),
 }

@@ -1,5 +1,6 @@
 """Prompts of writing a program, writing tests, and mending a program that fails some."""
 
+import json
 from collections.abc import Sequence
 
 from app.deliberation.calls import ChatMessage
@@ -9,7 +10,7 @@ from app.deliberation.prompts.form import messages
 from app.deliberation.specification import Specification
 
 TESTS_ASKED = 8
-_CODE_CHARS_MAX = 4_000
+_TEST_CHARS_MAX = 4_000
 
 # The first agent gets no hint; each later one gets another approach.
 _APPROACHES = (
@@ -22,12 +23,19 @@ _APPROACHES = (
 )
 
 _GROUND = """\
-The program is one Python module, loaded as `solution`, with the standard library and no input, network, environment \
-or other process. It uses the names that the task and its tests give; where they give none, its entry point is the \
-function `solve`."""
+The program is one Python module with the standard library and no network, environment or other process. Its functions \
+are called by the names that the task and its tests give; where they give none, its entry point is the function \
+`solve`. A result is returned, not printed, and is JSON: a number, text, boolean, None, list, or dict with texts as \
+keys; a tuple is read as a list. Only where the task demands standard input does the program run as a script, which \
+reads it and prints the result."""
 _PROGRAM_FORM = """\
 {"reasoning": your reasons, briefly; "code": the whole module, as plain source without Markdown; "confidence": \
 0 to 100}"""
+_TESTS_FORM = """\
+{"reasoning": what is worth testing, briefly; "tests": [{"name": what is tested, in a few words; "call": the \
+function's name; "arguments": its arguments, in order; "expected": the result}]}
+For example {"name": "two lists", "call": "merge", "arguments": [[1, 3], [2]], "expected": [1, 2, 3]}. A test of a \
+script has "stdin" and "stdout" in place of the call: {"name": "a sum", "stdin": "1 2\\n", "stdout": "3\\n"}."""
 
 
 def _given(tests: Sequence[TestCase], nonce: str) -> str:
@@ -37,7 +45,9 @@ def _given(tests: Sequence[TestCase], nonce: str) -> str:
 
 
 def _listing(tests: Sequence[TestCase]) -> str:
-    return "\n\n".join(f"# {test.name}\n{test.code[:_CODE_CHARS_MAX]}" for test in tests)
+    return "\n\n".join(
+        f"# {test.name}\n{json.dumps(test.data, ensure_ascii=False)[:_TEST_CHARS_MAX]}" for test in tests
+    )
 
 
 def program(specification: Specification, given: Sequence[TestCase], place: int, nonce: str) -> tuple[ChatMessage, ...]:
@@ -53,17 +63,15 @@ def program(specification: Specification, given: Sequence[TestCase], place: int,
 
 
 def tests(specification: Specification, given: Sequence[TestCase], nonce: str) -> tuple[ChatMessage, ...]:
-    """Write tests of the task without seeing any solution."""
     return messages(
         specification,
         _given(given, nonce),
         f"# Your work: write tests\nOthers write the program; you write at most {TESTS_ASKED} tests of it, without "
-        f"seeing any. {_GROUND} Each test is a few lines of Python that run by themselves, with the program's names at "
-        "hand, and that raise an error, mostly by `assert`, when the program is wrong. Test only what follows from the "
+        f"seeing any. {_GROUND} A test is data, not code: a call with arguments and the expected result, as JSON "
+        "(`null` is None). It passes if the results are equal, and floats within 1e-6. Test only what follows from the "
         "task: whoever reads it differently is not wrong. Work out by hand what is expected. One thing for each test: "
         "the common case first, then the edges.",
-        '# Your reply\n{"reasoning": what is worth testing, briefly; "tests": [{"name": what is tested, in a few '
-        'words; "code": plain source without Markdown}]}',
+        f"# Your reply\n{_TESTS_FORM}",
     )
 
 

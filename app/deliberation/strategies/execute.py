@@ -6,12 +6,11 @@ discarded. A check in the sandbox asks no engine.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 
 from app.deliberation.choice.anonymity import nonce
 from app.deliberation.decider import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.specification import Specification
-from app.deliberation.strategies.steps.evidence import Checked, Suite, credible, support, tally, void_gates
+from app.deliberation.strategies.steps.evidence import Checked, Suite, credible, support, tally
 from app.deliberation.strategies.steps.programs import ProgramParameters, checked, programs_written, repaired, tested
 from app.deliberation.strategies.steps.strategy_run import StrategyRun, lead
 
@@ -22,8 +21,6 @@ def _execute(specification: Specification) -> Strategy:
     drafts = yield from programs_written(run, parameters)
     tests = yield from tested(run, parameters)
     found = yield from checked(run, parameters, tests, drafts, round=0)
-    tests = replace(tests, void=void_gates(tests, found))
-    run.report(len(tests.void), tests.gates, "given tests check nothing")
     latest = {draft.author: draft for draft in drafts}
     best = {each.candidate.author: each for each in found}
     settled: set[str] = set()
@@ -47,9 +44,7 @@ def _execute(specification: Specification) -> Strategy:
 def _failing(tests: Suite, best: Mapping[str, Checked], settled: Collection[str]) -> dict[str, list[int]]:
     """The tests that each author should repair its program for; an empty list where it cannot be run."""
     demanding = credible(tests, best.values())
-    failing = {
-        author: demanding - each.passed - each.report.not_run - each.report.void for author, each in best.items()
-    }
+    failing = {author: demanding - each.passed - each.report.not_run for author, each in best.items()}
     return {
         author: sorted(failing[author])
         for author, each in best.items()

@@ -11,9 +11,8 @@ from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from serve_deployments.simulator.faults import FaultKind, FaultPlan
-from serve_deployments.simulator.lacks import BEHIND_PROXY, Lack
-from serve_deployments.simulator.script import Script
+from serve_deployments.simulator.lacks import BEHIND_PROXY, Lack, refuse_lacking
+from serve_deployments.simulator.script import FaultKind, FaultPlan, Script
 from serve_deployments.simulator.server.calls import CallLedger, ServedRequest
 from serve_deployments.simulator.server.completion import Generation, SimulatorSettings, complete, render
 from serve_deployments.simulator.server.engine import EngineMetrics, PrefixCache, SequenceSlots
@@ -21,11 +20,9 @@ from serve_deployments.simulator.server.exchange import Exchange, RequestRefused
 from serve_deployments.simulator.server.requests import (
     CompletionRequest,
     Conversation,
-    parse_batch,
     parse_chat,
     parse_tokenize,
 )
-from serve_deployments.simulator.server.shapes import refuse_lacking
 from serve_deployments.simulator.server.streaming import ReplySender
 from serve_deployments.simulator.writer.chance import digest, fraction
 from serve_deployments.simulator.writer.tokens import token_id, tokenize
@@ -34,7 +31,6 @@ VERSION = "0.32.0+simulated"
 
 _STATUS = {FaultKind.RATE_LIMIT: 429, FaultKind.ERROR: 500, FaultKind.UNAVAILABLE: 503, FaultKind.BAD_REQUEST: 400}
 
-Parse = Callable[[bytes], tuple[CompletionRequest, list[Conversation]]]
 Handler = Callable[[Exchange], Awaitable[None]]
 
 
@@ -53,8 +49,7 @@ class Simulator:
         self._script = settings.script
         self._faults = FaultPlan(settings.script.faults, settings.seed)
         self._routes: dict[str, dict[str, Handler]] = {
-            "/v1/chat/completions": {"POST": lambda exchange: self._completions(exchange, parse_chat, "chat")},
-            "/v1/chat/completions/batch": {"POST": lambda exchange: self._completions(exchange, parse_batch, "batch")},
+            "/v1/chat/completions": {"POST": self._completions},
             "/v1/models": {"GET": self._models},
             "/tokenize": {"POST": self._tokenize},
             "/health": {"GET": lambda exchange: exchange.answer(200, b"")},
@@ -90,15 +85,15 @@ class Simulator:
 
     # --- completions -----------------------------------------------------------------------------------------------
 
-    async def _completions(self, exchange: Exchange, parse: Parse, path: str) -> None:
+    async def _completions(self, exchange: Exchange) -> None:
         header = exchange.headers.get("x-call-id", "")
-        served = self._ledger.start(tuple(part.strip() for part in header.split(",") if part.strip()), path)
+        served = self._ledger.start(tuple(part.strip() for part in header.split(",") if part.strip()))
         self._load += 1
         try:
             body = await exchange.body()
-            request, conversations = parse(body)
+            request, conversation = parse_chat(body)
             self._ledger.keep_prompt(served, body)
-            generation = self._generation(request, conversations, header)
+            generation = self._generation(request, conversation, header)
             async with exchange.connected():
                 size = len(generation.choices)
                 turn = self._slots.join(size, request.priority)
@@ -117,34 +112,33 @@ class Simulator:
         finally:
             self._load -= 1
 
-    def _generation(self, request: CompletionRequest, conversations: list[Conversation], header: str) -> Generation:
+    def _generation(self, request: CompletionRequest, conversation: Conversation, header: str) -> Generation:
         """Check a request against the model and the script, and write its choices. Raises RequestRefused."""
         self._check_model(request.model)
         if request.priority and self._settings.scheduling_policy == "fcfs":
             # In vLLM's words.
             raise bad_request(f"Got priority {request.priority} but Priority scheduling is not enabled.", "priority")
-        prompts = [render(conversation) for conversation in conversations]
-        self._check_length(request, max(prompt.tokens for prompt in prompts))
+        prompt = render(conversation)
+        self._check_length(request, prompt.tokens)
         script, seed = self._script, self._settings.seed
-        rendered = [prompt.rendered for prompt in prompts]
-        refuse_lacking(script.lacks, request, conversations)
+        refuse_lacking(script.lacks, request, conversation)
         if Lack.CHOICES in script.lacks:
             request = request.model_copy(update={"n": 1})
         fault = None
         if script.faults:
-            text = "\n".join((header, *rendered))
+            text = f"{header}\n{prompt.rendered}"
             fault = self._faults.decide(digest(request.seed, text), text)
         if fault is not None and fault in _STATUS:
             status = _STATUS[fault]
             headers = {"retry-after": "1"} if status in (429, 503) else {}
             raise RequestRefused(status, f"Scripted fault: {fault}.", headers=headers)
-        choices = complete(self._settings, request, prompts, script, fault)
+        choices = complete(self._settings, request, prompt, script, fault)
         slow, due_times_s = fault is FaultKind.SLOW, list[list[float]]()
         for choice in choices:
-            drawn_from = request.seed_of(choice.index % request.sequences)
-            chance = fraction("jitter", seed, *drawn_from, *rendered) if script.jitter else 0.5
+            drawn_from = request.seed_of(choice.index)
+            chance = fraction("jitter", seed, *drawn_from, prompt.rendered) if script.jitter else 0.5
             due_times_s.append(script.due_times_s(len(choice.tokens), chance, slow=slow))
-        return Generation(request, prompts, choices, due_times_s, script, fault)
+        return Generation(request, prompt, choices, due_times_s, script, fault)
 
     def _check_model(self, model: str | None) -> None:
         if model is not None and model != self._settings.model:
@@ -176,24 +170,22 @@ class Simulator:
         if not complete:
             self._ledger.end(served, "failed")
             return
-        prompt_tokens = [prompt.tokens for prompt in generation.prompts]
-        self._ledger.finish(served, prompt_tokens, [len(choice.tokens) for choice in choices], cached)
+        self._ledger.finish(served, generation.prompt.tokens, [len(choice.tokens) for choice in choices], cached)
         metrics.first_token_s.observe(first_s)
         metrics.request_s.observe(time.monotonic() - exchange.arrived_s)
         for choice in choices:
             metrics.ended[choice.finish_reason].inc()
 
     def _prefill(self, generation: Generation) -> int:
-        """Look the prompts up in the prefix cache, once for each sequence; returns the cached tokens of the prompts."""
-        request, cached = generation.request, 0
-        for prompt in generation.prompts:
-            for sequence in range(request.sequences):
-                hits = self._prefixes.admit(prompt.blocks, prompt.tokens, request.cache_salt)
-                cached += hits if sequence == 0 else 0
-                self._metrics.prefix_hits.inc(hits)
-                self._metrics.prefix_queries.inc(prompt.tokens)
-                self._metrics.prompt_tokens.inc(prompt.tokens)
-        return cached
+        """Look the prompt up in the prefix cache, once for each sequence; returns the tokens cached before."""
+        request, prompt = generation.request, generation.prompt
+        found = [
+            self._prefixes.admit(prompt.blocks, prompt.tokens, request.cache_salt) for _ in range(request.sequences)
+        ]
+        self._metrics.prefix_hits.inc(sum(found))
+        self._metrics.prefix_queries.inc(prompt.tokens * len(found))
+        self._metrics.prompt_tokens.inc(prompt.tokens * len(found))
+        return found[0]
 
     # --- the other routes ------------------------------------------------------------------------------------------
 

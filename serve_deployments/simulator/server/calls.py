@@ -17,10 +17,7 @@ _COUNTED = ("started", "finished", "aborted", "failed", "prompt_tokens", "comple
 
 @dataclass(slots=True)
 class ServedRequest:
-    """One request in the ledger."""
-
     call_ids: tuple[str, ...]
-    path: str
     body: bytes = b""
     outcome: Literal["running", "finished", "aborted", "failed"] = "running"
 
@@ -39,9 +36,8 @@ class CallLedger:
         self._calls_forgotten = 0
         self._total: dict[str, int] = dict.fromkeys((*_COUNTED, "cached_tokens", "aborted_tokens"), 0)
 
-    def start(self, call_ids: tuple[str, ...], path: str) -> ServedRequest:
-        """Count a request as it arrives."""
-        served = ServedRequest(call_ids, path)
+    def start(self, call_ids: tuple[str, ...]) -> ServedRequest:
+        served = ServedRequest(call_ids)
         self._count(served, "started")
         return served
 
@@ -51,16 +47,14 @@ class CallLedger:
         self._prompts.append(served)
         self._prompts_kept += 1
 
-    def finish(
-        self, served: ServedRequest, prompt_tokens: list[int], completion_tokens: list[int], cached: int
-    ) -> None:
-        """Count a complete answer; tokens are given by conversation and by completion.
+    def finish(self, served: ServedRequest, prompt_tokens: int, completion_tokens: list[int], cached: int) -> None:
+        """Count a complete answer, with the tokens of each completion.
 
-        Where there is not one number for each call, the first call is charged all of them.
+        The first call is charged the prompt. Unless there is one completion for each call, it is charged all of them.
         """
         self.end(served, "finished")
         self._total["cached_tokens"] += cached
-        for name, tokens in (("prompt_tokens", prompt_tokens), ("completion_tokens", completion_tokens)):
+        for name, tokens in (("prompt_tokens", [prompt_tokens]), ("completion_tokens", completion_tokens)):
             self._total[name] += sum(tokens)
             shares = tokens if len(tokens) == len(served.call_ids) else [sum(tokens)]
             for call_id, share in zip(served.call_ids, shares, strict=False):
@@ -89,7 +83,6 @@ class CallLedger:
             report["prompts"] = [
                 {
                     "call_ids": served.call_ids,
-                    "path": served.path,
                     "outcome": served.outcome,
                     "messages": json.loads(served.body)["messages"],
                 }

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Literal
 
-from serve_deployments.simulator.faults import FaultKind
 from serve_deployments.simulator.lacks import Lack
-from serve_deployments.simulator.script import Script
+from serve_deployments.simulator.script import FaultKind, Script
 from serve_deployments.simulator.server.exchange import bad_request
 from serve_deployments.simulator.server.requests import ANY_OBJECT, CompletionRequest, Conversation, output_form
 from serve_deployments.simulator.writer.chance import digest
@@ -60,11 +59,9 @@ class CompletionChoice:
     index: int
     tokens: list[str]
     finish_reason: str = "stop"
-    stop_reason: str | None = None
 
     @property
     def text(self) -> str:
-        """The text of all tokens."""
         return "".join(self.tokens)
 
 
@@ -73,7 +70,7 @@ class Generation:
     """An admitted request, the choices that answer it, and the due times of each choice's tokens."""
 
     request: CompletionRequest
-    prompts: list[RenderedPrompt]
+    prompt: RenderedPrompt
     choices: list[CompletionChoice]
     due_times_s: list[list[float]]
     script: Script
@@ -91,28 +88,27 @@ def render(conversation: Conversation, *, generation: bool = True) -> RenderedPr
 def complete(
     settings: SimulatorSettings,
     request: CompletionRequest,
-    prompts: list[RenderedPrompt],
+    prompt: RenderedPrompt,
     script: Script,
     fault: FaultKind | None,
 ) -> list[CompletionChoice]:
     """All choices of a request. Raises RequestRefused (400) when its output form is not understood."""
     form = None if Lack.RESPONSE_FORMAT in script.lacks else output_form(request)
     choices: list[CompletionChoice] = []
-    for prompt in prompts:
-        room = settings.max_model_len - prompt.tokens
-        room = room if request.limit is None else min(request.limit, room)
-        for sequence in range(request.sequences):
-            tokens: list[str] = []
-            if fault is not FaultKind.EMPTY:
-                drawn_from, place = request.seed_of(sequence)
-                key = digest(settings.seed, settings.model, drawn_from, prompt.rendered, form, place)
-                fixed = room if request.ignore_eos and form is None else script.tokens
-                # A schema at the end of the prompt is followed too; a model that nothing binds adds words of its own.
-                asked = PromptReader(prompt.texts).schema if form is None or form == ANY_OBJECT else None
-                tokens = _tokens(_writer(prompt, script, key), asked or form, fixed, fault)
-                if asked is not None and form is None:
-                    tokens = [*_BEFORE, *tokens, *_AFTER]
-            choices.append(_ended(CompletionChoice(len(choices), tokens), request, room, fault))
+    room = settings.max_model_len - prompt.tokens
+    room = room if request.limit is None else min(request.limit, room)
+    for sequence in range(request.sequences):
+        tokens: list[str] = []
+        if fault is not FaultKind.EMPTY:
+            drawn_from, place = request.seed_of(sequence)
+            key = digest(settings.seed, settings.model, drawn_from, prompt.rendered, form, place)
+            fixed = room if request.ignore_eos and form is None else script.tokens
+            # A schema at the end of the prompt is followed too; a model that nothing binds adds words of its own.
+            asked = PromptReader(prompt.texts).schema if form is None or form == ANY_OBJECT else None
+            tokens = _tokens(_writer(prompt, script, key), asked or form, fixed, fault)
+            if asked is not None and form is None:
+                tokens = [*_BEFORE, *tokens, *_AFTER]
+        choices.append(_ended(CompletionChoice(sequence, tokens), request, room, fault))
     return choices
 
 
@@ -125,16 +121,12 @@ def _writer(prompt: RenderedPrompt, script: Script, key: bytes) -> OutputWriter:
     return OutputWriter(PromptReader(prompt.texts), behaviour, chance, words_max)
 
 
-def _tokens(
-    writer: OutputWriter, form: dict[str, Any] | list[str] | None, fixed: int | None, fault: FaultKind | None
-) -> list[str]:
+def _tokens(writer: OutputWriter, form: dict[str, Any] | None, fixed: int | None, fault: FaultKind | None) -> list[str]:
     if form is None and fixed is None:
         return tokenize(writer.text())
     if form is None:
         # The filler has more than 100 tokens.
         return tokenize(f"{writer.filler()}\n\n" * ((fixed or 0) // 100 + 1))[:fixed]
-    if isinstance(form, list):
-        return tokenize(writer.choose(form))
     try:
         text = _ENCODE(writer.document(form))
     except SchemaUnsupported as exc:
@@ -152,13 +144,6 @@ def _ended(
     tokens = choice.tokens
     if fault is FaultKind.TRUNCATE:
         return replace(choice, tokens=tokens[: len(tokens) // 2], finish_reason="length")
-    text = choice.text if request.stop else ""
-    found = [(text.find(stop), stop) for stop in request.stop if stop in text]
-    if found:
-        place, stop = min(found)
-        kept = tokenize(text[: place + (len(stop) if request.include_stop_str_in_output else 0)])
-        if len(kept) <= room:
-            return replace(choice, tokens=kept, stop_reason=stop)
     if len(tokens) > room or (request.ignore_eos and len(tokens) == room):
         return replace(choice, tokens=tokens[:room], finish_reason="length")
     return choice

@@ -42,14 +42,12 @@ def bad_request(text: str, param: str | None = None) -> RequestRefused:
 
 
 def unauthorized() -> RequestRefused:
-    """401 as vLLM's middleware gives it."""
     refused = RequestRefused(401, "Unauthorized")
     refused.body = b'{"error":"Unauthorized"}'
     return refused
 
 
 async def sleep_until(due_s: float) -> None:
-    """Return when `time.monotonic()` has reached `due_s`."""
     delay_s = due_s - time.monotonic()
     if delay_s > 0.0:
         await asyncio.sleep(math.ceil(delay_s * 1_000.0) / 1_000.0)
@@ -58,8 +56,6 @@ async def sleep_until(due_s: float) -> None:
 
 
 class Exchange(Request):
-    """One request and its answer."""
-
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         super().__init__(scope, receive, send)
         self.arrived_s = time.monotonic()
@@ -115,9 +111,7 @@ class Exchange(Request):
         await self.write(body[:cut_at], last=cut_at is None)
 
     async def start_stream(self) -> None:
-        """Send the head of an event stream."""
         await self._send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
 
     async def write(self, data: bytes, *, last: bool = False) -> None:
-        """Send a piece of the body."""
         await self._send({"type": "http.response.body", "body": data, "more_body": not last})

@@ -6,22 +6,17 @@ is a "BadRequestError", with `param` the field alone.
 
 from typing import Annotated, Any, Literal, TypeVar, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Json, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from serve_deployments.simulator.server.exchange import RequestRefused, bad_request
 
 SEQUENCES_MAX = 128
-CONVERSATIONS_MAX = 1_024
 _INT64 = 2**63
 _BOUND_ERRORS = frozenset(("greater_than", "greater_than_equal", "less_than_equal", "string_too_short"))
 _Model = TypeVar("_Model", bound=BaseModel)
 _Filled = Annotated[str, StringConstraints(min_length=1)]
 # (role, text) of each message.
 Conversation = tuple[tuple[str, str], ...]
-
-
-def _listed(stop: object) -> object:
-    return [stop] if isinstance(stop, str) else stop or []
 
 
 class _Body(BaseModel):
@@ -49,18 +44,8 @@ class _ResponseFormat(_Body):
     json_schema: dict[str, Any] | None = None
 
 
-class _StructuredOutputs(_Body):
-    json_: dict[str, Any] | Json[dict[str, Any]] | None = Field(default=None, alias="json")
-    regex: str | None = None
-    choice: list[str] | None = None
-    grammar: str | None = None
-    json_object: bool | None = None
-    structural_tag: str | None = None
-
-
 class CompletionRequest(_Body):
-    """The fields that one chat request and a batch have in common."""
-
+    messages: list[_Message] = Field(min_length=1)
     model: str | None = None
     max_tokens: int | None = Field(default=None, ge=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
@@ -68,43 +53,28 @@ class CompletionRequest(_Body):
     temperature: float | None = Field(default=None, ge=0.0, le=2.0)
     top_p: float | None = Field(default=None, gt=0.0, le=1.0)
     seed: int | None = Field(default=None, ge=-_INT64, le=_INT64 - 1)
-    stop: Annotated[list[_Filled], Field(max_length=4), BeforeValidator(_listed)] = []
-    include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     stream: bool | None = False
     stream_options: _StreamOptions | None = None
     stream_interval: int | None = Field(default=None, ge=1)
     response_format: _ResponseFormat | None = None
-    structured_outputs: _StructuredOutputs | None = None
     cache_salt: _Filled | None = None
     priority: int = 0
 
     @property
     def sequences(self) -> int:
-        """The number of completions of each conversation."""
         return self.n or 1
 
     def seed_of(self, sequence: int) -> tuple[int | None, int]:
-        """What a completion is drawn from. As in vLLM, the seed of each is the request's and its place."""
+        """Returns the key of one completion's chance. As in vLLM, the seed of each is the request's plus its place."""
         return (None, sequence) if self.seed is None else (self.seed + sequence, 0)
 
     @property
     def limit(self) -> int | None:
-        """The greatest number of tokens of a completion."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
 
-class _ChatRequest(CompletionRequest):
-    messages: list[_Message] = Field(min_length=1)
-
-
-class _BatchRequest(CompletionRequest):
-    messages: list[Annotated[list[_Message], Field(min_length=1)]] = Field(min_length=1, max_length=CONVERSATIONS_MAX)
-
-
 class TokenizeRequest(_Body):
-    """Body of `POST /tokenize`: a text or a conversation."""
-
     model: str | None = None
     prompt: str | None = None
     messages: list[_Message] | None = None
@@ -116,25 +86,14 @@ class TokenizeRequest(_Body):
 ANY_OBJECT: dict[str, Any] = {"properties": {"reasoning": {}, "answer": {}, "confidence": {}}}
 
 
-def parse_chat(body: bytes) -> tuple[CompletionRequest, list[Conversation]]:
-    """The request and its one conversation. Raises RequestRefused (400)."""
-    request = _validated(_ChatRequest, body)
+def parse_chat(body: bytes) -> tuple[CompletionRequest, Conversation]:
+    """The request and its conversation. Raises RequestRefused (400)."""
+    request = _validated(CompletionRequest, body)
     if request.temperature == 0.0 and request.sequences > 1:
         raise bad_request(f"n must be 1 when using greedy sampling, got {request.n}.", "n")
     if request.stream_options is not None and not request.stream:
         raise bad_request("Stream options can only be defined when `stream=True`.", "stream_options")
-    return request, [_conversation(request.messages)]
-
-
-def parse_batch(body: bytes) -> tuple[CompletionRequest, list[Conversation]]:
-    """The request and its conversations. Raises RequestRefused (400), also for a stream or several choices."""
-    request = _validated(_BatchRequest, body)
-    for field_name in ("stream", "stream_options"):
-        if getattr(request, field_name):
-            raise bad_request("Batch chat completions do not support streaming.", field_name)
-    if request.sequences > 1:
-        raise bad_request("Batch chat completions do not support `n > 1`. Please set `n` to 1.", "n")
-    return request, [_conversation(messages) for messages in request.messages]
+    return request, _conversation(request.messages)
 
 
 def parse_tokenize(body: bytes) -> tuple[TokenizeRequest, Conversation]:
@@ -176,20 +135,9 @@ def _text(content: str | list[_Part] | None) -> str:
     return "\n".join(part.text or "" for part in content)
 
 
-def output_form(request: CompletionRequest) -> dict[str, Any] | list[str] | None:
-    """The output's JSON schema, the texts to choose from, or None for free text. Raises RequestRefused (400)."""
-    outputs, wanted = request.structured_outputs, request.response_format
-    if outputs is not None:
-        match [name for name, value in outputs if value]:
-            case ["json_"]:
-                return outputs.json_
-            case ["json_object"]:
-                return ANY_OBJECT
-            case ["choice"]:
-                return outputs.choice
-            case _:
-                text = "Give exactly one structured outputs constraint: json, json_object or choice; no other is known."
-                raise bad_request(text, "structured_outputs")
+def output_form(request: CompletionRequest) -> dict[str, Any] | None:
+    """The output's JSON schema, or None for free text. Raises RequestRefused (400)."""
+    wanted = request.response_format
     if wanted is None or wanted.type == "text":
         return None
     if wanted.type == "json_object":

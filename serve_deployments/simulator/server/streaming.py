@@ -6,8 +6,8 @@ import time
 from bisect import bisect_right
 from collections.abc import Iterator
 
-from serve_deployments.simulator.faults import FaultKind
 from serve_deployments.simulator.lacks import Lack
+from serve_deployments.simulator.script import FaultKind
 from serve_deployments.simulator.server.completion import CompletionChoice, Generation
 from serve_deployments.simulator.server.exchange import Exchange, sleep_until
 
@@ -53,7 +53,7 @@ class ReplySender:
         self._generation = generation
         # The fields that every part of the answer repeats.
         self._head = f'"id":{_QUOTE(answer_id)},"created":{int(time.time())},"model":{_QUOTE(model)}'
-        self._prompt_tokens = sum(prompt.tokens for prompt in generation.prompts)
+        self._prompt_tokens = generation.prompt.tokens
         self._completion_tokens = sum(len(choice.tokens) for choice in generation.choices)
         self._usage = _usage(self._prompt_tokens, self._completion_tokens, cached)
         options = generation.request.stream_options
@@ -81,7 +81,7 @@ class ReplySender:
         choices = ",".join(
             f'{{"index":{choice.index},"message":{{"role":"assistant","content":{_QUOTE(choice.text)},'
             '"refusal":null,"annotations":null,"audio":null,"function_call":null,"reasoning":null},"logprobs":null,'
-            f'"finish_reason":"{choice.finish_reason}","stop_reason":{_QUOTE(choice.stop_reason)},"token_ids":null}}'
+            f'"finish_reason":"{choice.finish_reason}","stop_reason":null,"token_ids":null}}'
             for choice in generation.choices
         )
         body = (
@@ -129,8 +129,7 @@ class ReplySender:
             delta = f'{{"content":{_QUOTE("".join(choice.tokens[first:last]))}}}'
             ended = '"finish_reason":null,"token_ids":null'
             if last == len(choice.tokens):
-                stop = _QUOTE(choice.stop_reason)
-                ended = f'"finish_reason":"{choice.finish_reason}","stop_reason":{stop},"token_ids":null'
+                ended = f'"finish_reason":"{choice.finish_reason}","stop_reason":null,"token_ids":null'
         usage = f',"usage":{_usage(self._prompt_tokens, last)}' if self._continuous_usage else ""
         return self._chunk(f'{{"index":{index},"delta":{delta},"logprobs":null,{ended}}}', usage)
 

@@ -143,7 +143,6 @@ class OutputWriter:
                 return self._sentences.answer()
 
     def filler(self) -> str:
-        """Text that may be repeated to any length."""
         return " ".join(self._sentences.steps(11))
 
     def _short(self, text: str) -> str:
@@ -239,7 +238,7 @@ class OutputWriter:
 
     def _tests(self) -> JsonValue:
         name, right = self._prompt.entry_point, 0.7 if self._behaviour is Behaviour.POOR else 1.0
-        return [{**test} for test in tests(name, exercise(name, self._prompt.task), self._chance, right=right)]
+        return [test for test in tests(name, exercise(name, self._prompt.task), self._chance, right=right)]
 
 
 def _is_scored(schema: object) -> bool:

@@ -21,14 +21,12 @@ _FENCED = re.compile(
 _LABEL = re.compile(r"\bcandidate\s+([A-Z]{1,2})\b\W*$", re.IGNORECASE)
 _OWN = re.compile(r"^Candidate ([A-Z]{1,2}) is your own\b", re.MULTILINE)
 _FIX = re.compile(r"^[ \t]*\d+[.)]\s.*?(?:\bFix: *(.+))?$", re.MULTILINE)
-_FUNCTION = re.compile(r"\bdef\s+([A-Za-z_]\w*)\s*\(|(?<![\w.])([A-Za-z_]\w*)\(")
+_FUNCTION = re.compile(r"\bdef\s+([A-Za-z_]\w*)\s*\(|(?<![\w.])([A-Za-z_]\w*)\(|\"call\": \"([A-Za-z_]\w*)\"")
 _ENTRY_POINT = "solve"
 _TITLE_CHARS = 72
 
 
 class PromptReader:
-    """One conversation's text, read on demand."""
-
     def __init__(self, texts: tuple[str, ...]) -> None:
         self._text = "\n\n".join(texts)
         self._last = texts[-1]
@@ -83,9 +81,9 @@ class PromptReader:
     def entry_point(self) -> str:
         """The first function that the task, or else a given test, names; `solve` when there is none."""
         for text in (self.task, self._under("tests")):
-            pairs = sorted(_FUNCTION.findall(text), key=lambda pair: not pair[0])
-            names = (defined or called for defined, called in pairs)
-            found = next((name for name in names if not keyword.iskeyword(name) and not hasattr(builtins, name)), None)
-            if found is not None:
-                return found
+            found = sorted(_FUNCTION.findall(text), key=lambda each: not each[0])
+            names = map("".join, found)
+            named = next((name for name in names if not keyword.iskeyword(name) and not hasattr(builtins, name)), None)
+            if named is not None:
+                return named
         return _ENTRY_POINT

@@ -52,8 +52,6 @@ _RATIONALES = (
 
 
 class SentenceBank:
-    """Draws sentences about one task."""
-
     def __init__(self, title: str, chance: Random) -> None:
         self._title = title
         self._chance = chance
@@ -62,30 +60,24 @@ class SentenceBank:
         return [template.format(title=self._title) for template in self._chance.sample(templates, size)]
 
     def sentence(self) -> str:
-        """One sentence that fits anywhere."""
         return self._some(_CHECKS, 1)[0]
 
     def reasoning(self) -> str:
-        """Two sentences of reasons."""
         return " ".join(self._some(_REASONS, 2))
 
     def steps(self, size: int) -> list[str]:
-        """`size` different steps, at most 11."""
         return self._some(_STEPS, size)
 
     def answer(self) -> str:
-        """A short Markdown answer: an opening, six steps, a check."""
         steps = "\n".join(f"- {step}" for step in self.steps(6))
         return f"{self._some(_OPENINGS, 1)[0]}\n\n{steps}\n\n{self.sentence()}"
 
     def long_answer(self) -> str:
-        """A long Markdown answer: an opening, reasons, eleven steps, checks."""
         steps = "\n".join(f"{number}. {step}" for number, step in enumerate(self.steps(11), start=1))
         checks = "\n".join(f"- {check}" for check in self._some(_CHECKS, 2))
         return f"{self._some(_OPENINGS, 1)[0]} {self.reasoning()}\n\n## Steps\n\n{steps}\n\n## Checks\n\n{checks}"
 
     def vague_answer(self) -> str:
-        """A short answer without content."""
         return " ".join(self._some(_VAGUE, 3))
 
     def issues(self, size: int) -> list[tuple[str, str, str]]:
@@ -94,5 +86,4 @@ class SentenceBank:
 
 
 def rationale(grade: float) -> str:
-    """Why a text deserves a grade between 0 and 10."""
     return next(text for least, text in _RATIONALES if grade >= least)

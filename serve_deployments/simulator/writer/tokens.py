@@ -16,7 +16,6 @@ _BLOCKS = re.compile(rf"(?>{_TOKEN}){{1,{BLOCK_TOKENS}}}")
 
 
 def tokenize(text: str) -> list[str]:
-    """The tokens of `text`, in order."""
     return _TOKENS.findall(text)
 
 

@@ -270,14 +270,14 @@ def test_a_program_shows_its_check_results() -> None:
     program = '{"reasoning":"r","code":"def f(): return 1","confidence":50}'
     opened, outcome = first_stage(first, {"dev-001": program})
     assert isinstance(opened, StageOpened) and isinstance(outcome, CallFinished)
-    report = '{"outcomes":[{"name":"holds","passed":false,"reason":"AssertionError","duration_ms":3}]}'
+    report = '{"outcomes":[{"name":"holds","passed":false,"reason":"returned 1, not 2","duration_ms":3}]}'
     planned = opened.calls[0].model_copy(update={"call_id": "s2-dev-001", "output": "report"})
     checking = opened.model_copy(update={"stage": 2, "purpose": "check", "calls": (planned,)})
     checked = outcome.model_copy(update={"call_id": "s2-dev-001", "stage": 2, "text": report})
     (proposal,) = resource_of(first, [opened, outcome, close(("s1-dev-001",)), checking, checked]).proposals
     assert proposal.content == "def f(): return 1"
     (check,) = proposal.checks
-    assert (check.name, check.passed, check.reason) == ("holds", False, "AssertionError")
+    assert (check.name, check.passed, check.reason) == ("holds", False, "returned 1, not 2")
 
 
 def test_a_debates_proposals_show_the_version_that_stands() -> None:

@@ -92,7 +92,7 @@ def _later_text(call: Call) -> str:
         case "program":
             return json.dumps({"reasoning": "simple", "code": f"def f(): ...  # {call.agent_id}", "confidence": 70})
         case "tests":
-            return json.dumps({"reasoning": "edges", "tests": [{"name": "holds", "code": "assert f"}]})
+            return json.dumps({"reasoning": "edges", "tests": [{"name": "holds", "call": "f", "expected": 1}]})
         case "report":
             return json.dumps({"outcomes": [{"name": "holds", "passed": True, "reason": "", "duration_ms": 4}]})
         case _:

@@ -26,7 +26,7 @@ TURN = {"reasoning": "Seen.", "error": "line 1", "answer": "New", "confidence": 
 CHOICE = {"reasoning": "It holds.", "choice": "B"}
 ANALYSIS = {"agreements": ["blue"], "conflicts": ["how blue", "why"], "gaps": []}
 PROGRAM = {"reasoning": "Simple.", "code": "def f():\n    return 1", "confidence": 9}
-TESTS = {"reasoning": "Edges.", "tests": [{"name": "empty", "code": "assert f() == 1"}]}
+TESTS = {"reasoning": "Edges.", "tests": [{"name": "two", "call": "f", "arguments": [1, "a"], "expected": 2}]}
 REPORT = {
     "outcomes": [
         {"name": "empty", "passed": True, "reason": "", "duration_ms": 4},
@@ -47,7 +47,7 @@ REPORT = {
         (CHOICE, "It holds.\n\nchooses B"),
         (ANALYSIS, "agreed: blue\nin conflict: how blue\nin conflict: why"),
         (PROGRAM, "Simple.\n\ndef f():\n    return 1\nconfidence 9 %"),
-        (TESTS, "Edges.\n\nempty: assert f() == 1"),
+        (TESTS, "Edges.\n\ntwo: f 1 a → 2"),
         (REPORT, "empty: passed: yes\n4 ms\nhuge: passed: no\nout of memory\n900 ms"),
         ({"sure": None, "free": False, "set": True}, "free: no\nset: yes"),
         ({"consensus": "yes"}, "consensus: yes"),

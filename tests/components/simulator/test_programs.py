@@ -10,6 +10,7 @@ import pytest
 from app.deliberation import outputs
 from app.deliberation.outputs import Output, Program, json_schema, parse_output
 from app.deliberation.prompts import code as prompts
+from serve_deployments.sandbox.verdict import is_equal
 from serve_deployments.simulator.writer import programs
 from serve_deployments.simulator.writer.outputs import PURE_BEHAVIOURS, Behaviour, OutputWriter
 from serve_deployments.simulator.writer.prompt import PromptReader
@@ -26,24 +27,22 @@ TASKS = {
     "Write a function that merges two sorted lists.": "solve",
 }
 # One call and its result for each exercise, worked out by hand.
-EXERCISES = {
-    "Write fib(n), the n-th Fibonacci number.": "fib(20) == 6765",
-    "Implement `def factorial(n)`. The total of calls does not matter.": "factorial(6) == 720",
-    "The greatest common divisor: gcd(a, b).": "gcd(84, 30) == 6",
-    "is_prime(n)": "[n for n in range(20) if is_prime(n)] == [2, 3, 5, 7, 11, 13, 17, 19]",
-    "Write fizzbuzz(n).": "[fizzbuzz(n) for n in (1, 3, 5, 15)] == ['1', 'Fizz', 'Buzz', 'FizzBuzz']",
-    "Decide by is_palindrome(text).": "is_palindrome('racecar') and not is_palindrome('race')",
-    "Write a function that merges two sorted lists.": "solve([1, 5], [2, 6]) == [1, 2, 5, 6]",
-    "Write a function that reverses a linked list": "solve((1, (2, (3, None)))) == (3, (2, (1, None)))",
-    "Reverse a text with turned(text).": "turned('drawer') == 'reward'",
-    "Write a function that sorts numbers.": "solve([3, -1, 2]) == [-1, 2, 3]",
-    "Write median(values): the median of a list of numbers. Raise ValueError when it is empty.": (
-        "median([4, 1, 2, 3]) == 2.5"
-    ),
-    "Give the mean of some numbers.": "solve([2, 4, 9]) == 5",
-    "Find the largest number.": "solve([2, 9, 4]) == 9",
-    "Find the smallest number.": "solve([2, 9, 4]) == 2",
-    "Implement add(a, b).": "add(40, 2) == 42",
+EXERCISES: dict[str, tuple[str, list[Any], Any]] = {
+    "Write fib(n), the n-th Fibonacci number.": ("fib", [20], 6765),
+    "Implement `def factorial(n)`. The total of calls does not matter.": ("factorial", [6], 720),
+    "The greatest common divisor: gcd(a, b).": ("gcd", [84, 30], 6),
+    "is_prime(n)": ("is_prime", [15], False),
+    "Write fizzbuzz(n).": ("fizzbuzz", [15], "FizzBuzz"),
+    "Decide by is_palindrome(text).": ("is_palindrome", ["racecar"], True),
+    "Write a function that merges two sorted lists.": ("solve", [[1, 5], [2, 6]], [1, 2, 5, 6]),
+    "Write a function that reverses a linked list": ("solve", [[1, [2, [3, None]]]], [3, [2, [1, None]]]),
+    "Reverse a text with turned(text).": ("turned", ["drawer"], "reward"),
+    "Write a function that sorts numbers.": ("solve", [[3, -1, 2]], [-1, 2, 3]),
+    "Write median(values): the median of a list of numbers.": ("median", [[4, 1, 2, 3]], 2.5),
+    "Give the mean of some numbers.": ("solve", [[2, 4, 9]], 5),
+    "Find the largest number.": ("solve", [[2, 9, 4]], 9),
+    "Find the smallest number.": ("solve", [[2, 9, 4]], 2),
+    "Implement add(a, b).": ("add", [40, 2], 42),
 }
 UNKNOWN = ("Parse a date written in words.", "Write parse(text).", "Summarise the meaning of this.")
 
@@ -60,14 +59,14 @@ def prompt(task: str, kind: str, given: tuple[Any, ...] = ()) -> str:
     return messages[-1].content
 
 
-def passes(program: str, test: str) -> bool:
+def passes(program: str, test: outputs.TestCase) -> bool:
     names: dict[str, Any] = {}
     exec(program, names)
     try:
-        exec(test, names)
-    except (AssertionError, IndexError, ValueError, ArithmeticError):
+        value = names[str(test.call)](*test.arguments)
+    except (IndexError, ValueError, ArithmeticError):
         return False
-    return True
+    return is_equal(json.loads(json.dumps(value)), test.expected)
 
 
 @pytest.mark.parametrize("behaviour", PURE_BEHAVIOURS)
@@ -78,8 +77,7 @@ def test_programs_and_tests_are_valid_and_use_the_names_of_the_task(task: str, n
         assert f"def {name}(" in program
         ast.parse(program)
         tests = written("tests", prompt(task, "tests"), behaviour, seed, words_max=1).tests
-        assert 3 <= len(tests) <= 5 and len({test.code for test in tests}) > 1
-        assert all(name in test.code and ast.parse(test.code) for test in tests)
+        assert 3 <= len(tests) <= 5 and {test.call for test in tests} == {name}
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -89,46 +87,41 @@ def test_excellent_programs_pass_excellent_tests_and_poor_ones_fail_them(task: s
         right = written("program", prompt(task, "program"), Behaviour.EXCELLENT, seed).code
         wrong = written("program", prompt(task, "program"), Behaviour.POOR, seed).code
         tests = written("tests", prompt(task, "tests"), Behaviour.EXCELLENT, seed).tests
-        assert all(passes(right, test.code) for test in tests)
-        found += not all(passes(wrong, test.code) for test in tests)
+        assert all(passes(right, test) for test in tests)
+        found += not all(passes(wrong, test) for test in tests)
     assert found >= 4
 
 
-@pytest.mark.parametrize(("task", "result"), EXERCISES.items(), ids=lambda text: text[:24])
-def test_a_right_program_solves_the_exercise(task: str, result: str) -> None:
+@pytest.mark.parametrize("task", EXERCISES, ids=lambda text: text[:24])
+def test_a_right_program_solves_the_exercise(task: str) -> None:
+    name, arguments, expected = EXERCISES[task]
+    test = outputs.TestCase(name="t", call=name, arguments=arguments, expected=expected)
     for seed in range(4):
-        assert passes(written("program", prompt(task, "program"), Behaviour.EXCELLENT, seed).code, f"assert {result}")
+        assert passes(written("program", prompt(task, "program"), Behaviour.EXCELLENT, seed).code, test)
 
 
 def test_every_exercise_has_a_task_here() -> None:
     assert len(EXERCISES) == len(programs.EXERCISES)
 
 
-def test_a_program_for_an_empty_median_raises_value_error() -> None:
-    task = "Write median(values): the median of a list of numbers. Raise ValueError when it is empty."
-    expected = "try:\n    median([])\nexcept ValueError:\n    pass\nelse:\n    raise AssertionError"
-    assert passes(written("program", prompt(task, "program"), Behaviour.EXCELLENT, 1).code, expected)
-
-
 @pytest.mark.parametrize("task", UNKNOWN)
 @pytest.mark.parametrize("behaviour", PURE_BEHAVIOURS)
 def test_a_program_for_an_unknown_task_passes_no_test(task: str, behaviour: Behaviour) -> None:
     program = written("program", prompt(task, "program"), behaviour, 1).code
-    tests = written("tests", prompt(task, "tests"), behaviour, 1).tests
-    assert tests and all("NotImplementedError" in code for code in (program, *(test.code for test in tests)))
+    assert "NotImplementedError" in program and len(written("tests", prompt(task, "tests"), behaviour, 1).tests) == 1
 
 
 def test_a_given_test_names_the_entry_point() -> None:
-    given = (outputs.TestCase(name="one", code="assert sorted(total_of([1, 2])) == 3"),)
+    given = (outputs.TestCase(name="one", call="total_of", arguments=[[1, 2]], expected=3),)
     assert "def total_of(" in written("program", prompt("Sum them up.", "program", given), Behaviour.EXCELLENT, 1).code
 
 
 def test_an_excellent_repair_is_right_and_a_stubborn_one_keeps_the_program() -> None:
     own = "def add(a, b):\n    return a - b"
     made = specification(strategy="single").model_copy(update={"task": "Implement add(a, b)."})
-    failed = [(outputs.TestCase(name="sum", code="assert add(1, 2) == 3"), "AssertionError")]
+    failed = [(outputs.TestCase(name="sum", call="add", arguments=[1, 2], expected=3), "returned -1, not 3")]
     shown = prompts.repair(made, own, failed, "", NONCE)[-1].content
     for seed in range(6):
-        assert passes(written("program", shown, Behaviour.EXCELLENT, seed).code, "assert add(1, 2) == add([1, 2]) == 3")
+        assert passes(written("program", shown, Behaviour.EXCELLENT, seed).code, failed[0][0])
         kept = written("program", shown, Behaviour.STUBBORN, seed)
         assert isinstance(kept, Program) and kept.code == own

@@ -17,8 +17,7 @@ from app.deliberation.outputs import Answer, Critique, Issue, Output, Pair, Revi
 from app.deliberation.prompts.council import critique, judge_pair, propose, revise, score
 from app.deliberation.prompts.form import Labelled, persona_section
 from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Budget, Constraints, Specification
-from serve_deployments.simulator.faults import FaultKind
-from serve_deployments.simulator.script import Script
+from serve_deployments.simulator.script import FaultKind, Script
 from serve_deployments.simulator.server.completion import CompletionChoice, SimulatorSettings, complete, render
 from serve_deployments.simulator.server.requests import parse_chat
 from serve_deployments.simulator.writer.outputs import REVISED_HEADING, Behaviour, quality
@@ -60,16 +59,15 @@ def completions(
     server_seed: int = 0,
     **fields: Any,
 ) -> list[CompletionChoice]:
-    """What a model answers to one request."""
     if isinstance(messages, str):
         turns = [{"role": "user", "content": messages}]
     else:
         turns = [{"role": message.role, "content": message.content} for message in messages]
     if role is not None:
         turns[-1]["content"] += persona_section(PERSONAS[role])
-    request, conversations = parse_chat(json.dumps({"messages": turns, **fields}).encode())
+    request, conversation = parse_chat(json.dumps({"messages": turns, **fields}).encode())
     settings = SimulatorSettings("simulated-test", server_seed)
-    return complete(settings, request, [render(each) for each in conversations], script or Script(), fault)
+    return complete(settings, request, render(conversation), script or Script(), fault)
 
 
 def text(messages: Sequence[ChatMessage] | str, **options: Any) -> str:
@@ -252,7 +250,6 @@ POOR = text(propose(SPECIFICATION, 0), role="QA", seed=3, script=behaving("poor"
 
 
 def mean_scores(shown: Sequence[tuple[str, str]], seed: int) -> dict[str, float]:
-    """Each candidate's mean score, by its text."""
     output = Output(kind="score", labels=tuple(label for label, _ in shown), criteria=CRITERIA)
     ballot: Scores = parsed(score(SPECIFICATION, [shown_as(*each) for each in shown]), output, seed=seed)
     return {
@@ -294,7 +291,7 @@ def test_a_pair_gets_the_same_winner_in_both_orders() -> None:
 
 def test_a_choice_between_candidates_takes_the_better_one() -> None:
     shown = judge_pair(SPECIFICATION, shown_as("A", POOR), shown_as("B", GOOD))
-    assert text(shown, structured_outputs={"choice": ["A", "B"]}) == "B"
+    assert parsed(shown, Output(kind="choice", labels=("A", "B"))).choice == "B"
 
 
 # --- length ---------------------------------------------------------------------------------------------------------
@@ -324,24 +321,3 @@ def test_max_tokens_cuts_the_text_with_finish_reason_length(limit: int) -> None:
 def test_ignore_eos_writes_up_to_the_limit() -> None:
     (choice,) = completions(TASK, max_tokens=700, ignore_eos=True)
     assert (len(choice.tokens), choice.finish_reason) == (700, "length")
-
-
-def test_a_stop_string_ends_the_text_before_it() -> None:
-    whole = completions(TASK)[0].text
-    (choice,) = completions(TASK, stop=["never there", "**"])
-    assert choice.text == whole.split("**")[0]
-    assert (choice.finish_reason, choice.stop_reason) == ("stop", "**")
-    (kept,) = completions(TASK, stop="**", include_stop_str_in_output=True)
-    assert kept.text == choice.text + "**"
-
-
-def test_faults_change_the_text_as_scripted() -> None:
-    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": json_schema(Output(kind="answer"))}}
-    whole = completions(TASK)[0]
-    assert completions(TASK, fault=FaultKind.EMPTY)[0].tokens == []
-    (cut,) = completions(TASK, fault=FaultKind.TRUNCATE)
-    assert (cut.tokens, cut.finish_reason) == (whole.tokens[: len(whole.tokens) // 2], "length")
-    (spoilt,) = completions(TASK, fault=FaultKind.BAD_JSON, response_format=wanted)
-    assert spoilt.finish_reason == "stop"
-    with pytest.raises(json.JSONDecodeError):
-        json.loads(spoilt.text)

@@ -33,7 +33,7 @@ ENDLESS = "def f():\n    while True: pass"
 
 
 def checked(program: str = "def f(): return 1", *, timeout_s: int = 20) -> Call:
-    tests = tuple(outputs.TestCase(name=f"is {number}", code=f"assert f() == {number}") for number in (1, 2))
+    tests = tuple(outputs.TestCase(name=f"is {number}", call="f", expected=number) for number in (1, 2))
     check = Check(code=program, tests=tests, timeout_s=timeout_s, memory_mb=256)
     plain = {"messages": (), "max_tokens": 0, "output": Output(kind="report"), "check": check}
     return call().model_copy(update=plain)

@@ -3,25 +3,34 @@
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
-from app.deliberation import outputs
 from app.deliberation.calls import Check
-from app.deliberation.outputs import SandboxReport
+from app.deliberation.outputs import SandboxReport, TestCase
 from serve_deployments.sandbox import checks
 from serve_deployments.sandbox.checks import Sandbox
 
 WITHIN_S = 60.0
-PASSES = "assert f() == 1"
 
 
-def check(program: str, *tests: str, timeout_s: int = 2, memory_mb: int = 256) -> Check:
-    cases = tuple(outputs.TestCase(name=f"test {place}", code=code) for place, code in enumerate(tests, start=1))
-    return Check(code=textwrap.dedent(program), tests=cases, timeout_s=timeout_s, memory_mb=memory_mb)
+def calls(name: str, *arguments: Any, expected: Any = None) -> TestCase:
+    return TestCase(name=f"{name}{arguments}"[:200], call=name, arguments=[*arguments], expected=expected)
 
 
-async def ran(program: str, *tests: str, timeout_s: int = 2) -> SandboxReport:
+def script(stdin: str, stdout: str) -> TestCase:
+    return TestCase(name="a script", stdin=stdin, stdout=stdout)
+
+
+PASSES = calls("f", expected=1)
+
+
+def check(program: str, *tests: TestCase, timeout_s: int = 2, memory_mb: int = 256) -> Check:
+    return Check(code=textwrap.dedent(program), tests=tests, timeout_s=timeout_s, memory_mb=memory_mb)
+
+
+async def ran(program: str, *tests: TestCase, timeout_s: int = 2) -> SandboxReport:
     return await Sandbox().report(check(program, *tests or (PASSES,), timeout_s=timeout_s), WITHIN_S)
 
 

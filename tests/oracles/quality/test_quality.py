@@ -193,7 +193,7 @@ def test_a_simulated_agent_reads_only_its_prompt() -> None:
 
 
 def test_the_simulated_sandbox_passes_the_expected_result() -> None:
-    given = {"tests": [{"name": "t", "code": RIGHT}], "test_writers": 0}
+    given = {"tests": [{"name": "t", "call": "solve", "expected": RIGHT}], "test_writers": 0}
     planted = dict(zip(agent_ids(2), (RIGHT, "41"), strict=True))
     trial = deliberate(
         Setting(strategy="execute", agents=2, rounds=0, model=AgentModel(planted=planted), parameters=given), 1

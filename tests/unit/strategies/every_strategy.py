@@ -28,7 +28,7 @@ WRITING = ("answer", "turn", "program", "revision")
 
 PRICES = Prices(currency="USD", prompt=Decimal("0.5"), completion=Decimal("1.75"))
 
-GIVEN_TEST = {"name": "given", "code": "assert colour()"}
+GIVEN_TEST = {"name": "given", "call": "colour", "expected": "red"}
 
 _Item = TypeVar("_Item")
 

@@ -4,6 +4,7 @@ A client's test is a gate: a program that fails one ranks below all that pass. A
 wrong, and counts by how many tests and programs agree.
 """
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -21,29 +22,31 @@ NO_REPORT = SandboxReport(outcomes=())
 class Suite:
     """The tests of one deliberation, the first `gates` of them given by the client.
 
-    `writers` holds each test's writer by number, 0 for the client; `void` the places of given tests without a check.
+    `writers` holds each test's writer by number, 0 for the client.
     """
 
     tests: tuple[TestCase, ...]
     gates: int
     writers: tuple[int, ...] = ()
-    void: frozenset[int] = frozenset()
 
     @property
     def demanded(self) -> frozenset[int]:
-        """The places of the gates."""
-        return frozenset(range(self.gates)) - self.void
+        return frozenset(range(self.gates))
 
 
 def suite(given: Sequence[TestCase], written: Sequence[Sequence[TestCase]]) -> Suite:
-    """The given tests and the writers' in turn, so that the bound cuts all writers alike; no source is repeated."""
-    kept = {test.code: (0, test) for test in given}
+    """The given tests and the writers' in turn, so that the bound cuts all writers alike; no test is repeated."""
+    kept = {_identity(test): (0, test) for test in given}
     gates = len(kept)
     for turn in zip_longest(*written):
         for writer, test in enumerate(turn, start=1):
             if test is not None and len(kept) < gates + WRITTEN_MAX:
-                kept.setdefault(test.code, (writer, test))
+                kept.setdefault(_identity(test), (writer, test))
     return Suite(tuple(test for _, test in kept.values()), gates, tuple(writer for writer, _ in kept.values()))
+
+
+def _identity(test: TestCase) -> str:
+    return json.dumps(test.data, sort_keys=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +58,10 @@ class Checked:
 
     @property
     def passed(self) -> frozenset[int]:
-        """The tests that it passes, by place."""
         return frozenset(place for place, outcome in enumerate(self.report.outcomes) if outcome.passed)
 
     def failed(self, suite: Suite) -> frozenset[int]:
-        """The gates that it is known to fail."""
+        """Returns the gates that the program is known to fail."""
         return frozenset() if self.report is NO_REPORT else suite.demanded - self.passed - self.report.not_run
 
     def unchecked(self, suite: Suite) -> bool:
@@ -84,14 +86,8 @@ def credible(suite: Suite, programs: Collection[Checked]) -> frozenset[int]:
     A written test that each of several programs fails is as likely to be wrong as they are.
     """
     if len(programs) == 1:
-        return frozenset(range(len(suite.tests))) - suite.void
+        return frozenset(range(len(suite.tests)))
     return suite.demanded.union(*(each.passed for each in programs))
-
-
-def void_gates(suite: Suite, programs: Collection[Checked]) -> frozenset[int]:
-    """The given tests that no program which could be run reached an assertion of."""
-    ran = [each.report.void for each in programs if not each.report.fault and not each.unchecked(suite)]
-    return frozenset(range(suite.gates)).intersection(*ran) if ran else frozenset()
 
 
 # The places of the tests that passed, and of those not run.

@@ -18,19 +18,8 @@ FAILED_SHOWN_MAX = 8
 _SOME: TypeAdapter[int] = TypeAdapter(Annotated[int, Field(ge=1)])
 
 
-class GivenTest(Parameters):
-    """A test that a program has to pass."""
-
-    name: str = Field(min_length=1, max_length=200, description="What is tested, in a few words.")
-    code: str = Field(
-        min_length=1, max_length=20_000, description="Python that raises an error when the program is wrong."
-    )
-
-
 class ProgramParameters(Parameters):
-    """The tests, their writers, and the limits of a program."""
-
-    tests: tuple[GivenTest, ...] = Field(
+    tests: tuple[TestCase, ...] = Field(
         default=(), max_length=32, strict=False, description="Tests that a program has to pass before anything else."
     )
     test_writers: int = Field(
@@ -48,17 +37,12 @@ class ProgramParameters(Parameters):
         # Validated here, so that the error is located at this field.
         return test_writers if info.data.get("tests") else _SOME.validate_python(test_writers)
 
-    @property
-    def given(self) -> tuple[TestCase, ...]:
-        """The client's tests as test cases."""
-        return tuple(TestCase(name=test.name, code=test.code) for test in self.tests)
-
 
 def programs_written(run: StrategyRun, parameters: ProgramParameters) -> Step[list[Candidate]]:
     """Every agent writes a program alone. Raises as `Samples` does."""
     specification = run.specification
     mark = nonce(specification.seed, "given")
-    samples = Samples(run, lambda place: prompts.program(specification, parameters.given, place, mark), "program")
+    samples = Samples(run, lambda place: prompts.program(specification, parameters.tests, place, mark), "program")
     yield from samples.ask(specification.size, stages_left=3 + 2 * specification.rounds)
     return samples.completed()
 
@@ -69,7 +53,7 @@ def tested(run: StrategyRun, parameters: ProgramParameters) -> Step[Suite]:
     drawn = sorted(specification.agents, key=lambda agent: nonce(specification.seed, "tests", agent.agent_id))
     mark = nonce(specification.seed, "given")
     calls = [
-        run.call(agent, prompts.tests(specification, parameters.given, mark), Output(kind="tests"))
+        run.call(agent, prompts.tests(specification, parameters.tests, mark), Output(kind="tests"))
         for agent in drawn[: parameters.test_writers]
     ]
     found: list[Sequence[TestCase]] = []
@@ -79,7 +63,7 @@ def tested(run: StrategyRun, parameters: ProgramParameters) -> Step[Suite]:
         found = [answer.tests for _, answer in outcomes.answers(calls, Tests)]
         if outcomes.admitted and len(found) < len(calls):
             run.degraded.append(f"{len(found)} of {len(calls)} test writers answered")
-    tests = suite(parameters.given, found)
+    tests = suite(parameters.tests, found)
     if not tests.tests:
         run.degraded.append("untested")
     return tests
