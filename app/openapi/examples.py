@@ -54,43 +54,51 @@ VALUES: dict[str, Any] = {
     "pointer": "/rounds", "part": "webhooks", "failure": "", "MissingPart.detail": "None answered within 0.5 s",
     "FieldProblem.detail": "It is too large", "instance": "/deliberations", "request_id": "order-4711/1",
     "traceparent": None, "body_sha256": "9f2c41d07be3a856", "version_hash": "9f2c41d07be3a856", "currency": "USD",
-    "amount": 0.018362, "finish_reason": "stop", "status_reason": "All stages ended.", "checks": "journal",
-    "reasons": "1 of 2 ballots is missing", "degraded": "1 of 2 ballots is missing", "product": "0.1.0",
-    "gateway": "0.1.0", "python": "3.11.7", "ray": "2.60.0", "nats_server": "2.15.1", "version": 4,
-    "EngineLoad.version": "0.32.0", "StoryContext.version": "9f2c41d07be3a856", "node": "host",
-    "owned_by": "deliberation-gateway", "key": None, "system_fingerprint": None,
-    "context_text": "Log in by a link: the link is valid for ten minutes.", "error": None, "error_type": None,
-    "prompt_tokens": 180, "completion_tokens": 60, "cached_tokens": 64, "total_tokens": 240, "duration_ms": 400,
-    "ttft_ms": 80, "seed": 7, "quorum": 2, "timeout_seconds": 300, "heartbeat_s": 15, "depth_max": 2_000,
-    "concurrency": 256, "offset": 0, "message": "This model does not exist", "param": "model", "created": 1_767_225_600,
-    "metadata": {"project": "sorting"}, "labels": {"A": "dev-002"}, "counts": {"answered": 310},
-    "held": {"attempts": 2}, "parameters": {"aggregation": "borda"},
+    "amount": 0.018362, "finish_reason": "stop", "checks": "journal", "reasons": "1 of 2 ballots is missing",
+    "degraded": "1 of 2 ballots is missing", "product": "0.1.0", "gateway": "0.1.0", "python": "3.11.7",
+    "ray": "2.60.0", "nats_server": "2.15.1", "version": 4, "EngineLoad.version": "0.32.0",
+    "StoryContext.version": "9f2c41d07be3a856", "node": "host", "owned_by": "deliberation-gateway", "key": None,
+    "system_fingerprint": None, "context_text": "Log in by a link: the link is valid for ten minutes.", "error": None,
+    "error_type": None, "prompt_tokens": 180, "completion_tokens": 60, "cached_tokens": 64, "total_tokens": 240,
+    "duration_ms": 400, "ttft_ms": 80, "seed": 7, "quorum": 2, "timeout_seconds": 300, "heartbeat_s": 15,
+    "depth_max": 2_000, "concurrency": 256, "offset": 0, "message": "This model does not exist", "param": "model",
+    "created": 1_767_225_600, "metadata": {"project": "sorting"}, "labels": {"A": "dev-002"},
+    "counts": {"answered": 310}, "held": {"attempts": 2}, "parameters": {"aggregation": "borda"},
     "StrategyResource.parameters": {"type": "object", "properties": {}},
     "WebhookPayload.links": {"self": _PATH, "events": f"{_PATH}/events", "deliveries": f"{_PATH}/deliveries"},
     "depth": 5, "in_hand": 4, "running": 12, "in_flight": 12, "bound": 16, "begun": 4, "admitted": 360,
     "messages": 4_211, "bytes": 5_242_880, "last_sequence": 9_876, "ended_per_s": 1.2, "head_waited_s": 0.2, "lag": 0,
     "unacknowledged": 4, "redelivered": 0, "total": 4, "completed": 3, "cancelled": 0, "timeout": 0, "failed": 0,
     "won": 3, "decided": 3, "rate": 1.0, "mean": 14.2, "p50": 13.9, "p95": 16.1, "p99": 16.1, "agreement": 0.71,
-    "score": 0.75, "margin": 0.25, "answer_schema": None, "system": "", "context": "Decided before: log in by a link.",
-    "tools": "", "history": "", "status_code": 204, "status": 422, "problem": None, "Failed.problem": "composed",
-    "KeyRejected.status": 401, "agents": "dev-001", "Failed.verdict": None, "Cancelled.verdict": None,
-    "TimedOut.verdict": None, "expires_at": None, "cancellation": None, "Deliberation.degraded": None,
-    "Deliberation.context": None, "progress": None, "unreachable": None, "key_rejected": None,
-    "Completed.degraded": None, "Announcement.degraded": None, "get_metrics": _HELP,
+    "score": 0.75, "margin": 0.25, "tally": [], "dissent": [], "prices": [], "Deliberation.evidence": [],
+    "Specification.evidence": [], "max_cost": None, "Budget.max_tokens": None, "Budget.max_calls": None, "top_p": None,
+    "Standing.version": 0, "TextVersion.version": 0, "effective_votes": 2.0, "Deliberation.status": "completed",
+    "DeliberationResult.status": "completed", "DeliberationSummary.status": "completed",
+    "DeliberationReceipt.status": "completed", "Proposal.status": "answered", "AnnouncedAnswer.status": "answered",
+    "started_at": "2026-01-01T00:00:01Z", "ended_at": "2026-01-01T00:00:15Z", "deadline_at": "2026-01-01T00:05:00Z",
+    "retention_until": "2026-01-31T00:00:15Z", "status_reason": None, "answer_schema": None, "system": "",
+    "context": "Decided before: log in by a link.", "tools": "", "history": "", "status_code": 204, "status": 422,
+    "problem": None, "Failed.problem": "composed", "KeyRejected.status": 401, "agents": "dev-001",
+    "Failed.verdict": None, "Cancelled.verdict": None, "TimedOut.verdict": None, "expires_at": None,
+    "cancellation": None, "Deliberation.degraded": None, "Deliberation.context": None, "progress": None,
+    "unreachable": None, "key_rejected": None, "Completed.degraded": None, "Announcement.degraded": None,
+    "get_metrics": _HELP,
 }  # fmt: skip
 
 
 def composed(schema: Mapping[str, Any], schemas: Mapping[str, Any], name: str = "", model: str = "") -> Any:  # noqa: ANN401 -- JSON
     """An example of a schema; `schemas` are those that it refers to, `name` and `model` say where it stands."""
     found = VALUES.get(f"{model}.{name}", VALUES.get(name, _UNKNOWN))
-    if found is None and _is_nullable(schema):
-        return None
+    if found == [] or (found is None and _is_nullable(schema)) or found in schema.get("enum", ()):
+        return found
     match schema:
         case {"$ref": reference}:
             referred = reference.rpartition("/")[2]
             return composed(schemas[referred], schemas, name, referred)
         case {"examples": [first, *_]} | {"const": first} | {"enum": [first, *_]}:
             return first
+        case {"default": int() | float() | bool() | str() as usual} if usual and found is _UNKNOWN:
+            return usual
         case {"anyOf": choices} | {"oneOf": choices}:
             return composed(next(each for each in choices if each.get("type") != "null"), schemas, name, model)
         case {"properties": properties}:
