@@ -51,9 +51,6 @@ def test_a_circle_of_three_is_a_tie() -> None:
     assert made.scores["a"] == made.scores["b"] == made.scores["c"]
 
 
-# ---- Orders that Schulze and Kemeny allow
-
-
 # ---- means
 
 
