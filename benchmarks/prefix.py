@@ -30,7 +30,7 @@ from app.deliberation.prompts.form import persona_section
 from app.deliberation.roles import Role, parse_roles
 from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Constraints, Specification
 from app.deliberation.strategies import STRATEGIES
-from app.quality.trials import finished
+from benchmarks.quality.trials import finished
 from serve_deployments.engine.wire import request_body
 from serve_deployments.simulator.server.completion import RenderedPrompt, SimulatorSettings, complete, render
 from serve_deployments.simulator.server.engine import PrefixCache

@@ -58,7 +58,6 @@ GATEWAY = (
     "app.main",
     "app.testing",
     "app.client",
-    "app.quality",
     "app.cli",
 )
 # The cluster's side shares the pure core and what reaches the log, and no process with the gateway.

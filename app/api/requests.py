@@ -254,8 +254,36 @@ def evidence_tokens(text: str) -> int:
     return ceil(len(text.encode()) / BYTES_PER_TOKEN)
 
 
+_EXAMPLES: list[dict[str, Any]] = [
+    {
+        "task": "Write a function that merges two sorted lists.",
+        "role": "DEV",
+        "num_agents": 2,
+        "strategy": "best_of_n",
+        "constraints": {
+            "requirements": ["linear time"],
+            "rubric": [{"id": "correct", "description": "Right for every input, also for empty lists."}],
+            "timeout_seconds": 300,
+        },
+        "seed": 7,
+        "metadata": {"project": "sorting"},
+    },
+    {"task": "Review this design.", "agents": [{"role": "ARCHITECT"}, {"role": "QA", "count": 2}], "rounds": 2},
+    {"task": "Name a colour.", "webhook": {"url": "https://hooks.example.com/deliberations"}},
+    {
+        "task": "Where do sessions live from now on?",
+        "evidence": [
+            {"id": "adr-7", "title": "Decision of March", "text": "Sessions live in the database."},
+            {"id": "rfc", "title": "Caching", "source": "RFC 9111, section 4"},
+        ],
+    },
+]
+
+
 class DeliberationRequest(RequestModel):
     """The body of `POST /deliberations`: a council of one role (`role`, `num_agents`), or a mixed one (`agents`)."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": _EXAMPLES})
 
     task: str = Field(min_length=1, max_length=TASK_CHARS_MAX, description="What to deliberate about")
     role: RoleName | None = Field(default=None, description="DEV if absent; not together with `agents`")
@@ -355,6 +383,8 @@ def _evidence_faults(request: DeliberationRequest) -> list[FieldProblem]:
 
 class CancelRequest(RequestModel):
     """The optional body of a request to cancel."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "no longer needed"}]})
 
     reason: str | None = Field(default=None, max_length=500)
 

@@ -197,8 +197,16 @@ def _listed(stop: object) -> object:
     return [stop] if isinstance(stop, str) else stop
 
 
+_EXAMPLES: list[Any] = [
+    {"model": "best_of_n/DEV", "messages": [{"role": "user", "content": "Merge two sorted lists."}]},
+    {"model": "council", "messages": [{"role": "user", "content": "Merge two sorted lists."}], "stream": True},
+]
+
+
 class ChatCompletionRequest(RequestModel):
     """The body of `POST /v1/chat/completions`. Null is the same as absent in every field."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": _EXAMPLES})
 
     model: str = Field(max_length=256, description="`<strategy>/<ROLE>` or one of both; `GET /v1/models` lists them")
     messages: list[ChatRequestMessage] = Field(min_length=1, max_length=MESSAGES_MAX)

@@ -3,9 +3,7 @@
 Tests compare the subjects with the streams in `app.log.streams`.
 """
 
-import json
 from collections.abc import Sequence
-from functools import cache
 from importlib.metadata import version
 from typing import Any, get_args
 
@@ -13,10 +11,10 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from app.api.event_schemas import StreamEvent
-from app.deliberation.announcements import AgentResponse, Announcement, announcement, recorded_responses
-from app.deliberation.facts import CallDelta, CallFinished, End, Event, encode
-from app.lifecycle.context import ContextOptions, ContextReply, ContextRequest, ContextUpdated
-from app.openapi.example_log import KEY, PLAN, TENANT, events, state
+from app.deliberation.announcements import AgentResponse, Announcement
+from app.deliberation.facts import CallDelta, CallFinished, End, Event
+from app.lifecycle.context import ContextReply, ContextRequest, ContextUpdated
+from app.openapi.examples import ID, composed
 from app.planning.consumer import PlanRejected
 from app.planning.events import PlanRequest, StoryTransition
 
@@ -37,12 +35,6 @@ def type_of(model: Model) -> str:
     return str(model.model_fields["type"].default)
 
 
-@cache
-def _examples() -> dict[str, Any]:
-    """The first event of each type in the example log, by type."""
-    return {event.type: json.loads(encode(event)) for event in reversed(events(KEY))}
-
-
 # Messages for and from neighbours have no `type`: the subject says what they are.
 NEIGHBOURS: dict[str, Model] = {
     "announcement": Announcement,
@@ -56,54 +48,6 @@ NEIGHBOURS: dict[str, Model] = {
 }
 
 
-@cache
-def _neighbours_examples() -> dict[str, Any]:
-    ended = state(KEY)
-    assert ended.end is not None, "the example log has its end"
-    response = next(recorded_responses(TENANT, ended))
-    moved = {"story_id": PLAN["story_id"], "timestamp": PLAN["timestamp"], "from_phase": "DESIGN", "to_phase": "BUILD"}
-    return {
-        "announcement": announcement(TENANT, ended.end, ended).model_dump(mode="json"),
-        "agent.response": response.model_dump(mode="json"),
-        "plan.approved": PLAN,
-        "story.transitioned": moved,
-        **_context_examples(),
-    }
-
-
-def _context_examples() -> dict[str, Any]:
-    id, story_id, version_hash = state(KEY).deliberation_id, PLAN["story_id"], "9f2c41d07be3a856"
-    asked = ContextRequest(
-        task_id=id,
-        tenant=TENANT,
-        case_id=None,
-        story_id=story_id,
-        phase="BUILD",
-        role="DEV",
-        options=ContextOptions(max_tokens=8_192),
-    )
-    known = "Decided before:\n\n- Log in by a link (DEV): The link is valid for ten minutes."
-    reply = {"context_text": known, "blocks": {"context": known}, "token_count": 24, "version_hash": version_hash}
-    updated = ContextUpdated(tenant=TENANT, story_id=story_id, task_id=id, version_hash=version_hash)
-    return {
-        "context.request": asked.model_dump(mode="json"),
-        "context.reply": reply,
-        "context.updated": updated.model_dump(mode="json"),
-    }
-
-
-def _neighbours_message(name: str, model: Model) -> dict[str, Any]:
-    found = _neighbours_examples()
-    return {
-        "name": name,
-        "title": model.__name__,
-        "summary": (model.__doc__ or "").strip().partition("\n")[0],
-        "contentType": "application/json",
-        "payload": {"$ref": _REFS.format(model=model.__name__)},
-        **({"examples": [{"payload": found[name]}]} if name in found else {}),
-    }
-
-
 def _neighbours_channel(address: str, name: str, description: str, **parameters: dict[str, Any]) -> dict[str, Any]:
     return {
         "address": address,
@@ -114,15 +58,15 @@ def _neighbours_channel(address: str, name: str, description: str, **parameters:
     }
 
 
-def _message(model: Model) -> dict[str, Any]:
-    kind = type_of(model)
+def _message(name: str, model: Model, schemas: dict[str, Any]) -> dict[str, Any]:
+    payload = {"$ref": _REFS.format(model=model.__name__)}
     return {
-        "name": kind,
+        "name": name,
         "title": model.__name__,
         "summary": (model.__doc__ or "").strip().partition("\n")[0],
         "contentType": "application/json",
-        "payload": {"$ref": _REFS.format(model=model.__name__)},
-        **({"examples": [{"payload": _examples()[kind]}]} if kind in _examples() else {}),
+        "payload": payload,
+        "examples": [{"payload": composed(payload, schemas)}],
     }
 
 
@@ -144,7 +88,7 @@ def _sends(channel: str, description: str, **more: object) -> dict[str, Any]:
 
 # Long by its data: an entry for each channel.
 def _channels() -> dict[str, dict[str, Any]]:
-    id = {"description": "Letters a-z, digits, `-` and `_`, at most 64", "examples": [events(KEY)[0].deliberation_id]}
+    id = {"description": "Letters a-z, digits, `-` and `_`, at most 64", "examples": [ID]}
     status = {"description": "The terminal status", "enum": [type_of(end).rpartition(".")[2] for end in ENDS]}
     return {
         "deliberationEvents": _channel(
@@ -259,8 +203,8 @@ def asyncapi() -> dict[str, Any]:
         },
         "components": {
             "messages": {
-                **{type_of(model): _message(model) for model in models},
-                **{name: _neighbours_message(name, model) for name, model in NEIGHBOURS.items()},
+                name: _message(name, model, schemas["$defs"])
+                for name, model in ({type_of(model): model for model in models} | NEIGHBOURS).items()
             },
             "schemas": dict(sorted(schemas["$defs"].items())),
         },

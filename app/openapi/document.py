@@ -24,7 +24,7 @@ from app.openai.completions import DONE_DATA
 from app.openai.requests import ChatCompletionRequest
 from app.openai.routes import openai_errors
 from app.openai.schemas import ChatCompletionChunk, OpenAIError
-from app.openapi.examples import EVENT_STREAM, Example, examples
+from app.openapi.examples import EVENT_STREAM, composed
 from app.openapi.webhooks import receiver_operation
 from app.planning import routes as plans
 from app.planning.events import PlanRequest
@@ -196,27 +196,18 @@ def _json_first(operation: dict[str, Any]) -> None:
             declared["content"][EVENT_STREAM] = declared["content"].pop(EVENT_STREAM)
 
 
-def _add_parameter_example(declared: dict[str, Any], example: Example) -> None:
-    """Add a parameter's example; an exploded object's example has all its properties."""
-    given: Any = example.parameters.get(declared["name"])
-    if declared.get("explode") and declared["schema"].get("type") == "object":
-        stem = f"{declared['name']}."
-        given = {name: value for name, value in example.parameters.items() if name.startswith(stem)} or None
-    if given is not None:
-        declared.setdefault("examples", {})[example.name] = {"summary": example.summary, "value": given}
-
-
-def _add_examples(operation: dict[str, Any]) -> None:
-    """Add the operation's examples; the parts of an example share its name."""
-    for example in examples().get(operation["operationId"], ()):
-        for declared in operation.get("parameters", ()) if example.status != 400 else ():
-            _add_parameter_example(declared, example)
-        if example.body is not None:
-            content = operation["requestBody"]["content"]["application/json"]
-            content.setdefault("examples", {})[example.name] = {"summary": example.summary, "value": example.body}
-        if example.answer is not None:
-            content = operation["responses"][str(example.status)]["content"][example.media]
-            content.setdefault("examples", {})[example.name] = {"summary": example.summary, "value": example.value}
+def _add_examples(operation: dict[str, Any], schemas: dict[str, Any]) -> None:
+    """Add examples of required parameters, of bodies, and of answers other than problems, which have their own."""
+    for declared in operation.get("parameters", ()):
+        if declared.get("required"):
+            declared["example"] = composed(declared["schema"], schemas, declared["name"], operation["operationId"])
+    for content in operation.get("requestBody", {}).get("content", {}).values():
+        given = schemas[content["schema"]["$ref"].rpartition("/")[2]]["examples"]
+        content["examples"] = {f"example_{number}": {"value": each} for number, each in enumerate(given, start=1)}
+    for status, declared in operation["responses"].items():
+        if int(status) < 400:
+            for content in declared.get("content", {}).values():
+                content["example"] = composed(content["schema"], schemas, operation["operationId"])
 
 
 @lru_cache(maxsize=2)
@@ -246,14 +237,16 @@ def document(*, development: bool = False) -> dict[str, Any]:
     components["examples"] = EXAMPLES
     components["securitySchemes"] = _SECURITY
     components["parameters"] = {"X-Request-Id": _REQUEST_ID}
-    made["webhooks"] = {"event": {"post": receiver_operation()}}
+    made["webhooks"] = {"event": {"post": receiver_operation(schemas)}}
     known = {operation["operationId"] for _, operation in _operations(made)}
     for path, operation in _operations(made):
         _replace_validation_error(operation)
         _declare_access(path, operation)
         _add_links(operation, known)
         _json_first(operation)
-        _add_examples(operation)
+        _add_examples(operation, schemas)
+    for body in _BODIES:
+        schemas[body.__name__].pop("examples", None)
     for methods in made["paths"].values():
         methods["parameters"] = [{"$ref": "#/components/parameters/X-Request-Id"}]
     return made
@@ -276,10 +269,12 @@ def _use_item_schema(content: dict[str, Any], operation_id: str) -> None:
         "required": ["data"],
     }
     content["itemSchema"] = item
-    streams = {each.name: each for each in examples().get(operation_id, ()) if each.media == EVENT_STREAM}
-    for name, example in content.get("examples", {}).items():
-        del example["value"]
-        example["serializedValue"] = streams[name].answer
+    event = content.pop("example")
+    lines = [f"event: {event['type']}"] if "type" in event else []
+    stream = "\n".join([*lines, f"data: {json.dumps(event, ensure_ascii=False, separators=(',', ':'))}", "", ""])
+    if operation_id == "create_chat_completion":
+        stream += f"data: {DONE_DATA}\n\n"
+    content["examples"] = {"stream": {"serializedValue": stream}}
 
 
 @lru_cache(maxsize=2)

@@ -1,16 +1,13 @@
-"""Examples of every operation: requests and their answers. The document shows them, and tests execute them.
+"""Examples of answers and events, composed from their JSON Schemas. Those of requests stand on the models.
 
-They hold for a gateway in development mode with the log `example_log.log_records()` and its clock at `BEGAN_AT`.
+A field takes the value of its name in `VALUES`, so that one agent, model or time is the same in every example.
+`Model.field` comes before `field`. Fields without an entry take what their schema says.
 """
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from decimal import Decimal
-from functools import cache
+from collections.abc import Mapping
 from typing import Any
 
+<<<<<<< HEAD
 from pydantic import BaseModel
 
 from app.admission.backlog import Backlog
@@ -69,304 +66,122 @@ from app.webhooks.resources import DeliveryPage, delivery_resource
 
 RETENTION_S = 86_400
 JSON = "application/json"
+=======
+>>>>>>> lean-lab
 EVENT_STREAM = "text/event-stream"
+AT = "2026-01-01T00:00:00Z"
+ID = "06h0e1l964hhcb1ns4s28egqi1"
+PLAN_ID = "plan-42"
+_PATH = f"/deliberations/{ID}"
+_ANSWER = "from heapq import merge\n\n\ndef merged(a, b):\n    return list(merge(a, b))"
+_CURSOR = "f9c8adc3-17"
+DELIVERY = "dlv_6q2l5kbo0tfgp2n3r1m8s4v7cd"
+_ENGINE = "http://127.0.0.1:8000"
+_HELP = "# HELP deliberations_accepted_total Deliberations that were accepted\n"
 
-ExampleParameters = Mapping[str, str | int | bool | list[str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """One request and its answer. `parameters` are those of path, query and headers by name.
-
-    `answer` is the JSON or text of the answer, None if it is not shown. A gateway as described above gives exactly a
-    JSON `answer`, or, unless it is `exact`, one with the same members.
-    """
-
-    name: str
-    summary: str
-    status: int
-    parameters: ExampleParameters = field(default_factory=dict[str, "str | int | bool | list[str]"])
-    answer: Any = None
-    media: str = JSON
-    body: Any = None
-    exact: bool = True
-
-    @property
-    def value(self) -> Any:  # noqa: ANN401 -- JSON
-        """The answer that the schema describes; for an event stream, the data of its first event."""
-        if self.media != EVENT_STREAM or self.answer is None:
-            return self.answer
-        lines = str(self.answer).splitlines()
-        return json.loads(next(line for line in lines if line.startswith("data:")).removeprefix("data:"))
-
-
-Examples = Mapping[str, tuple[Example, ...]]
-
-
-def _json(model: BaseModel) -> Any:  # noqa: ANN401 -- JSON
-    return json.loads(dump(model))
-
-
-def _resource(state: State) -> Any:  # noqa: ANN401 -- JSON
-    return _json(resource(state, epoch=EPOCH, retention_s=RETENTION_S))
-
-
-class _StoppedClock:
-    def now(self) -> datetime:
-        """The start of both deliberations."""
-        return BEGAN_AT
-
-
-@cache
-def _catalog() -> Catalog:
-    clock = _StoppedClock()
-    catalog = Catalog(clock, Backlog(clock, 100, {}), retention_s=RETENTION_S)
-    for record in log_records():
-        if record.tokens[3:] in (["accepted"], ["stage", "1", "opened"], ["end"]):
-            catalog.apply(record)
-    catalog.caught_up = True
-    return catalog
-
-
-def _stats() -> Stats:
-    period = {"from": BEGAN_AT - timedelta(days=30), "to": BEGAN_AT}
-    return Stats(
-        **period,
-        by="role",
-        groups=(GroupFigures(name="DEV", wins=Wins(won=3, decided=3, rate=1.0), **dict(_figures())),),
-        **dict(_figures()),
-    )
-
-
-def _figures() -> Figures:
-    return Figures(
-        total=4,
-        active=1,
-        completed=3,
-        failed=0,
-        cancelled=0,
-        timeout=0,
-        seconds=Durations(mean=14.2, p50=13.9, p95=16.1, p99=16.1),
-        tokens=Tokens(prompt_tokens=39_120, completion_tokens=9_870, cached_tokens=24_512),
-        cost=UsageCost(amount=Decimal("0.018362"), currency="USD"),
-        other_costs=(),
-        agreement=0.71,
-        degraded_share=0.0,
-    )
+VALUES: dict[str, Any] = {
+    "agent_id": "dev-001", "winner": "dev-001", "preferred": "dev-002", "author_id": "dev-001", "role": "DEV",
+    "roles": "DEV", "author_role": "DEV", "call_id": "s1-dev-001", "finished_after": "s1-dev-002", "seen": "s1-dev-001",
+    "deliberation_id": ID, "task_id": ID, "follows": ID, "plan_id": PLAN_ID, "story_id": "story-17",
+    "tenant": "default", "case_id": None, "phase": "BUILD", "from_phase": "DESIGN", "to_phase": "BUILD",
+    "timestamp": AT, "id": ID, "AgentView.id": "host-4712", "CoordinatorView.id": "host-4711",
+    "SenderView.id": "host-4713", "ProjectorView.id": "host-4714", "Criterion.id": "correctness",
+    "CriterionMean.id": "correctness", "Evidence.id": "adr-7", "ModelResource.id": "council/DEV",
+    "WebhookPayload.id": _CURSOR, "Delivery.id": DELIVERY, "DeliveryReceipt.id": DELIVERY,
+    "ChatCompletion.id": f"chatcmpl-{ID}", "ChatCompletionChunk.id": f"chatcmpl-{ID}", "get_model.model": "council/DEV",
+    "delivery_id": DELIVERY, "event_id": _CURSOR, "first": "f9c8adc3-0", "last": _CURSOR, "from": "f9c8adc3-3",
+    "to": _CURSOR, "Stats.from": AT, "Stats.to": "2026-01-31T00:00:00Z", "next": _CURSOR, "next_cursor": None,
+    "last_event_id": _CURSOR, "replica": "host-4711", "task": "Write a function that merges two sorted lists.",
+    "title": "Login", "text": "Sessions live in the database.", "CallDelta.text": "from heapq",
+    "CallFinished.text": '{"reasoning": "One pass over both.", "answer": "…", "confidence": 80}', "content": _ANSWER,
+    "answer": _ANSWER, "strategy": "best_of_n", "model": "simulated-normal", "models": "simulated-normal",
+    "source": "RFC 9111, section 4", "engine": _ENGINE, "url": _ENGINE, "Webhook.url": "https://hooks.example.com/done",
+    "Announcement.url": _PATH, "engines": _ENGINE, "ClusterVersions.engines": "0.32.0", "fallback": _ENGINE,
+    "self": _PATH, "events": f"{_PATH}/events", "Webhook.events": "deliberation.completed", "cancel": f"{_PATH}/cancel",
+    "delete": _PATH, "deliveries": f"{_PATH}/deliveries", "deliberation": _PATH, "href": _PATH, "link": _PATH,
+    "redeliver": f"{_PATH}/deliveries/{DELIVERY}/redeliver", "PlanLinks.self": f"/plans/{PLAN_ID}",
+    "deliberations": f"/deliberations?metadata.plan_id={PLAN_ID}", "evidence": "Both lists may be empty.",
+    "where": "merged, line 5", "claim": "It sorts again what is sorted.", "fix": "Merge in one pass.",
+    "reason": "no longer needed", "IssueResponse.reason": "Right: one pass suffices.", "CheckOutcome.reason": "",
+    "name": "best_of_n", "CheckOutcome.name": "empty lists", "StreamFigures.name": "DELIBERATIONS",
+    "ConsumerFigures.name": "coordinator", "RoleResource.name": "DEV", "GroupFigures.name": "DEV",
+    "ServeApplication.name": "deliberations", "stream": "DELIBERATIONS", "ServeDeployment.name": "Coordinator",
+    "EngineView.name": None, "EngineLoad.name": None, "summary": "The best of N answers",
+    "persona": "You are a senior software developer.", "calls": 4, "StrategyResource.calls": "2N", "steps": "propose",
+    "fields": "quorum", "requirements": "linear time", "description": "Does it meet the whole task?",
+    "code": "no_answers", "AttemptProblem.code": "http_status", "detail": "No agent answered in time.",
+    "AttemptProblem.detail": "It answered 503.", "CallWaiting.detail": "No engine of role DEV can be connected to.",
+    "FieldProblem.code": "less_than_equal", "cause": "Connection refused", "remedy": "Give 5 or less.",
+    "pointer": "/rounds", "part": "webhooks", "failure": "", "MissingPart.detail": "None answered within 0.5 s",
+    "FieldProblem.detail": "It is too large", "instance": "/deliberations", "request_id": "order-4711/1",
+    "traceparent": None, "body_sha256": "9f2c41d07be3a856", "version_hash": "9f2c41d07be3a856", "currency": "USD",
+    "amount": 0.018362, "finish_reason": "stop", "checks": "journal", "reasons": "1 of 2 ballots is missing",
+    "degraded": "1 of 2 ballots is missing", "product": "0.1.0", "gateway": "0.1.0", "python": "3.11.7",
+    "ray": "2.60.0", "nats_server": "2.15.1", "version": 4, "EngineLoad.version": "0.32.0",
+    "StoryContext.version": "9f2c41d07be3a856", "node": "host", "owned_by": "deliberation-gateway", "key": None,
+    "system_fingerprint": None, "context_text": "Log in by a link: the link is valid for ten minutes.", "error": None,
+    "error_type": None, "prompt_tokens": 180, "completion_tokens": 60, "cached_tokens": 64, "total_tokens": 240,
+    "duration_ms": 400, "ttft_ms": 80, "seed": 7, "quorum": 2, "timeout_seconds": 300, "heartbeat_s": 15,
+    "depth_max": 2_000, "concurrency": 256, "offset": 0, "message": "This model does not exist", "param": "model",
+    "created": 1_767_225_600, "metadata": {"project": "sorting"}, "labels": {"A": "dev-002"},
+    "counts": {"answered": 310}, "held": {"attempts": 2}, "parameters": {"aggregation": "borda"},
+    "StrategyResource.parameters": {"type": "object", "properties": {}},
+    "WebhookPayload.links": {"self": _PATH, "events": f"{_PATH}/events", "deliveries": f"{_PATH}/deliveries"},
+    "depth": 5, "in_hand": 4, "running": 12, "in_flight": 12, "bound": 16, "begun": 4, "admitted": 360,
+    "messages": 4_211, "bytes": 5_242_880, "last_sequence": 9_876, "ended_per_s": 1.2, "head_waited_s": 0.2, "lag": 0,
+    "unacknowledged": 4, "redelivered": 0, "total": 4, "completed": 3, "cancelled": 0, "timeout": 0, "failed": 0,
+    "won": 3, "decided": 3, "rate": 1.0, "mean": 14.2, "p50": 13.9, "p95": 16.1, "p99": 16.1, "agreement": 0.71,
+    "score": 0.75, "margin": 0.25, "tally": [], "dissent": [], "prices": [], "Deliberation.evidence": [],
+    "Specification.evidence": [], "max_cost": None, "Budget.max_tokens": None, "Budget.max_calls": None, "top_p": None,
+    "Standing.version": 0, "TextVersion.version": 0, "effective_votes": 2.0, "Deliberation.status": "completed",
+    "DeliberationResult.status": "completed", "DeliberationSummary.status": "completed",
+    "DeliberationReceipt.status": "completed", "Proposal.status": "answered", "AnnouncedAnswer.status": "answered",
+    "started_at": "2026-01-01T00:00:01Z", "ended_at": "2026-01-01T00:00:15Z", "deadline_at": "2026-01-01T00:05:00Z",
+    "retention_until": "2026-01-31T00:00:15Z", "status_reason": None, "answer_schema": None, "system": "",
+    "context": "Decided before: log in by a link.", "tools": "", "history": "", "status_code": 204, "status": 422,
+    "problem": None, "Failed.problem": "composed", "KeyRejected.status": 401, "agents": "dev-001",
+    "Failed.verdict": None, "Cancelled.verdict": None, "TimedOut.verdict": None, "expires_at": None,
+    "cancellation": None, "Deliberation.degraded": None, "Deliberation.context": None, "progress": None,
+    "unreachable": None, "key_rejected": None, "Completed.degraded": None, "Announcement.degraded": None,
+    "get_metrics": _HELP,
+}  # fmt: skip
 
 
-def _deliberations() -> Examples:
-    ended, live = state(KEY), state(LIVE_KEY)
-    ended_id, live_id = {"deliberation_id": ended.deliberation_id}, {"deliberation_id": live.deliberation_id}
-    key = {"Idempotency-Key": KEY}
-    waiting = {**key, "Prefer": "wait=10"}
-    accepted, done = _resource(state(KEY, facts=1)), _resource(ended)
-    webhook = {"task": REQUEST["task"], "webhook": {"url": LIVE_REQUEST["webhook"]["url"]}}
-    mixed = {"task": "Review this design.", "agents": [{"role": "ARCHITECT"}, {"role": "QA", "count": 2}], "rounds": 2}
-    decided = {"id": "adr-7", "title": "Decision of March", "text": "Sessions live in the database."}
-    book = {"id": "rfc", "title": "Caching", "source": "RFC 9111, section 4"}
-    evidence = {"task": "Where do sessions live from now on?", "evidence": [decided, book]}
-    cited = {"id": "rfc", "title": "Caching", "source": "https://www.rfc-editor.org/rfc/rfc9111"}
-    following = {"task": "Now sort them in place.", "follows": [ended.deliberation_id]}
-    unknown_role = {"task": "Name a colour.", "role": "NOBODY"}
-    reason = "no longer needed"
-    cancel = CancelRequested(deliberation_id=live.deliberation_id, ts=BEGAN_AT, reason=reason)
-    cancelling = apply(live, cancel, len(log_records()) + len(delivery_records()) + 1)
-    listed = filter(ListFilter(metadata={"project": "sorting"}).shows, reversed(_catalog().recent(TENANT).entries))
-    page = DeliberationPage(items=tuple(map(summary, listed)), next_cursor=None)
-    known = {**ended_id, "If-None-Match": f'"{ended.deliberation_id}-{ended.revision}"'}
-    by_project: ExampleParameters = {"metadata.project": "sorting", "limit": 2}
-    return {
-        "create_deliberation": (
-            Example(
-                "one_role", "The better of two answers; the key makes a retry safe", 202, key, accepted, body=REQUEST
-            ),
-            Example("with_a_webhook", "The end is sent to a URL", 202, body=webhook),
-            Example("mixed_council", "One architect and two testers with two rounds of critique", 202, body=mixed),
-            Example(
-                "waited_for", "The answer waits for the end, at most ten seconds", 200, waiting, done, body=REQUEST
-            ),
-            Example("with_evidence", "Every agent is shown a text and a citation, as data", 202, body=evidence),
-            Example("follows", "The verdict of an earlier council is evidence too", 202, body=following),
-            Example("no_such_role", "The error names the field and a remedy", 422, body=unknown_role),
-            Example("url_as_source", "Nothing is fetched", 422, body={**evidence, "evidence": [cited]}),
-        ),
-        "get_deliberation": (
-            Example("ended", "An ended deliberation", 200, ended_id, done),
-            Example("under_way", "A running deliberation", 200, live_id, _resource(live)),
-            Example("unchanged", "The client's copy is current", 304, known),
-            Example("unknown", "No deliberation has this id", 404, {"deliberation_id": "nothing-here"}),
-        ),
-        "list_deliberations": (Example("of_a_project", "The newest with this metadata", 200, by_project, _json(page)),),
-        "cancel_deliberation": (
-            Example(
-                "with_a_reason",
-                "The deliberation will be cancelled",
-                202,
-                live_id,
-                _resource(cancelling),
-                body={"reason": reason},
-            ),
-            Example("ended_before", "It has already ended", 200, ended_id, done),
-        ),
-        "delete_deliberation": (
-            Example("ended", "It is deleted", 204, ended_id),
-            Example("under_way", "It must end first", 409, live_id),
-        ),
-    }
+def composed(schema: Mapping[str, Any], schemas: Mapping[str, Any], name: str = "", model: str = "") -> Any:  # noqa: ANN401 -- JSON
+    """An example of a schema; `schemas` are those that it refers to, `name` and `model` say where it stands."""
+    found = VALUES.get(f"{model}.{name}", VALUES.get(name, _UNKNOWN))
+    if found == [] or (found is None and _is_nullable(schema)) or found in schema.get("enum", ()):
+        return found
+    match schema:
+        case {"$ref": reference}:
+            referred = reference.rpartition("/")[2]
+            return composed(schemas[referred], schemas, name, referred)
+        case {"examples": [first, *_]} | {"const": first} | {"enum": [first, *_]}:
+            return first
+        case {"default": int() | float() | bool() | str() as usual} if usual and found is _UNKNOWN:
+            return usual
+        case {"anyOf": choices} | {"oneOf": choices}:
+            return composed(next(each for each in choices if each.get("type") != "null"), schemas, name, model)
+        case {"properties": properties}:
+            owner = schema.get("title", model)
+            return {field: composed(declared, schemas, field, owner) for field, declared in properties.items()}
+        case {"type": "array"}:
+            return [composed(schema["items"], schemas, name, model)] if "items" in schema else []
+        case {"type": kind}:
+            fallback = _BY_TYPE.get(kind)
+            if kind == "string" and schema.get("format") == "date-time":
+                return found if isinstance(found, str) else AT
+            return found if isinstance(found, _PYTHON_TYPE[kind]) else schema.get("minimum", fallback)
+        case _:
+            return None
 
 
-def _plans() -> Examples:
-    id = plan_acceptance().deliberation_id
-    known = plan_resource("plan-42", "story-17", {"DEV": (id, "pending")})
-    medium = {**PLAN, "plan_id": "plan-43", "complexity": "medium"}
-    del medium["roles"]
-    return {
-        "approve_plan": (
-            Example("again", "The same plan again starts nothing", 202, answer=_json(known), body=PLAN),
-            Example("by_complexity", "Three roles that the complexity chooses", 202, body=medium),
-            Example("no_such_role", "The error names the field", 422, body={**PLAN, "roles": ["NOBODY"]}),
-            Example("other_content", "The id is taken", 409, body={**PLAN, "title": "Log in by a passkey"}),
-        ),
-        "get_plan": (
-            Example("under_way", "No role has ended yet", 200, {"plan_id": "plan-42"}, _json(known)),
-            Example("unknown", "No plan has this id", 404, {"plan_id": "plan-1"}),
-        ),
-    }
+_UNKNOWN = object()
+_BY_TYPE: dict[str, Any] = {"string": "…", "integer": 1, "number": 0.5, "boolean": False, "object": {}}
+_PYTHON_TYPE: dict[str, Any] = {
+    "string": str, "integer": int, "number": (int, float), "boolean": bool, "object": dict, "null": type(None)
+}  # fmt: skip
 
 
-def _events() -> Examples:
-    records = records_of(KEY)
-    without_deltas = [record for record in records if record.tokens[-1] != "delta"]
-    id = records[0].tokens[2]
-    one: ExampleParameters = {"deliberation_id": id}
-    from_start, stream = {**one, "after": "0"}, _stream(records[2:5], EventSelection())
-    named: ExampleParameters = {"deliberation": [id]}
-    return {
-        "read_deliberation_events": (
-            Example("stream", "From the first event, then live, to the last", 200, from_start, stream, EVENT_STREAM),
-            *_event_pages(one, records),
-        ),
-        "read_events": (
-            Example(
-                "named",
-                "Events of the named deliberations without text deltas, until all have ended",
-                200,
-                {**named, "after": "0"},
-                _stream(records[:3], EventSelection(deltas=False)),
-                EVENT_STREAM,
-            ),
-            *_event_pages(named, without_deltas),
-        ),
-    }
-
-
-def _stream(records: Sequence[Record], selection: EventSelection) -> str:
-    selected = (frame_of(EPOCH, record) for record in records)
-    batches = FrameBatcher(selection.takes, EPOCH).chunks([frame for frame in selected if frame is not None])
-    return b"".join(batches).decode()
-
-
-def _event_pages(scope: ExampleParameters, records: Sequence[Record]) -> tuple[Example, ...]:
-    items = [{"id": str(Cursor(EPOCH, each.sequence)), **json.loads(each.data)} for each in records[:2]]
-    page = {"items": items, "next": str(Cursor(EPOCH, 2)), "ended": False}
-    seen = {**scope, "Last-Event-ID": str(Cursor(EPOCH, records[-1].sequence))}
-    invalid = {**scope, "after": "latest"}
-    return (
-        Example("page", "The first two events", 200, {**scope, "after": "0", "limit": 2}, page),
-        Example("nothing_left", "The client has seen the last event", 204, seen, media=EVENT_STREAM),
-        Example("no_cursor", "The cursor is invalid", 400, invalid, media=EVENT_STREAM),
-    )
-
-
-def _webhooks() -> Examples:
-    scope: ExampleParameters = {"deliberation_id": state(LIVE_KEY).deliberation_id}
-    fact = next(record for record in records_of(LIVE_KEY) if record.tokens[-1] == "opened")
-    id = delivery_id(fact)
-    history = deliveries(delivery_records())[id]
-    delivery = delivery_resource(id, fact, history, epoch=EPOCH, stopped=False)
-    history.add(RedeliveryRequested(fact=fact.subject, number=1, at=BEGAN_AT))
-    pending = delivery_resource(id, fact, history, epoch=EPOCH, stopped=False)
-    page = DeliveryPage(items=(delivery,), next_cursor=None)
-    return {
-        "list_deliveries": (
-            Example("taken_at_last", "The second attempt succeeded", 200, {**scope, "limit": 10}, _json(page)),
-            Example("unknown", "No deliberation has this id", 404, {"deliberation_id": "nothing-here"}),
-        ),
-        "redeliver": (
-            Example("once_more", "Deliver it again", 202, {**scope, "delivery_id": id}, _json(pending)),
-            Example("unknown", "No delivery has this id", 404, {**scope, "delivery_id": "dlv_none"}),
-        ),
-    }
-
-
-def _roles() -> Examples:
-    engine = EngineView(url="http://127.0.0.1:8000", healthy=True, circuit="closed", models=(MODEL,))
-    role = RoleResource(
-        name="DEV",
-        persona=PERSONA,
-        model=None,
-        engines=(),
-        sampling=Sampling(),
-        replicas=ReplicaBounds(min=1, max=1),
-        concurrency=256,
-        live=LiveRole(replicas=1, models=(MODEL,), simulated=True, in_flight=0, engines=(engine,)),
-    )
-    roles = _json(RoleList(items=(role,)))
-    strategies = _json(StrategyList(items=(StrategyResource.of(STRATEGIES["council"]),)))
-    return {
-        "list_roles": (Example("all", "Every role", 200, answer=roles, exact=False),),
-        "get_role": (
-            Example("developer", "The role of developers", 200, {"role": "DEV"}, _json(role), exact=False),
-            Example("unknown", "No role has this name", 404, {"role": "NOBODY"}),
-        ),
-        "list_strategies": (Example("all", "Every strategy", 200, answer=strategies, exact=False),),
-    }
-
-
-def _operations() -> Examples:
-    ready = Ready(mode="development", checks=("journal", "streams", "catalog", "coordinator", "webhooks", "archive"))
-    session = _json(
-        Session(mode="development", tenant=TENANT, scopes=("admin", "read", "submit"), key=None, expires_at=None)
-    )
-    metrics = "# HELP deliberations_accepted_total Deliberations that were accepted\n"
-    return {
-        "get_health": (Example("alive", "The process answers", 200, answer=_json(Health())),),
-        "get_readiness": (Example("ready", "All checks pass", 200, answer=_json(ready)),),
-        "get_stats": (
-            Example("by_role", "The last 30 days by role", 200, {"by": "role"}, _json(_stats()), exact=False),
-        ),
-        "get_metrics": (Example("scraped", "In Prometheus' text format", 200, answer=metrics, media="text/plain"),),
-        "get_cluster": (
-            Example("one_role", "One role, and no webhook sender", 200, answer=_json(cluster()), exact=False),
-        ),
-        "log_in": (Example("with_a_key", "The body holds the key", 200, answer=session, body={"key": "dlb_…"}),),
-        "get_session": (Example("own", "The session of this request", 200, answer=session),),
-        "log_out": (Example("own", "The cookie is removed", 204),),
-    }
-
-
-def _openai() -> Examples:
-    body = {"model": "best_of_n/DEV", "messages": [{"role": "user", "content": REQUEST["task"]}]}
-    streamed = {**body, "stream": True}
-    request, ended = ChatCompletionRequest.model_validate(streamed), state(KEY)
-    chunks = b"".join([opening_frame(request, ended), *frames(request, ended)]).decode()
-    whole = _json(completion(request, ended))
-    model = ModelResource(id="council/DEV", created=0, owned_by="deliberation-gateway")
-    models = _json(ModelList(data=(model,)))
-    return {
-        "create_chat_completion": (
-            Example("one_question", "A council as a model", 200, answer=whole, body=body, exact=False),
-            Example("streamed", "The text in chunks", 200, answer=chunks, media=EVENT_STREAM, body=streamed),
-            Example("no_such_model", "The model must name strategy and role", 404, body={**body, "model": "gpt"}),
-        ),
-        "list_models": (Example("all", "Every strategy with every role", 200, answer=models, exact=False),),
-        "get_model": (Example("council", "One model", 200, {"model": "council/DEV"}, _json(model)),),
-    }
-
-
-@cache
-def examples() -> Examples:
-    """Examples by operation id."""
-    tables = (_deliberations, _plans, _events, _webhooks, _roles, _operations, _openai)
-    return {operation: entries for table in tables for operation, entries in table().items()}
+def _is_nullable(schema: Mapping[str, Any]) -> bool:
+    return schema.get("type") == "null" or any(each.get("type") == "null" for each in schema.get("anyOf", ()))

@@ -1,26 +1,20 @@
 """The request to receivers, as an operation under `webhooks` of the OpenAPI document."""
 
-import json
 from typing import Any
 
-from app.api.webhook_payloads import TERMINAL_EVENTS, delivery_id, payload
-from app.deliberation.specification import Webhook
-from app.openapi.example_log import EPOCH, KEY, records_of
+from app.openapi.examples import DELIVERY, composed
 
 _SIGNATURE = "v1,K5oZfzN95Z9UVu1EsfQmfVNQhnkZ2pj9o9NDN/H/pI4="
-_WEBHOOK = Webhook(url="https://hooks.example.com/deliberations", events=TERMINAL_EVENTS, metadata={"order": "4711"})
 
 
 def _header(name: str, description: str, example: str) -> dict[str, Any]:
     """A required header of the request."""
     declared = {"in": "header", "name": name, "required": True, "description": description}
-    return {**declared, "schema": {"type": "string"}, "examples": {"ended": {"value": example}}}
+    return {**declared, "schema": {"type": "string"}, "example": example}
 
 
-def receiver_operation() -> dict[str, Any]:
+def receiver_operation(schemas: dict[str, Any]) -> dict[str, Any]:
     """The operation; its body has the schema WebhookPayload."""
-    end = records_of(KEY)[-1]
-    example = {"summary": "A deliberation has ended with a verdict", "value": json.loads(payload(end, EPOCH, _WEBHOOK))}
     schema = {"$ref": "#/components/schemas/WebhookPayload"}
     return {
         "operationId": "receive_event",
@@ -30,13 +24,13 @@ def receiver_operation() -> dict[str, Any]:
         "tags": ["webhooks"],
         "security": [],
         "parameters": [
-            _header("webhook-id", "The delivery's id, the same at every attempt", delivery_id(end)),
+            _header("webhook-id", "The delivery's id, the same at every attempt", DELIVERY),
             _header("webhook-timestamp", "Seconds since 1970 of this attempt", "1767225600"),
             _header("webhook-signature", "`v1,` and HMAC-SHA256 in base64, for each secret", _SIGNATURE),
         ],
         "requestBody": {
             "required": True,
-            "content": {"application/json": {"schema": schema, "examples": {"ended": example}}},
+            "content": {"application/json": {"schema": schema, "example": composed(schema, schemas)}},
         },
         "responses": {
             "2XX": {"description": "Accepted"},

@@ -94,11 +94,25 @@ class StoryTransition(PlanningEvent):
 _ANY_TRANSITION = {"from_phase": "", "to_phase": "", "transitioned_at": ""}
 
 
+_EXAMPLES: list[Any] = [
+    {
+        "story_id": "story-17",
+        "plan_id": "plan-42",
+        "approved_by": "po@example.com",
+        "timestamp": "2026-01-01T00:00:00Z",
+        "title": "Log in by a link",
+        "roles": ["DEV"],
+    }
+]
+
+
 class PlanRequest(PlanningEvent):
     """An approved plan. Unknown fields are kept as metadata of its deliberations, other values than text as JSON.
 
     A validation context has the gateway's `roles`, and the `tenants` whose plans are taken.
     """
+
+    model_config = ConfigDict(json_schema_extra={"examples": _EXAMPLES})
 
     plan_id: PlanId = Field(description="With the tenant and a role it determines a deliberation's id")
     approved_by: Line

@@ -6,7 +6,7 @@ from math import inf
 from typing import Literal
 
 from fastapi import Request, Response
-from pydantic import AwareDatetime, Field
+from pydantic import AwareDatetime, ConfigDict, Field
 
 from app.access.authorization import DEVELOPER, cookie_name
 from app.access.keys import Caller, Scope
@@ -23,6 +23,8 @@ router = api_router("sessions")
 
 class LoginRequest(RequestModel):
     """The body of `POST /login`."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"key": "dlb_…"}]})
 
     key: str = Field(
         min_length=1,

@@ -28,9 +28,9 @@ from app.deliberation.prompts.form import persona_section
 from app.deliberation.roles import EngineSpec, Role
 from app.deliberation.specification import AgentSpec, Evidence, Sampling, Specification
 from app.deliberation.strategies import STRATEGIES
-from app.quality.trials import finished
 from app.testing import InMemoryJournal
 from benchmarks.prefix import ROLES, personas, specification
+from benchmarks.quality.trials import finished
 from serve_deployments.agent.agent import AgentReplica
 from serve_deployments.engine.client import Engines
 from serve_deployments.engine.state import EngineState

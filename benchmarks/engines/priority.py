@@ -23,8 +23,8 @@ from app.deliberation.decider import BATCH_AFTER, Outcomes, Strategy
 from app.deliberation.facts import CallFinished
 from app.deliberation.specification import Priority
 from app.deliberation.strategies import STRATEGIES
-from app.quality.trials import finished
 from benchmarks.prefix import ROLES, answered, specification
+from benchmarks.quality.trials import finished
 from serve_deployments.coordinator.admission_queue import AdmissionQueue, Ticket
 
 COORDINATOR_SLOTS = 1_024

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from app.api.schemas import Deliberation
-from app.quality.dataset import parse_dataset
-from app.quality.figures import wilson
-from app.quality.grading import first_drafts, grade
+from app.cli.bench.dataset import parse_dataset
+from app.cli.bench.grading import first_drafts, grade, wilson
 from tests.e2e.conftest import DELIBERATE, Stack
 
 pytestmark = pytest.mark.e2e

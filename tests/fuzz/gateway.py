@@ -1,6 +1,6 @@
 """The fuzzed gateway: on a socket, over a log in memory, with deliberations that end at once.
 
-Its log starts with the deliberations of the document's examples, so the examples hold. Streams are short, because a
+Its log starts with the deliberation that the document's examples name. Streams are short, because a
 fuzzer reads each answer to its end.
 
     python -m tests.fuzz.gateway    # prints its URL and a key, and serves until it is stopped
@@ -21,12 +21,11 @@ from app.deliberation.facts import Accepted, Cancelled, Fact, Failed, decode
 from app.deliberation.ports import Record
 from app.main import create_app
 from app.observability import logs
-from app.openapi.example_log import TENANT
 from app.settings import Settings
 from app.testing import InMemoryJournal
 from tests.components.access.keyed import PEPPER, make_key
 from tests.components.cli.council_run import answer_text
-from tests.components.openapi.example_journal import example_journal
+from tests.components.openapi.example_journal import TENANT, example_journal
 from tests.components.routes.served import COORDINATOR, played
 from tests.conditions import until
 

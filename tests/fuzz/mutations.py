@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any, cast
 
-from app.openapi.example_log import REQUEST
-from app.openapi.examples import examples
+from app.openapi.document import document
 
 FULL: dict[str, Any] = {
     "task": "Compare 'a' and \"b\": é, 🟥, \u2028, \\.",
@@ -30,13 +29,17 @@ FULL: dict[str, Any] = {
     "webhook": {"url": "https://hooks.example.com/x", "events": ["deliberation.completed"]},
 }
 SEEDS: list[dict[str, Any]] = [
-    REQUEST,
     FULL,
     {"task": "x"},
     {"task": "x", "role": "QA", "num_agents": 5, "strategy": "vote"},
     {"task": "x", "strategy": "execute", "parameters": {}},
     {"task": "x", "strategy": "auto", "num_agents": 3, "constraints": {"rubric": "In one sentence."}},
-    *(example.body for example in examples()["create_deliberation"]),
+    *(
+        each["value"]
+        for each in document()["paths"]["/deliberations"]["post"]["requestBody"]["content"]["application/json"][
+            "examples"
+        ].values()
+    ),
 ]
 VALUES: list[Any] = [
     *(None, True, False, 0, -1, 1, 2, 5, 6, 32, 33, 3_601, 2**31, 2**53, 2**63 - 1, 2**63, 2**64, -(2**70), 10**300),

@@ -1,4 +1,4 @@
-"""`deliberate bench`: measurements. `quality` measures the benefit of deliberation."""
+"""`deliberate bench`: measurements. `quality` measures the benefit of deliberation on questions with answers."""
 
 import typer
 

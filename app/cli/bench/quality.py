@@ -1,52 +1,221 @@
-"""`deliberate bench quality`: measures the benefit of deliberation, with simulated agents or with real models."""
+"""`deliberate bench quality`: puts questions with known answers to a gateway, and grades each strategy."""
 
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
+from uuid import uuid4
 
 import typer
+from rich.console import Console
+from rich.text import Text
 
+from app.api.cluster_schemas import RoleList
+from app.api.schemas import Deliberation, StrategyList
 from app.api.suggestions import did_you_mean
-from app.cli.bench.engines import Plan, gateway_before, measure, read_dataset
-from app.cli.bench.proof import proof
-from app.cli.exits import Exit, run
+from app.cli.bench.dataset import DatasetInvalid, Question, parse_dataset
+from app.cli.bench.grading import GradedAnswer, StrategyResult, grade, result_document, result_lines, summed_up
+from app.cli.client import GatewayClient, JsonObject, parsed
+from app.cli.exits import CommandError, Exit, FieldFault, cause, naming_options, print_json, run
 from app.cli.options import ApiKeyOption, JsonOption, UrlOption
-from app.cli.stack.up import EngineOption
+from app.cli.render.lanes import is_simulated
+from app.cli.render.progress import ProgressEvent
+from app.cli.render.silence import heartbeats, progress_reports
+from app.cli.stack.health_checks import status_of
+from app.cli.stack.layout import StackOptions, mask_credentials
+from app.cli.stack.stack import running_stack
+from app.cli.stack.up import Checklist, EngineOption
 from app.cli.target import gateway_client
+from app.cli.watch import until_ended
 from app.deliberation.strategies import STRATEGIES
 
-_STRATEGIES = ("single", "vote", "best_of_n", "council")
-# It has no verdict that could be right.
-_WITHOUT_VERDICT = ("independent",)
-# Its verdict is a program and not an answer.
-_OF_PROGRAMS = "execute"
-_OF_THE_PROOF = ("strategy", "runs", "seed", "api_key", "as_json")
+SIMULATED_NOTICE = "SIMULATED: a simulator replaces the model; only calls, tokens and times mean anything."
+_OPTIONS = {
+    "/num_agents": "--agents",
+    "/agents": "--agents",
+    "/agents/0/role": "--role",
+    "/agents/0/model": "--model",
+    "/role": "--role",
+    "/rounds": "--rounds",
+    "/seed": "--seed",
+    "/constraints/timeout_seconds": "--timeout",
+}
+_DEFAULT_STRATEGIES = ("single", "vote", "best_of_n", "council")
+# `independent` has no verdict, and that of `execute` is a program.
+_WITHOUT_ANSWER = ("independent", "execute")
+_VOTE = "vote"
+# These need no plain vote beside them: they are the baselines.
+_BASELINES = (_VOTE, "single")
+_AGENTS_MAX = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The measurement: strategies, and the council of each."""
+
+    strategies: tuple[str, ...]
+    agents: int
+    role: str
+    model: str | None
+    rounds: int | None
+    timeout_s: int
+    seed: int
+    concurrency: int
+    baseline: bool
+
+
+def read_dataset(path: Path, limit: int | None) -> list[Question]:
+    """The first `limit` questions of a file. Raises CommandError that names every invalid row."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        remedy = "name a file of one JSON object a line, in UTF-8"
+        raise CommandError(Exit.USAGE, "dataset_unreadable", f"{path}: {cause(error)}", remedy=remedy) from error
+    try:
+        return parse_dataset(text)[:limit]
+    except DatasetInvalid as error:
+        faults = [FieldFault(f"line {fault.line}", fault.detail, fault.remedy) for fault in error.faults]
+        raise CommandError(Exit.USAGE, "dataset_invalid", f"{path}: {error}", fields=faults) from error
+
+
+@asynccontextmanager
+async def gateway_before(engine_urls: tuple[str, ...], data_dir: Path | None) -> AsyncGenerator[GatewayClient]:
+    """The gateway of a stack that is started in front of these engines; stderr shows its progress."""
+    with TemporaryDirectory(prefix="deliberate-bench-", ignore_cleanup_errors=True) as temporary:
+        options = StackOptions(port=0, nats_port=0, data_dir=data_dir or Path(temporary), engine_urls=engine_urls)
+        errors = Console(stderr=True, highlight=False, soft_wrap=True)
+        checklist = Checklist(errors)
+
+        def print_line(line: str) -> None:
+            # A terminal shows a moving line.
+            if not errors.is_terminal:
+                errors.print(line, markup=False)
+
+        for url in engine_urls:
+            # Behind an unreachable engine every question would wait for its deadline.
+            if await status_of(f"{url}/v1/models") is None:
+                detail = f"no engine answers at {mask_credentials(url)}"
+                remedy = "is it running, and is that its URL?"
+                raise CommandError(Exit.UNREACHABLE, "engine_unreachable", detail, remedy=remedy)
+        async with AsyncExitStack() as started:
+            waits_for = "still starting: {}".format
+            async with heartbeats(lambda: waits_for(", ".join(checklist.starting.values())), print_line) as spoke:
+
+                def report(event: ProgressEvent) -> None:
+                    checklist(event)
+                    spoke.set()
+
+                stack = await started.enter_async_context(running_stack(options, report))
+            yield await started.enter_async_context(GatewayClient(stack.url))
+
+
+def request_body(plan: Plan, strategy: str, agents: int, question: Question, index: int, own: JsonObject) -> JsonObject:
+    """The request for one question; `own` are the strategy's parameters. Every strategy gets the same task."""
+    council: JsonObject = {"role": plan.role, "num_agents": agents}
+    if plan.model is not None:
+        council = {"agents": [{"role": plan.role, "count": agents, "model": plan.model}]}
+    return {
+        "task": question.text,
+        **council,
+        "strategy": strategy,
+        "parameters": own,
+        **({} if plan.rounds is None else {"rounds": plan.rounds}),
+        "constraints": {"requirements": [question.requirement], "timeout_seconds": plan.timeout_s},
+        "seed": plan.seed + index,
+        "metadata": {"bench": "quality"},
+    }
+
+
+def own_parameters(known: StrategyList, strategy: str, question: Question) -> JsonObject:
+    """How the strategy is to read answers, where it counts them: as the question's are read."""
+    (found,) = (each for each in known.items if each.name == strategy)
+    fields = found.parameters.get("properties", {})
+    given: JsonObject = {"normaliser": question.normaliser}
+    if question.options:
+        given["options"] = list(question.options)
+    return {name: value for name, value in given.items() if name in fields}
+
+
+@dataclass(slots=True)
+class _Bench:
+    gateway: GatewayClient
+    plan: Plan
+    questions: Sequence[Question]
+    known: StrategyList
+    report: Callable[[str], None]
+
+    async def run(self, strategy: str, agents: int, more: JsonObject | None = None) -> StrategyResult:
+        """All questions with one strategy, `concurrency` at a time; `more` are further parameters of it."""
+        free = asyncio.Semaphore(self.plan.concurrency)
+        done = 0
+
+        def report(wait: str = "") -> None:
+            self.report(f"{strategy} of {agents}: {done} of {len(self.questions)}  {wait.strip()}".rstrip())
+
+        async def one(index: int, question: Question) -> GradedAnswer:
+            nonlocal done
+            async with free:
+                own = own_parameters(self.known, strategy, question) | (more or {})
+                body = request_body(self.plan, strategy, agents, question, index, own)
+                with naming_options(_OPTIONS):
+                    accepted = await self.gateway.submit(body, uuid4().hex)
+                resource = await until_ended(self.gateway, str(accepted["id"]), report)
+            done += 1
+            report()
+            return grade(question, parsed(Deliberation, resource))
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(one(*each)) for each in enumerate(self.questions)]
+        except* CommandError as failures:
+            raise failures.exceptions[0] from None
+        return summed_up(strategy, agents, [task.result() for task in tasks])
+
+    async def matched_vote(self, result: StrategyResult) -> StrategyResult | None:
+        """The plain vote with as many calls as the strategy made on average; None for a baseline."""
+        if not self.plan.baseline or result.strategy in _BASELINES:
+            return None
+        votes = min(_AGENTS_MAX, max(1, round(result.calls / result.questions)))
+        return await self.run(_VOTE, votes, {"stop": "none"})
+
+
+async def measure(
+    gateway: GatewayClient, plan: Plan, dataset: str, questions: Sequence[Question], *, as_json: bool
+) -> None:
+    """Run every question with every strategy and print each result as soon as it is known; JSON at the end."""
+    console = Console(highlight=False, soft_wrap=True)
+    documents: list[JsonObject] = []
+    known = parsed(StrategyList, await gateway.read("/strategies"))
+    live = [each.live for each in parsed(RoleList, await gateway.read("/roles")).items if each.name == plan.role]
+    simulated = is_simulated(plan.model) or any(each is not None and each.simulated for each in live)
+    if not as_json:
+        if simulated:
+            console.print(Text(SIMULATED_NOTICE, "yellow"))
+        count = "1 question" if len(questions) == 1 else f"{len(questions)} questions"
+        console.print(Text(f"{count} of {dataset}\n"))
+    async with progress_reports("the first questions are asked") as report:
+        bench = _Bench(gateway, plan, questions, known, report)
+        for strategy in plan.strategies:
+            result = await bench.run(strategy, plan.agents)
+            vote = await bench.matched_vote(result)
+            documents.append(result_document(result, vote))
+            if not as_json:
+                for line in result_lines(result, vote):
+                    console.print(line)
+    if as_json:
+        print_json({"simulated": simulated, "dataset": dataset, "seed": plan.seed, "strategies": documents})
 
 
 def _checked_strategies(values: list[str] | None) -> list[str]:
+    known = [name for name in STRATEGIES if name not in _WITHOUT_ANSWER]
     for value in values or []:
-        if value not in STRATEGIES or value in _WITHOUT_VERDICT:
-            known = ", ".join(name for name in STRATEGIES if name not in _WITHOUT_VERDICT)
-            meant = did_you_mean(value, STRATEGIES)
-            raise typer.BadParameter(f"{value!r} has no verdict to measure. {meant}Choose one of {known}")
-    return list(dict.fromkeys(values or []))
-
-
-def _given(context: typer.Context, name: str) -> bool:
-    """Whether the command line sets the option."""
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
-
-
-def _check_sources(context: typer.Context, strategies: list[str], data_dir: Path | None, *, at_url: bool) -> None:
-    """Reject options that contradict a measurement over a data set; raises typer.BadParameter."""
-    if _given(context, "runs"):
-        raise typer.BadParameter("--runs belongs to the proof; --limit bounds the questions of a data set")
-    if _OF_PROGRAMS in strategies:
-        raise typer.BadParameter(f"{_OF_PROGRAMS} writes programs, but a data set needs answers")
-    if at_url and _given(context, "engine_url"):
-        raise typer.BadParameter("give either --engine-url, repeatable, or the --url of a running gateway")
-    if at_url and data_dir is not None:
-        raise typer.BadParameter("give --url or --data-dir, not both: each names a stack")
+        if value not in known:
+            meant = did_you_mean(value, known)
+            raise typer.BadParameter(f"{value!r} gives no answer to grade. {meant}Choose one of {', '.join(known)}")
+    return list(dict.fromkeys(values or _DEFAULT_STRATEGIES))
 
 
 StrategyOption = Annotated[
@@ -54,12 +223,8 @@ StrategyOption = Annotated[
     typer.Option(
         metavar="NAME",
         callback=_checked_strategies,
-        help=f"Only this strategy; repeatable. (default: all; with --dataset {', '.join(_STRATEGIES)})",
+        help=f"Only this strategy; repeatable. (default: {', '.join(_DEFAULT_STRATEGIES)})",
     ),
-]
-RunsOption = Annotated[
-    int | None,
-    typer.Option(min=20, help="Deliberations per row of the proof. (default: 1000, more for cheap rows)"),
 ]
 DirectoryOption = Annotated[
     Path | None,
@@ -70,49 +235,40 @@ DirectoryOption = Annotated[
         help="Use the stack that runs in this directory; with --engine-url, keep that stack's logs and facts here.",
     ),
 ]
-DatasetOption = Annotated[
-    Path | None, typer.Option(metavar="FILE.jsonl", help="Questions with answers, to measure a real model.")
-]
 
 
 def quality(
-    context: typer.Context,
+    dataset: Annotated[Path, typer.Option(metavar="FILE.jsonl", help="Questions with answers.")],
     strategy: StrategyOption = None,
-    runs: RunsOption = None,
-    seed: Annotated[int, typer.Option(min=0, max=2**40, help="Seed of the proof or of the deliberations.")] = 1,
-    dataset: DatasetOption = None,
     engine_url: EngineOption = None,
     url: UrlOption = None,
     api_key: ApiKeyOption = None,
     model: Annotated[str | None, typer.Option(help="Model of every agent. (default: the role's)")] = None,
     role: Annotated[str, typer.Option(help="Role of every agent.")] = "DEV",
-    agents: Annotated[int, typer.Option(min=1, max=32, help="Agents of each council.")] = 3,
+    agents: Annotated[int, typer.Option(min=1, max=_AGENTS_MAX, help="Agents of each council.")] = 3,
     rounds: Annotated[int | None, typer.Option(min=0, max=5, help="Rounds, for strategies that have them.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Number of questions to use. (default: all)")] = None,
+    seed: Annotated[int, typer.Option(min=0, max=2**40, help="Seed of the first deliberation.")] = 1,
     timeout: Annotated[int, typer.Option(min=1, metavar="SECONDS", help="Deadline of each deliberation.")] = 300,
     concurrency: Annotated[int, typer.Option(min=1, max=256, help="Deliberations at a time.")] = 4,
     baseline: Annotated[bool, typer.Option(help="Also run a plain vote with as many calls.")] = True,
     data_dir: DirectoryOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure the benefit of deliberation with simulated agents or with a real model.
+    """Measure the benefit of deliberation on your questions and engines.
 
-    Without --dataset, every strategy runs in this process with simulated agents of known accuracy, correlation and
-    bias. The results are compared with closed forms and their 3σ bands; a figure outside its band exits with 1. With
-    --dataset it reports accuracy with its interval, cost per right answer, flips, unreadable answers, and the plain
-    vote with as many calls. It asks the running gateway, or one that it starts before --engine-url.
+    Reports accuracy with its interval, cost per right answer, flips, unreadable answers, and the plain vote with as
+    many calls. Asks the running gateway, or one that it starts before --engine-url.
     """
-    if dataset is None:
-        for name in context.params:
-            if name not in _OF_THE_PROOF and _given(context, name):
-                raise typer.BadParameter(f"--{name.replace('_', '-')} needs --dataset: the proof uses no engine")
-        run(lambda: proof(strategy or (), runs, seed, as_json=as_json), as_json=as_json)
     # The first complaint, and before anything starts: an invalid row costs nothing.
     questions = read_dataset(dataset, limit)
-    _check_sources(context, strategy or [], data_dir, at_url=url is not None)
+    if url is not None and engine_url:
+        raise typer.BadParameter("give either --engine-url, repeatable, or the --url of a running gateway")
+    if url is not None and data_dir is not None:
+        raise typer.BadParameter("give --url or --data-dir, not both: each names a stack")
     engines = tuple(engine_url or ())
     plan = Plan(
-        strategies=tuple(strategy or _STRATEGIES),
+        strategies=tuple(strategy or _DEFAULT_STRATEGIES),
         agents=agents,
         role=role,
         model=model,

@@ -1,21 +1,20 @@
 """Rules that count ballots into one aggregate per candidate, in [0, 1].
 
 A rule reads the ballots' weighted totals, whole numbers, by candidate. A candidate that a ballot does not show never
-counts as zero. Aggregates are fractions, so that neither rounding nor the order of ballots makes or breaks a tie; only
-Bradley-Terry's are rounded, to nine places.
+counts as zero. Aggregates are fractions, so that neither rounding nor the order of ballots makes or breaks a tie.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
+from itertools import combinations
 from typing import Literal
 
-from app.deliberation.choice.bradley_terry import bradley_terry, win_rates
-from app.deliberation.choice.pairwise import CandidateId, Duels, Orders, copeland, duels, kemeny, schulze
-
-Aggregation = Literal["borda", "mean", "trimmed_mean", "copeland", "schulze", "kemeny", "bradley_terry"]
+Aggregation = Literal["borda", "mean", "trimmed_mean", "copeland"]
 """The rules; `docs/aggregation.md` says when to choose which."""
+
+CandidateId = str
+"""An agent and, after `#`, the version of its text: `dev-001`, `dev-001#1`."""
 
 Totals = Mapping[CandidateId, int]
 """One ballot's weighted totals, for the candidates that it shows."""
@@ -24,24 +23,6 @@ Exact = dict[CandidateId, Fraction]
 
 TRIMMED_SHARE = 5
 """One in five of a candidate's totals is dropped at each end, at least one where there are three."""
-
-_PLACES = 9
-
-
-@dataclass(frozen=True)
-class Aggregate:
-    """A rule's result: a score for each candidate and, for rules that rank, the orders it allows.
-
-    `degraded` says when the rule could not be followed exactly.
-    """
-
-    scores: Exact
-    orders: Sequence[Orders] = ()
-    degraded: tuple[str, ...] = ()
-
-    def first(self, preferred: Sequence[CandidateId]) -> list[CandidateId]:
-        """The order; `preferred` has the candidates by score and, where scores are equal, by the tie-breaks."""
-        return [c for part in self.orders for c in part.first(preferred)] if self.orders else list(preferred)
 
 
 def tiers(totals: Totals) -> list[tuple[CandidateId, ...]]:
@@ -107,35 +88,29 @@ def _given(ballots: Sequence[Totals]) -> dict[CandidateId, list[int]]:
     return given
 
 
-def strengths(table: Duels) -> Exact:
-    """Bradley-Terry's mean chance of beating another candidate; each ballot that shows both is a game between them.
+def wins_less_losses(candidates: Sequence[CandidateId], ballots: Sequence[Totals]) -> dict[CandidateId, int]:
+    """Pairwise wins less losses: of two candidates, the one that more ballots put above the other has won.
 
-    A ballot that puts them level is half a win for each.
+    A ballot that does not show both, or puts them level, does not count for the pair.
     """
-    wins = {
-        (one, other): Fraction(2 * table.above[i][j] + table.level[i][j], 2)
-        for i, one in enumerate(table.candidates)
-        for j, other in enumerate(table.candidates)
-        if i != j
-    }
-    rates = win_rates(bradley_terry(table.candidates, wins))
-    # Newton's last bits depend on the order of the equations; rounding makes equal strengths equal.
-    return {candidate: Fraction(str(round(rate, _PLACES))) for candidate, rate in rates.items()}
+    points = dict.fromkeys(candidates, 0)
+    for one, other in combinations(points, 2):
+        leads = [cast[one] - cast[other] for cast in ballots if one in cast and other in cast]
+        above = sum(lead > 0 for lead in leads) - sum(lead < 0 for lead in leads)
+        won = (above > 0) - (above < 0)
+        points[one] += won
+        points[other] -= won
+    return points
 
 
-def _ordered(parts: Sequence[Orders]) -> Aggregate:
-    shares = _shares([tier for part in parts for tier in part.tiers()])
-    inexact = sorted(len(part.candidates) for part in parts if not part.exact)
-    degraded = tuple(f"{size} candidates in a circle: ordered by schulze instead of kemeny" for size in inexact)
-    return Aggregate(shares, parts, degraded)
+def copeland(candidates: Sequence[CandidateId], ballots: Sequence[Totals]) -> Exact:
+    """Duels won and half of those drawn, of all; needs two candidates at least. A pair that no ballot shows is drawn.
 
-
-_PAIRWISE: dict[Aggregation, Callable[[Duels], Aggregate]] = {
-    "copeland": lambda table: Aggregate(copeland(table)),
-    "schulze": lambda table: _ordered([schulze(table)]),
-    "kemeny": lambda table: _ordered(kemeny(table)),
-    "bradley_terry": lambda table: Aggregate(strengths(table)),
-}
+    Copeland, 1951; Saari and Merlin, Economic Theory 8 (1996).
+    """
+    rivals = len(candidates) - 1
+    points = wins_less_losses(candidates, ballots)
+    return {candidate: Fraction(won + rivals, 2 * rivals) for candidate, won in points.items()}
 
 
 def aggregate(
@@ -144,22 +119,24 @@ def aggregate(
     ballots: Sequence[Totals],
     comparing: Sequence[Totals],
     best: int,
-) -> Aggregate:
-    """Count the ballots by a rule; `best` is the highest total that a ballot can give.
+) -> tuple[Exact, tuple[str, ...]]:
+    """Count the ballots by a rule: the aggregates, and why the rule could not be followed.
 
-    `comparing` are the ballots that compare candidates of several authors. When they omit a scored candidate, no
-    comparing rule can place it, and the mean scores decide. Pairwise rules count duels of `candidates` only; the
-    others keep the places of unlisted candidates.
+    `best` is the highest total that a ballot can give. `comparing` are the ballots that compare candidates of several
+    authors. When they omit a scored candidate, neither Borda nor Copeland can place it, and the mean scores decide.
+    Copeland counts duels of `candidates` only; the others keep the places of unlisted candidates.
     """
     means = mean(ballots, best)
-    if rule == "mean":
-        return Aggregate(means)
-    if rule == "trimmed_mean":
-        return Aggregate(trimmed_mean(ballots, best))
-    scored = [candidate for candidate in sorted(set(candidates)) if candidate in means]
     compared = {candidate for cast in comparing for candidate in cast}
-    if rule == "borda":
-        return Aggregate(borda(comparing) if compared == means.keys() else means)
-    if len(scored) < 2 or not compared.issuperset(scored):
-        return Aggregate(means, degraded=(f"too few ballots for {rule}: ranked by the mean scores",) if means else ())
-    return _PAIRWISE[rule](duels(scored, comparing))
+    match rule:
+        case "mean":
+            return means, ()
+        case "trimmed_mean":
+            return trimmed_mean(ballots, best), ()
+        case "borda":
+            return (borda(comparing) if compared == means.keys() else means), ()
+        case "copeland":
+            scored = [candidate for candidate in sorted(set(candidates)) if candidate in means]
+            if len(scored) > 1 and compared.issuperset(scored):
+                return copeland(scored, comparing), ()
+            return means, ("too few ballots for copeland: ranked by the mean scores",) if means else ()

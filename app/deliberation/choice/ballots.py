@@ -13,8 +13,14 @@ from itertools import combinations
 from math import fsum, lcm, sqrt
 
 from app.deliberation.choice import aggregation as rules
-from app.deliberation.choice.aggregation import Aggregation, Totals, aggregate, tiers
-from app.deliberation.choice.pairwise import CandidateId, duels, wins_less_losses
+from app.deliberation.choice.aggregation import (
+    Aggregation,
+    CandidateId,
+    Totals,
+    aggregate,
+    tiers,
+    wins_less_losses,
+)
 from app.deliberation.outputs import Scores
 from app.deliberation.specification import Criterion
 
@@ -122,34 +128,32 @@ def rank(
     best = SCORE_MAX * sum(weights.values())
     listed = sorted(set(candidates))
     comparing = [cast for cast in totals if len({author(candidate) for candidate in cast}) > 1]
-    found = aggregate(aggregation, listed, totals, comparing, best)
+    scores, degraded = aggregate(aggregation, listed, totals, comparing, best)
     means = rules.mean(totals, best)
     worst = {candidate: min(by_criterion.values()) for candidate, by_criterion in criterion_means(ballots).items()}
-    scored = [candidate for candidate in listed if candidate in found.scores]
+    scored = [candidate for candidate in listed if candidate in scores]
 
     groups: dict[tuple[Fraction, Fraction], list[CandidateId]] = defaultdict(list)
     for candidate in scored:
-        groups[found.scores[candidate], means[candidate]].append(candidate)
+        groups[scores[candidate], means[candidate]].append(candidate)
     # Counting within a group keeps the order transitive when three candidates beat each other in a cycle.
-    head_to_head = {
-        c: points for group in groups.values() for c, points in wins_less_losses(duels(group, totals)).items()
-    }
+    head_to_head = {c: points for group in groups.values() for c, points in wins_less_losses(group, totals).items()}
 
     def tail(candidate: CandidateId) -> tuple[int, str]:
         return tokens[candidate], hashlib.sha256(f"{seed}:{candidate}".encode()).hexdigest()
 
     def place(c: CandidateId) -> tuple[Fraction, Fraction, int, Fraction, int, str]:
-        return -found.scores[c], -means[c], -head_to_head[c], -worst[c], *tail(c)
+        return -scores[c], -means[c], -head_to_head[c], -worst[c], *tail(c)
 
-    winners = found.first(sorted(scored, key=place))
-    unscored = sorted((candidate for candidate in listed if candidate not in found.scores), key=tail)
-    lead = found.scores[winners[0]] - found.scores[winners[1]] if len(winners) > 1 else None
+    winners = sorted(scored, key=place)
+    unscored = sorted((candidate for candidate in listed if candidate not in scores), key=tail)
+    lead = scores[winners[0]] - scores[winners[1]] if len(winners) > 1 else None
     return Ranked(
         order=(*winners, *unscored),
-        scores={c: float(found.scores[c]) if c in found.scores else None for c in (*winners, *unscored)},
+        scores={c: float(scores[c]) if c in scores else None for c in (*winners, *unscored)},
         tie=lead == 0,
         margin=None if lead is None else float(lead),
-        degraded=found.degraded,
+        degraded=degraded,
     )
 
 

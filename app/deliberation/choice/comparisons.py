@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import fsum
 
+from app.deliberation.choice.aggregation import CandidateId
 from app.deliberation.choice.anonymity import nonce
 from app.deliberation.choice.ballots import Ranked, author
 from app.deliberation.choice.bradley_terry import bradley_terry, win_rates
 from app.deliberation.choice.pairings import Pairing
-from app.deliberation.choice.pairwise import CandidateId
 
 # The iteration is exact to twelve digits; strengths that agree to nine are equal.
 _DIGITS = 9

@@ -27,10 +27,12 @@ from app.deliberation.facts import Accepted, CallDelta, CallFinished, CallStarte
 from app.deliberation.fold import begin, fold
 from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Budget, Constraints, Specification
 from app.deliberation.strategies import STRATEGIES
-from app.openapi.example_cluster import cluster
+from app.openapi.document import document
+from app.openapi.examples import composed
 from app.testing import FakeClock
 
 ID = "council-1"
+_SCHEMAS = document()["components"]["schemas"]
 EPOCH = "e1"
 MODEL = "simulated-normal"
 PIECE_CHARS = 9
@@ -228,7 +230,7 @@ class StubGateway:
                 Route("/roles", self._wrapped(self._roles), methods=["GET"]),
                 Route(
                     "/cluster",
-                    self._wrapped(lambda _: JSONResponse(cluster().model_dump(mode="json"))),
+                    self._wrapped(lambda _: JSONResponse(composed(_SCHEMAS["Cluster"], _SCHEMAS))),
                     methods=["GET"],
                 ),
                 Route("/strategies", self._wrapped(self._strategies), methods=["GET"]),

@@ -357,7 +357,7 @@ def test_a_refusal_of_an_option_is_an_error_of_usage_and_names_it(
 def test_paragraphs_of_help_fill_the_terminal() -> None:
     for command, line in (
         (("watch",), "scores and the winning text. Elsewhere each event is a line. The stream"),
-        (("bench", "quality"), "of known accuracy, correlation and bias. The results are compared with closed"),
+        (("bench", "quality"), "Reports accuracy with its interval, cost per right answer, flips, unreadable"),
     ):
         printed = runner.invoke(cli, [*command, "--help"], env={"COLUMNS": "80"}).stdout
         assert line in printed, printed

@@ -1,22 +1,19 @@
-"""A log in memory with the records of the document's examples."""
+"""A log in memory with the deliberation that the document's examples name, ended."""
 
 from typing import Any
 
-from app.deliberation.facts import CallDelta, CallStarted, decode
-from app.openapi.example_log import EPOCH, TENANT, delivery_records, log_records
+from app.openapi.examples import ID
 from app.testing import InMemoryJournal
+from tests.components.routes.served import played
+from tests.unit.facts_of import NOW, accepted, specification
+
+TENANT = "default"
 
 
 async def example_journal(**replies: dict[str, Any]) -> InMemoryJournal:
     """The log; `replies` are the answers on the control subjects, by the last part of their names."""
-    journal = InMemoryJournal(epoch=EPOCH, replies={f"control.{name}": [reply] for name, reply in replies.items()})
-    for record in log_records():
-        event = decode(record.data)
-        if isinstance(event, CallStarted | CallDelta):
-            await journal.publish_view(TENANT, event)
-        else:
-            await journal.append(TENANT, event)
-    for record in delivery_records():
-        await journal.write(record.subject, record.data)
-    assert journal.records == [*log_records(), *delivery_records()]
+    journal = InMemoryJournal(epoch="f9c8adc3", replies={f"control.{name}": [reply] for name, reply in replies.items()})
+    first = accepted(specification(strategy="best_of_n")).model_copy(update={"deliberation_id": ID})
+    for fact in (first, *played(first, now=lambda: NOW)):
+        await journal.append(TENANT, fact)
     return journal

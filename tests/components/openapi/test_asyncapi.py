@@ -66,13 +66,8 @@ def test_subjects_match_the_declared_streams() -> None:
 
 
 @pytest.mark.parametrize("name", DOCUMENT["components"]["messages"])
-def test_examples_match_the_payload_schemas(name: str) -> None:
+def test_every_message_has_an_example_that_matches_its_schema(name: str) -> None:
     message = DOCUMENT["components"]["messages"][name]
-    for example in message.get("examples", ()):
-        schema = {"$ref": message["payload"]["$ref"], "components": DOCUMENT["components"]}
-        jsonschema.Draft202012Validator(schema).validate(example["payload"])
-
-
-def test_all_events_of_a_deliberation_have_examples() -> None:
-    names = {name for name, message in DOCUMENT["components"]["messages"].items() if "examples" in message}
-    assert names >= {"deliberation.accepted", "stage.opened", "call.delta", "call.finished", "deliberation.completed"}
+    schema = {"$ref": message["payload"]["$ref"], "components": DOCUMENT["components"]}
+    (example,) = message["examples"]
+    jsonschema.Draft202012Validator(schema).validate(example["payload"])

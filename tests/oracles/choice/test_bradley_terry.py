@@ -12,9 +12,7 @@ import choix
 import numpy as np
 import pytest
 
-from app.deliberation.choice.aggregation import strengths
-from app.deliberation.choice.bradley_terry import PRIOR_WINS, bradley_terry, win_rates
-from app.deliberation.choice.pairwise import duels
+from app.deliberation.choice.bradley_terry import PRIOR_WINS, bradley_terry
 
 Outcomes = dict[tuple[str, str], Fraction]
 
@@ -64,22 +62,3 @@ def test_strengths_are_those_of_choix_minorisation() -> None:
         theirs = choix.mm_pairwise(len(wins), data, max_iter=100_000, tol=1e-10)
         ours = bradley_terry(names, outcomes)
         assert [ours[name] for name in names] == pytest.approx(theirs[:-1] - theirs[-1], abs=1e-6), outcomes
-
-
-def test_ballots_are_games_and_their_ties_half_a_win_to_each() -> None:
-    random = Random(11)
-    for _ in range(100):
-        names = list("abcde"[: random.randint(2, 5)])
-        ballots = [{name: random.randrange(4) for name in names if random.random() < 0.8} for _ in range(6)]
-        outcomes: Outcomes = {
-            (one, other): sum(
-                (Fraction(1 if cast[one] > cast[other] else 0) if cast[one] != cast[other] else Fraction(1, 2))
-                for cast in ballots
-                if one in cast and other in cast
-            )
-            for one, other in permutations(names, 2)
-        }
-        theirs = choix.ilsr_pairwise_dense(matrix(names, outcomes), max_iter=1_000, tol=1e-10)
-        chances = win_rates(dict(zip(names, map(float, theirs[:-1]), strict=True)))
-        ours = strengths(duels(names, ballots))
-        assert {name: float(rate) for name, rate in ours.items()} == pytest.approx(chances, abs=1e-6)

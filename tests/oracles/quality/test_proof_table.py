@@ -1,6 +1,9 @@
 """All figures of the proof table lie in their bands, and the table detects each broken part of the core."""
 
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,11 +14,13 @@ from app.deliberation.outputs import Scores
 from app.deliberation.strategies import vote
 from app.deliberation.strategies.steps import strategy_run as steps
 from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun
-from app.quality.experiments import Experiment, run
-from app.quality.table import experiments
+from benchmarks.quality.__main__ import experiments, main, proof
+from benchmarks.quality.closed_forms import plurality
+from benchmarks.quality.experiments import Experiment, distribution_of, matched_votes, run
+from benchmarks.quality.simulated_agents import AgentModel
 
 SEED, RUNS = 1, 600
-# Fewer than `deliberate bench quality` runs.
+# Fewer than `python -m benchmarks.quality` runs.
 TABLE_RUNS = 200
 EXPERIMENTS = {each.name: each for each in experiments()}
 
@@ -106,3 +111,32 @@ def test_the_table_detects_broken_code(
     broken(monkeypatch)
     found = run(EXPERIMENTS[name], RUNS * EXPERIMENTS[name].effort, SEED)
     assert outside <= {figure.what for figure in found.outside}, found.figures
+
+
+def test_the_command_prints_every_figure_and_fails_when_one_is_outside(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["quality", "--runs", "20", "--strategy", "single"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    printed = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert printed.startswith("SIMULATED") and "2 of 2 figures lie within 3σ" in printed and "exact" in printed
+    single = EXPERIMENTS["single: p=.7"]
+    clever = replace(single, setting=replace(single.setting, model=AgentModel(accuracy=1.0)))
+    assert not proof([clever], 100, 1, as_json=False)
+    printed = capsys.readouterr().out
+    assert "✘ outside" in printed and "1 of 2 figures lie within" in printed
+
+
+def test_the_docs_show_every_row_with_its_prediction() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "quality.md").read_text(encoding="utf-8")
+    table = [line for line in page.splitlines() if line.startswith("| `") and line.count("|") == 6]
+    assert table == [theory(each) for each in EXPERIMENTS.values()]
+
+
+def theory(experiment: Experiment) -> str:
+    right = "–" if experiment.right is None else f"{experiment.right:.3f}"
+    votes = matched_votes(experiment)
+    vote = "–" if votes is None else f"{plurality(distribution_of(experiment.setting, votes)):.3f} of {votes}"
+    return f"| `{experiment.setting.strategy}` | {experiment.about} | {right} | {experiment.calls:.2f} | {vote} |"

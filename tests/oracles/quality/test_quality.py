@@ -11,13 +11,11 @@ from app.deliberation.calls import Call
 from app.deliberation.decider import Conclusion
 from app.deliberation.specification import Purpose
 from app.deliberation.strategies import STRATEGIES
-from app.quality import closed_forms, contest_forms, experiments, figures
-from app.quality.experiments import Experiment
-from app.quality.figures import Figure
-from app.quality.simulated_agents import RIGHT, WRONG, AgentModel, SimulatedAgents, chance
-from app.quality.table import experiments as all_experiments
-from app.quality.trials import Setting, agent_ids, deliberate, specification
 from app.testing import Reply
+from benchmarks.quality import closed_forms, contest_forms, experiments
+from benchmarks.quality.__main__ import experiments as all_experiments
+from benchmarks.quality.simulated_agents import RIGHT, WRONG, AgentModel, SimulatedAgents, chance
+from benchmarks.quality.trials import Setting, agent_ids, deliberate, specification
 from tests.unit.facts_of import BROKEN, run
 
 DistributionOf = Callable[[int, float, float], closed_forms.Distribution]
@@ -145,29 +143,17 @@ def test_disagreeing_tests_choose_the_larger_group() -> None:
     assert [given(k) for k in (0, 1, 3, 5)] == pytest.approx([0, 0.49, 0.49 + 0.42, 1])
 
 
-@pytest.mark.parametrize(
-    ("hits", "total", "low", "high"),
-    [(0, 10, 0.0, 0.278), (10, 10, 0.722, 1.0), (5, 10, 0.237, 0.763), (81, 263, 0.255, 0.366), (0, 0, 0.0, 1.0)],
-)
-def test_wilsons_interval_matches_the_published_one(hits: int, total: int, low: float, high: float) -> None:
-    assert figures.wilson(hits, total) == pytest.approx((low, high), abs=6e-4)
-
-
-def test_wilson_rejects_invalid_proportions() -> None:
-    for hits, total in ((3, 2), (-1, 2)):
-        with pytest.raises(ValueError, match="not a proportion"):
-            figures.wilson(hits, total)
-
-
 def test_a_band_is_three_standard_errors_and_zero_for_an_exact_prediction() -> None:
     halves = [True] * 50 + [False] * 50
-    assert figures.share("x", halves, 0.5).band == pytest.approx(0.15)
-    assert figures.share("x", halves, 0.64).within and not figures.share("x", halves, 0.66).within
-    assert figures.share("x", [True] * 9, 1.0).within and not figures.share("x", [True] * 9 + [False], 1.0).within
-    assert figures.mean("calls", [6, 6, 6], 6).within and not figures.mean("calls", [6, 6, 6], 6.001).within
-    assert figures.mean("calls", [6], 6).sigma == 0
+    assert experiments.share("x", halves, 0.5).band == pytest.approx(0.15)
+    assert experiments.share("x", halves, 0.64).within and not experiments.share("x", halves, 0.66).within
+    assert (
+        experiments.share("x", [True] * 9, 1.0).within and not experiments.share("x", [True] * 9 + [False], 1.0).within
+    )
+    assert experiments.mean("calls", [6, 6, 6], 6).within and not experiments.mean("calls", [6, 6, 6], 6.001).within
+    assert experiments.mean("calls", [6], 6).sigma == 0
     with pytest.raises(ValueError, match="at least one"):
-        figures.mean("calls", [], 6)
+        experiments.mean("calls", [], 6)
 
 
 def asked(setting: Setting, purpose: Purpose, seed: int = 3) -> Call:
@@ -217,7 +203,7 @@ def test_a_fused_text_is_right_only_if_some_candidate_is() -> None:
 
 
 def rate(hits: Iterable[bool], wanted: float) -> None:
-    assert figures.share("rate", list(hits), wanted).within
+    assert experiments.share("rate", list(hits), wanted).within
 
 
 @pytest.mark.parametrize("common_cause", [False, True])
@@ -285,23 +271,6 @@ def test_a_trial_reaches_the_same_conclusion_as_the_engine(setting: Setting) -> 
         assert {name: getattr(verdict, name) for name in fields} == {n: getattr(trial.conclusion, n) for n in fields}
 
 
-def test_every_experiment_has_a_unique_name_and_a_prediction() -> None:
-    everything = list(all_experiments())
-    assert len({each.name for each in everything}) == len(everything)
-    for each in everything:
-        assert experiments.run(each, 4, seed=1).figures
-
-
-def test_experiments_can_be_filtered_by_strategy() -> None:
-    assert {each.setting.strategy for each in all_experiments(["council"])} == {"council"}
-
-
-def test_measurements_depend_only_on_the_seed() -> None:
-    experiment = next(each for each in all_experiments(["best_of_n"]))
-    first, again, other = (experiments.run(experiment, 40, seed) for seed in (1, 1, 3))
-    assert first == again != other
-
-
 @pytest.mark.parametrize(
     ("name", "changed"),
     [
@@ -320,13 +289,3 @@ def test_chance_depends_on_its_whole_key() -> None:
     keys = list(product(("a", "b"), range(3)))
     assert len({chance(*key) for key in keys}) == len(keys) and chance("a", 1) == chance("a", 1)
     assert all(0 <= chance(*key) < 1 for key in keys)
-
-
-def test_a_figure_outside_its_band_is_named() -> None:
-    row = experiments.Row(strategy="x", about="y", runs=1, figures=(Figure("a", 0.5, 0.4, 0.01), Figure("b", 1, 1, 0)))
-    assert [figure.what for figure in row.outside] == ["a"]
-
-
-def test_an_experiment_runs_the_strategy_it_names() -> None:
-    row = experiments.run(Experiment(about="z", setting=Setting(strategy="single", agents=1), calls=1), 2, seed=1)
-    assert (row.strategy, row.about, row.runs, len(row.figures)) == ("single", "z", 2, 1)

@@ -5,7 +5,6 @@ from typing import get_args
 
 from app.deliberation.choice.aggregation import Aggregation
 from app.deliberation.choice.ballots import Ballot, Ranked, rank
-from app.deliberation.choice.pairwise import Orders
 from app.deliberation.specification import Criterion
 
 RULES: tuple[Aggregation, ...] = get_args(Aggregation)
@@ -44,12 +43,3 @@ def ranked(
     seed: int = 1,
 ) -> Ranked:
     return rank(candidates, ballots, ONE, tokens or dict.fromkeys(candidates, 100), seed, rule)
-
-
-def first_places(orders: Orders) -> set[str]:
-    """The candidates that stand first in some allowed order."""
-
-    def may_lead(candidate: str) -> bool:
-        return orders.first(sorted(orders.candidates, key=lambda other: other != candidate))[0] == candidate
-
-    return set(filter(may_lead, orders.candidates))

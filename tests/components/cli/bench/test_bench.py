@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,25 +15,16 @@ from typer.testing import CliRunner, Result
 
 from app.api.schemas import StrategyList, StrategyResource
 from app.cli import cli
-from app.cli.bench.engines import Plan, measure, own_parameters, read_dataset, request_body
-from app.cli.bench.proof import NOTICE, figure_line, proof
-from app.cli.bench.results import result_document, result_lines
+from app.cli.bench.dataset import Question
+from app.cli.bench.grading import result_document, result_lines, summed_up
+from app.cli.bench.quality import Plan, measure, own_parameters, read_dataset, request_body
 from app.cli.client import GatewayClient
 from app.cli.exits import CommandError, Exit
 from app.deliberation.calls import Call
 from app.deliberation.facts import Accepted, decode
 from app.deliberation.ports import Record
-from app.quality import experiments as rows
-from app.quality.closed_forms import plurality
-from app.quality.dataset import Question
-from app.quality.experiments import Experiment
-from app.quality.figures import Figure
-from app.quality.grading import summed_up
-from app.quality.selections import selections
-from app.quality.simulated_agents import AgentModel
-from app.quality.table import experiments as all_experiments
+from tests.components.cli.bench.test_grading import GRADED
 from tests.components.routes.served import APP, COORDINATOR, played, served, written
-from tests.oracles.quality.test_grading import GRADED
 
 runner = CliRunner()
 PLAN = Plan(
@@ -58,61 +49,19 @@ def invoke(*arguments: str) -> Result:
     return runner.invoke(cli, ["bench", "quality", *arguments])
 
 
-def test_the_proof_is_labelled_as_simulated_and_shows_every_figure() -> None:
-    printed = invoke("--runs", "20", "--strategy", "single")
-    assert printed.exit_code == 0, printed.output
-    assert NOTICE in printed.stdout and "single  p=.7  20 runs" in printed.stdout
-    assert "2 of 2 figures lie within 3σ" in printed.stdout
-
-
-def test_the_proof_prints_one_json_document_with_bands() -> None:
-    printed = invoke("--runs", "20", "--strategy", "single", "--seed", "4", "--json")
-    document = json.loads(printed.stdout)
-    assert (document["simulated"], document["seed"], document["figures"], document["outside"]) == (True, 4, 2, 0)
-    (row,) = document["rows"]
-    assert (row["strategy"], row["runs"]) == ("single", 20)
-    assert row["figures"][1] == {"what": "calls", "measured": 1.0, "predicted": 1.0, "band": 0.0, "within": True}
-
-
-def test_a_figure_outside_its_band_is_shown_and_fails_the_command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    single = next(selections())
-    clever = replace(single, setting=replace(single.setting, model=AgentModel(accuracy=1.0)))
-
-    def only(_: Collection[str]) -> list[Experiment]:
-        return [clever]
-
-    monkeypatch.setattr("app.cli.bench.proof.experiments", only)
-    ended = asyncio.run(proof((), 100, 1, as_json=False))
-    assert ended is Exit.FAILED
-    printed = capsys.readouterr().out
-    assert "✘ outside" in printed and "1 of 2 figures lie within" in printed
-
-
-def test_a_figure_without_variance_is_shown_as_exact() -> None:
-    assert "exact" in figure_line(Figure("calls", 6, 6, 0)).plain
-    assert "±0.3000" in figure_line(Figure("right", 0.5, 0.5, 0.1)).plain
-
-
 # Replaced by the path of a valid data set.
 DATASET = "<data set>"
 REFUSED = {
-    "an engine without a data set": (["--engine-url", "http://e"], "--engine-url needs --dataset"),
-    "a limit without a data set": (["--limit", "3"], "--limit needs --dataset"),
+    "no data set": (["--limit", "3"], "Missing option '--dataset'"),
     "a data set that is not there": (["--dataset", "x.jsonl"], "error dataset_unreadable: x.jsonl"),
     "two places at once": (
         ["--dataset", DATASET, "--url", "http://g", "--engine-url", "http://e"],
         "give either --engine-url",
     ),
-    "runs with a data set": (
-        ["--dataset", DATASET, "--url", "http://g", "--runs", "50"],
-        "--runs belongs to the proof",
-    ),
     "two stacks": (["--dataset", DATASET, "--url", "http://g", "--data-dir", "d"], "--url or --data-dir, not both"),
-    "programs for answers": (["--dataset", DATASET, "--url", "http://g", "--strategy", "execute"], "writes programs"),
-    "an unknown strategy": (["--strategy", "unheard_of"], "has no verdict"),
-    "a strategy without a verdict": (["--strategy", "independent"], "has no verdict"),
+    "programs for answers": (["--dataset", DATASET, "--strategy", "execute"], "no answer to grade"),
+    "an unknown strategy": (["--dataset", DATASET, "--strategy", "unheard_of"], "no answer to grade"),
+    "a strategy without a verdict": (["--dataset", DATASET, "--strategy", "independent"], "no answer to grade"),
 }
 
 
@@ -125,7 +74,7 @@ def test_rejects_options_that_exclude_each_other(tmp_path: Path, arguments: list
     assert detail in printed.stderr
 
 
-@pytest.mark.parametrize("others", [[], ["--runs", "50"], ["--strategy", "execute"], ["--url", "http://127.0.0.1:9"]])
+@pytest.mark.parametrize("others", [[], ["--url", "http://127.0.0.1:9"]])
 def test_a_data_set_that_does_not_exist_is_the_first_complaint(others: list[str]) -> None:
     printed = invoke("--dataset", "nowhere.jsonl", *others)
     assert printed.exit_code == Exit.USAGE
@@ -143,14 +92,6 @@ def test_rejects_invalid_rows_by_line_before_anything_starts(tmp_path: Path) -> 
     assert printed.exit_code == Exit.USAGE and fault["code"] == "dataset_invalid"
     assert [error["field"] for error in fault["errors"]] == ["line 3", "line 4"]
     assert "cannot be read as a number" in fault["errors"][1]["detail"] and fault["errors"][1]["remedy"]
-
-
-def test_rejects_a_file_that_is_not_text(tmp_path: Path) -> None:
-    (tmp_path / "binary").write_bytes(b"\xff\xfe")
-    for name in ("binary", "missing"):
-        with pytest.raises(CommandError, match=name) as refused:
-            read_dataset(tmp_path / name, None)
-        assert refused.value.exit_code == Exit.USAGE
 
 
 def test_the_packaged_examples_are_a_data_set() -> None:
@@ -288,31 +229,3 @@ async def test_a_refusal_of_the_gateway_ends_the_bench_with_its_problem() -> Non
             await measure(gateway, replace(PLAN, role="NOBODY"), "x", QUESTIONS, as_json=True)
     assert refused.value.exit_code == Exit.USAGE
     assert [fault.field for fault in refused.value.fields] == ["--role"]
-
-
-def test_rates_are_printed_short() -> None:
-    assert [rows.short(each) for each in (0.7, 0.0, 1.0, 0.44)] == [".7", "0", "1", ".44"]
-
-
-@pytest.fixture(autouse=True)
-def wide(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("COLUMNS", "200")
-    yield
-
-
-def test_the_docs_show_every_row_with_its_prediction() -> None:
-    page = (Path(__file__).parents[4] / "docs" / "quality.md").read_text(encoding="utf-8")
-    table = [line for line in page.splitlines() if line.startswith("| `") and line.count("|") == 6]
-    assert table == [theory(each) for each in all_experiments()]
-
-
-def theory(experiment: Experiment) -> str:
-    right = "–" if experiment.right is None else f"{experiment.right:.3f}"
-    votes = rows.matched_votes(experiment)
-    vote = "–" if votes is None else f"{plurality(rows.distribution_of(experiment.setting, votes)):.3f} of {votes}"
-    return f"| `{experiment.setting.strategy}` | {experiment.about} | {right} | {experiment.calls:.2f} | {vote} |"
-
-
-def test_runs_are_those_of_each_row() -> None:
-    printed = invoke("--runs", "20", "--strategy", "vote", "--json")
-    assert {row["runs"] for row in json.loads(printed.stdout)["rows"]} == {20}

@@ -1,13 +1,19 @@
-"""Grades deliberations on questions with known answers, and sums them up per strategy."""
+"""Grades deliberations on questions with known answers, sums them up per strategy, and formats the sums."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from math import sqrt
 from statistics import fmean
 
+from rich.text import Text
+
 from app.api.schemas import Deliberation
+from app.cli.bench.dataset import Question
+from app.cli.client import JsonObject
 from app.deliberation.answers import tally
-from app.quality.dataset import Question
-from app.quality.figures import wilson
+
+_Z_95 = 1.959964
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +97,22 @@ def flips(pairs: Iterable[tuple[bool | None, bool]]) -> Flips:
     )
 
 
+def wilson(hits: int, total: int) -> tuple[float, float]:
+    """The 95 % score interval of a proportion; (0, 1) of nothing. Wilson, JASA 22 (1927).
+
+    It stays inside [0, 1] and is valid for few observations and for proportions near 0 and 1, unlike
+    p ± 1.96·√(p(1-p)/n).
+    """
+    if not 0 <= hits <= total:
+        raise ValueError(f"{hits} of {total} is not a proportion")
+    if total == 0:
+        return 0.0, 1.0
+    rate, weight = hits / total, _Z_95**2 / total
+    centre = (rate + weight / 2) / (1 + weight)
+    half = _Z_95 * sqrt(rate * (1 - rate) / total + weight / (4 * total)) / (1 + weight)
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyResult:
     """The grades of one strategy, summed up.
@@ -147,3 +169,60 @@ def summed_up(strategy: str, agents: int, grades: Sequence[GradedAnswer]) -> Str
         failed=sum(each.status != "completed" for each in grades),
         deliberations=grades,
     )
+
+
+def _mean(value: float | None, digits: int = 1) -> str:
+    return "–" if value is None else f"{value:,.{digits}f}"
+
+
+def _right(result: StrategyResult) -> str:
+    interval = f"[{result.accuracy_low:.3f}, {result.accuracy_high:.3f}] at 95 %"
+    return f"{result.right} of {result.questions} = {result.accuracy:.3f}  {interval}"
+
+
+def _cost(result: StrategyResult) -> str:
+    mean = f"{_mean(result.calls / result.questions)} calls and {_mean(result.tokens / result.questions, 0)} tokens"
+    per_right = f"{_mean(result.calls_per_right)} calls and {_mean(result.tokens_per_right, 0)} tokens per right answer"
+    return f"{mean} a question; {per_right}"
+
+
+def _flips(found: Flips) -> str:
+    return f"{found.spoilt} spoilt, {found.mended} mended"
+
+
+def _failures(result: StrategyResult) -> str:
+    """The number of failed deliberations by reason, and the command that shows the first one."""
+    failed = [each for each in result.deliberations if each.status != "completed"]
+    reasons = Counter(each.problem or each.status for each in failed).most_common()
+    return f"{', '.join(f'{count} {reason}' for reason, count in reasons)}; see `deliberate show {failed[0].id}`"
+
+
+def result_lines(result: StrategyResult, vote: StrategyResult | None) -> Iterator[Text]:
+    """One strategy's result and that of the vote with as many calls."""
+    members = "1 agent" if result.agents == 1 else f"{result.agents} agents"
+    yield Text.assemble((result.strategy, "bold"), f", {members}")
+    entries = {
+        "right": _right(result),
+        "cost": _cost(result),
+        "flips": f"against the drafts' majority {_flips(result.against_majority)}; "
+        f"against the first draft {_flips(result.against_first)}",
+        "unread": f"{result.unread} of {result.answers} answers",
+        "time": f"{result.mean_seconds:.1f} s in the mean; {result.degraded} degraded, {result.failed} failed",
+    }
+    if result.failed:
+        entries["failed"] = _failures(result)
+    if vote is not None:
+        entries[f"vote of {vote.agents}"] = f"{_right(vote)}; {_cost(vote)}"
+    for name, text in entries.items():
+        yield Text.assemble((f"  {name:<12}", "dim"), text)
+
+
+def result_document(result: StrategyResult, vote: StrategyResult | None) -> JsonObject:
+    """One strategy's result as JSON with each question, and that of the vote with as many calls, or null."""
+    return {**_figures(result), "vote": None if vote is None else _figures(vote)}
+
+
+def _figures(result: StrategyResult) -> JsonObject:
+    names = ("id", "status", "problem", "right", "calls", "tokens")
+    deliberations = [{name: getattr(each, name) for name in names} for each in result.deliberations]
+    return asdict(result) | {"deliberations": deliberations}

@@ -2,17 +2,58 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import sqrt
+from statistics import fmean, variance
 
-from app.quality.closed_forms import Distribution, common_cause, plurality, right_drafts
-from app.quality.figures import Figure, mean, share
-from app.quality.trials import Setting, Trial, trials
+from benchmarks.quality.closed_forms import Distribution, common_cause, plurality, right_drafts
+from benchmarks.quality.trials import Setting, Trial, trials
 
+BAND_SIGMAS = 3.0
+# The share of normally distributed figures outside three standard errors.
+OUTSIDE_BY_CHANCE = 0.0027
+# Rounding errors of sums; no standard error is that small.
+_ROUNDING = 1e-9
 RIGHT_VERDICT = "right"
 VOTE = "vote"
 # Counts numbers, and asks every agent.
 ASK_ALL = {"normaliser": "number", "stop": "none"}
 # The largest council.
 AGENTS_MAX = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A measured number, its prediction by a closed form, and the standard error under that prediction.
+
+    A standard error of 0 means that every run must match the prediction exactly.
+    """
+
+    what: str
+    measured: float
+    predicted: float
+    sigma: float
+
+    @property
+    def band(self) -> float:
+        """Half the width of the band around the prediction: three standard errors."""
+        return BAND_SIGMAS * self.sigma
+
+    @property
+    def within(self) -> bool:
+        """Whether the measured number lies in the band."""
+        return abs(self.measured - self.predicted) <= self.band + _ROUNDING
+
+
+def share(what: str, hits: Sequence[bool], predicted: float) -> Figure:
+    """A measured share against its predicted probability; ValueError without observations."""
+    return Figure(what, fmean(hits), predicted, sqrt(predicted * (1 - predicted) / len(hits)))
+
+
+def mean(what: str, values: Sequence[float], predicted: float) -> Figure:
+    """The mean of observations against its prediction, with the observed standard error."""
+    spread = variance(values) if len(values) > 1 else 0.0
+    return Figure(what, fmean(values), predicted, sqrt(spread / len(values)))
+
 
 Extra = Callable[[Sequence[Trial]], Iterable[Figure]]
 

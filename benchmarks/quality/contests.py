@@ -3,12 +3,11 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from app.deliberation.outputs import Scores, parse_output
-from app.quality import contest_forms
-from app.quality.closed_forms import expected, selected_by_independent_reviewers
-from app.quality.experiments import Experiment, distribution_of, short
-from app.quality.figures import Figure, share
-from app.quality.simulated_agents import RIGHT, WRONG, AgentModel
-from app.quality.trials import Setting, Trial, TrialCall, agent_ids
+from benchmarks.quality import contest_forms
+from benchmarks.quality.closed_forms import expected, selected_by_independent_reviewers
+from benchmarks.quality.experiments import Experiment, Figure, distribution_of, share, short
+from benchmarks.quality.simulated_agents import RIGHT, WRONG, AgentModel
+from benchmarks.quality.trials import Setting, Trial, TrialCall, agent_ids
 
 
 def contests() -> Iterator[Experiment]:

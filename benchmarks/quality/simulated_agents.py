@@ -14,7 +14,7 @@ from hashlib import sha256
 
 from app.deliberation.calls import Call
 from app.deliberation.specification import Purpose
-from app.quality.closed_forms import beta_shape
+from benchmarks.quality.closed_forms import beta_shape
 
 RIGHT = "42"
 WRONG = ("41", "43", "44", "45")

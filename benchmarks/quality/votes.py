@@ -3,12 +3,11 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from app.quality import closed_forms
-from app.quality.closed_forms import StopsAt
-from app.quality.experiments import ASK_ALL, VOTE, Experiment, Extra, distribution_of, short
-from app.quality.figures import Figure, share
-from app.quality.simulated_agents import RIGHT, WRONG, AgentModel
-from app.quality.trials import Setting, Trial, agent_ids, deliberate
+from benchmarks.quality import closed_forms
+from benchmarks.quality.closed_forms import StopsAt
+from benchmarks.quality.experiments import ASK_ALL, VOTE, Experiment, Extra, Figure, distribution_of, share, short
+from benchmarks.quality.simulated_agents import RIGHT, WRONG, AgentModel
+from benchmarks.quality.trials import Setting, Trial, agent_ids, deliberate
 
 _NUMBERS = {"normaliser": "number"}
 # The share of equal answers that skips the debate: the strategy's default.

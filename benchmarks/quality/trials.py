@@ -16,7 +16,7 @@ from app.deliberation.decider import Conclusion, Outcomes
 from app.deliberation.facts import CallFinished
 from app.deliberation.specification import AgentSpec, Constraints, Criterion, Purpose, Sampling, Specification
 from app.deliberation.strategies import STRATEGIES
-from app.quality.simulated_agents import RIGHT, AgentModel, SimulatedAgents, chance
+from benchmarks.quality.simulated_agents import RIGHT, AgentModel, SimulatedAgents, chance
 
 ROLE = "DEV"
 _RUBRIC = (Criterion(id="right", description="Is it right?"),)

@@ -7,10 +7,9 @@ import pytest
 
 from app.api.schemas import Deliberation
 from app.catalog.projection import resource
+from app.cli.bench.dataset import FAULTS_MAX, DatasetInvalid, Question, parse_dataset
+from app.cli.bench.grading import Flips, GradedAnswer, first_drafts, flips, grade, summed_up, wilson
 from app.deliberation.fold import fold
-from app.quality.dataset import FAULTS_MAX, DatasetInvalid, Question, parse_dataset
-from app.quality.grading import Flips, GradedAnswer, first_drafts, flips, grade, summed_up
-from tests.test_architecture import IMPURE_CALLS, PURE_STDLIB, modules, within
 from tests.unit.facts_of import CouncilScript, agent_ids, run, specification
 
 RED = Question("Name a colour.", "red")
@@ -139,22 +138,9 @@ def test_a_summary_adds_up_its_grades() -> None:
     assert summed_up("council", 3, [failed]).calls_per_right is None
 
 
-def test_only_the_bench_imports_app_quality_and_it_is_pure() -> None:
-    packages = {module: source for module, source in modules().items() if within(module, "app.quality")}
-    assert len(packages) > 5
-    known = PURE_STDLIB | {"pydantic", "random"}
-    foreign = [
-        (module, name)
-        for module, source in packages.items()
-        for name in source.imports
-        if name.partition(".")[0] not in known
-        and not any(within(name, package) for package in ("app.deliberation", "app.quality", "app.api.schemas"))
-    ]
-    assert foreign == []
-    assert {name for source in packages.values() for _, name in source.calls} & IMPURE_CALLS == set()
-    entering = [
-        module
-        for module, source in modules().items()
-        if module not in packages and any(within(name, "app.quality") for name in source.imports)
-    ]
-    assert entering and all(within(module, "app.cli.bench") for module in entering)
+@pytest.mark.parametrize(
+    ("hits", "total", "low", "high"),
+    [(0, 10, 0.0, 0.278), (10, 10, 0.722, 1.0), (5, 10, 0.237, 0.763), (81, 263, 0.255, 0.366), (0, 0, 0.0, 1.0)],
+)
+def test_wilsons_interval_matches_the_published_one(hits: int, total: int, low: float, high: float) -> None:
+    assert wilson(hits, total) == pytest.approx((low, high), abs=6e-4)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from app.deliberation.outputs import Answer, Revision, parse_output
-from app.quality.closed_forms import (
+from benchmarks.quality.closed_forms import (
     escalated,
     expected,
     kept_and_repaired,
@@ -11,10 +11,9 @@ from app.quality.closed_forms import (
     selected_of_versions,
     tested_by_two,
 )
-from app.quality.experiments import Experiment, distribution_of, short
-from app.quality.figures import Figure, share
-from app.quality.simulated_agents import RIGHT, AgentModel
-from app.quality.trials import Setting, Trial
+from benchmarks.quality.experiments import Experiment, Figure, distribution_of, share, short
+from benchmarks.quality.simulated_agents import RIGHT, AgentModel
+from benchmarks.quality.trials import Setting, Trial
 
 # The number of drafts that `auto` requests before it decides.
 _DRAFTS_FIRST = 3

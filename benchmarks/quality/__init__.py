@@ -1,0 +1,1 @@
+"""The strategies against theory: simulated agents, closed forms, and what each rule of aggregation is worth."""
