@@ -7,67 +7,6 @@ A field takes the value of its name in `VALUES`, so that one agent, model or tim
 from collections.abc import Mapping
 from typing import Any
 
-<<<<<<< HEAD
-from pydantic import BaseModel
-
-from app.admission.backlog import Backlog
-from app.api.cluster_schemas import EngineView, LiveRole, ReplicaBounds, RoleList, RoleResource
-from app.api.cursor import Cursor
-from app.api.schemas import (
-    DeliberationPage,
-    Durations,
-    Figures,
-    GroupFigures,
-    Health,
-    Ready,
-    Stats,
-    StrategyList,
-    StrategyResource,
-    Tokens,
-    Wins,
-    dump,
-)
-from app.api.webhook_payloads import delivery_id
-from app.catalog.entries import ListFilter
-from app.catalog.index import Catalog
-from app.catalog.projection import resource, summary
-from app.deliberation.calls import UsageCost
-from app.deliberation.facts import CancelRequested
-from app.deliberation.fold import State, apply
-from app.deliberation.ports import Record
-from app.deliberation.specification import Sampling
-from app.deliberation.strategies import STRATEGIES
-from app.openai.completions import completion, frames, opening_frame
-from app.openai.requests import ChatCompletionRequest
-from app.openai.schemas import ModelList, ModelResource
-from app.openapi.example_cluster import cluster
-from app.openapi.example_log import (
-    BEGAN_AT,
-    EPOCH,
-    KEY,
-    LIVE_KEY,
-    LIVE_REQUEST,
-    MODEL,
-    PERSONA,
-    PLAN,
-    REQUEST,
-    TENANT,
-    delivery_records,
-    log_records,
-    plan_acceptance,
-    records_of,
-    state,
-)
-from app.planning.plans import plan_resource
-from app.routes.login import Session
-from app.streaming.frames import EventSelection, FrameBatcher, frame_of
-from app.webhooks.attempts import RedeliveryRequested, deliveries
-from app.webhooks.resources import DeliveryPage, delivery_resource
-
-RETENTION_S = 86_400
-JSON = "application/json"
-=======
->>>>>>> lean-lab
 EVENT_STREAM = "text/event-stream"
 AT = "2026-01-01T00:00:00Z"
 ID = "06h0e1l964hhcb1ns4s28egqi1"
