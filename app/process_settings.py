@@ -75,7 +75,7 @@ class RolesFile(ProcessSettings):
 class RoleRules(RolesFile):
     agents: AgentRunner = setting(
         "ray",
-        "What runs the agents of roles that do not say it: replicas in Ray Serve, or workers that pull from NATS. The "
+        "Runner of the agents of roles that name none: replicas in Ray Serve, or workers that pull from NATS. The "
         "same for every part; the workers' queues are declared with the streams.",
     )
 
