@@ -43,10 +43,10 @@ from app.observability.metrics import Metrics
 from app.observability.process import print_faults, settle_heap
 from app.openai.problems import OPENAI_ERRORS
 from app.openapi import document
+from app.process_settings import read_roles
 from app.routes.connections import BoundedProtocol, ConnectionTable, available_connections
 from app.routes.dependencies import Gateway, Readiness, SystemClock, permitted
 from app.routes.middleware import RequestContext, RequestGuard
-from app.routes.roles import read_roles
 from app.settings import Settings
 from app.streaming.answers import AnswerFrames
 from app.streaming.feed import Feed

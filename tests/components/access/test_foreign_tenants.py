@@ -57,8 +57,6 @@ async def two() -> AsyncGenerator[Two, None]:
     )
     operator = await make_key(journal, "rival", ("admin",))
     async with served(journal=journal, key_pepper=PEPPER, lists=True) as gateway:
-        ring = gateway.gateway["access"].keyring
-        await until(lambda: ring is not None and ring.caught_up)
         body = {"task": f"Name a colour, {CANARY}.", "metadata": {"owner": CANARY}}
         ended = await accepted(gateway, acme, **body)
         await play(gateway, "acme", ended)

@@ -25,8 +25,6 @@ ROUNDS = 10
 async def keyed(**settings: Any) -> AsyncGenerator[Served, None]:
     journal = InMemoryJournal(replies={"control.coordinator": [COORDINATOR]})
     async with served(journal=journal, key_pepper=PEPPER, **settings) as gateway:
-        ring = gateway.gateway["access"].keyring
-        await until(lambda: ring is not None and ring.caught_up)
         yield gateway
 
 

@@ -106,7 +106,7 @@ async def served(
     lists: bool = False,
     **settings: Any,
 ) -> AsyncGenerator[Served, None]:
-    """A running gateway, by default after it has read its log, and with a coordinator that answers.
+    """A running gateway, by default after it has read its log and keys, and with a coordinator that answers.
 
     With `lists` it has an archive in a SQLite file of its own, into which only `Served.copied` writes.
     """
@@ -118,7 +118,8 @@ async def served(
             await migrate(settings["database_url"])
         async with lifespan_of(Settings(**settings), journal, clock, startup_wait_s=0.0)(APP) as gateway:
             if caught_up:
-                await until(lambda: gateway["catalog"].caught_up)
+                following = (gateway["catalog"], gateway["access"].keyring, gateway["deliberations"].spends)
+                await until(lambda: all(each is None or each.caught_up for each in following))
             async with answering(gateway) as client:
                 yield Served(client, journal, clock, gateway)
 
