@@ -80,8 +80,8 @@ async def _wait_until_accepting(
 ) -> None:
     """Wait until enough of the log has been read to accept work, for `timeout_s` at most.
 
-    A browser reconnects to a stream while no port is open, but gives the stream up when it is refused. Unfinished work is
-    read first: 1.0 s from listening to the first 202 in place of 10.8 (p50, `python -m benchmarks.chaos --keep DIR`).
+    A browser reconnects to a stream while no port is open, but gives the stream up when it is refused. Unfinished
+    work is read first, which brings the first 202 after 1.0 s in place of 10.8 (p50, `python -m benchmarks.chaos`).
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):

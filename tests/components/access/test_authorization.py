@@ -31,7 +31,6 @@ from tests.story import NOW
 
 @pytest.fixture
 async def gateway() -> AsyncGenerator[Served, None]:
-    """A gateway with keys, which it has loaded."""
     async with served(key_pepper=PEPPER, lists=True) as running:
         yield running
 
@@ -206,8 +205,6 @@ async def test_a_query_without_credentials_passes(gateway: Served, query: str) -
 
 
 class Logged:
-    """Everything that was logged at level debug."""
-
     def __init__(self) -> None:
         self.output = io.StringIO()
 

@@ -76,7 +76,6 @@ def operations(*, with_id: bool) -> Iterator[tuple[str, str, str]]:
 
 
 def at(path: str, deliberation: str = "") -> str:
-    """The path with its parameters filled in."""
     return re.sub(
         r"\{(\w+)\}", lambda found: deliberation if found[1] == "deliberation_id" else EXAMPLES.get(found[1], "1"), path
     )

@@ -82,7 +82,6 @@ class Site:
         return await self.gateway.client.request(method, filled, headers=[*given, *(headers | accept).items()])
 
     def changes(self) -> list[str]:
-        """Everything that the log holds."""
         return [record.subject for record in self.gateway.journal.records]
 
 

@@ -29,7 +29,6 @@ async def keyed(**settings: Any) -> AsyncGenerator[Served, None]:
 
 
 def rate(response: httpx.Response) -> tuple[int, int]:
-    """Requests left, and seconds until one more is admitted."""
     found = re.fullmatch(r'"requests";r=(\d+);t=(\d+)', response.headers["ratelimit"])
     assert found is not None
     return int(found[1]), int(found[2])

@@ -42,8 +42,6 @@ APP = create_app(Settings())
 
 @dataclass
 class Served:
-    """A gateway with its log and clock."""
-
     client: httpx.AsyncClient
     journal: InMemoryJournal
     clock: FakeClock
@@ -54,7 +52,6 @@ class Served:
         return await self.client.post("/deliberations", json=body, headers=named)
 
     async def accepted(self, **body: object) -> str:
-        """The id of a new deliberation."""
         response = await self.post({"task": "Name a colour.", **body})
         assert response.status_code == 202, response.text
         return response.json()["id"]
@@ -88,8 +85,6 @@ class Served:
 
 @asynccontextmanager
 async def answering(state: Gateway) -> AsyncGenerator[httpx.AsyncClient, None]:
-    """A client of the gateway with this state."""
-
     async def with_state(scope: Scope, receive: Receive, send: Send) -> None:
         await APP({**scope, "state": dict(cast(Any, state))}, receive, send)
 

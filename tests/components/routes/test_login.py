@@ -256,7 +256,6 @@ async def test_cors_allows_every_header_of_the_contract() -> None:
 
 
 async def test_a_listed_origin_can_watch_a_stream_with_the_cookie() -> None:
-    """As EventSource does with `withCredentials`."""
     async with listening(key_pepper=PEPPER, cors_origins=("https://a.example",)) as gateway:
         key = await make_key(gateway.journal)
         made = await gateway.client.post("/deliberations", json={"task": "t"}, headers=bearer(key))

@@ -24,12 +24,10 @@ async def gateway() -> AsyncIterator[Gateway]:
 
 
 def interleaved(*stories: Story) -> list[Any]:
-    """The events of several deliberations, taken in turn."""
     return [event for turn in zip(*map(whole, stories), strict=True) for event in turn]
 
 
 def ids_and_types(frames: list[Frame]) -> list[tuple[str, str]]:
-    """The deliberation and type of each event."""
     return [(str(frame.fields()["deliberation_id"]), frame.event) for frame in frames if frame.data]
 
 
