@@ -1,12 +1,15 @@
 """How a process declares its settings, and the settings that several processes share."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+import yaml
 from pydantic import AliasGenerator, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from app.deliberation.roles import AgentRunner
+from app.deliberation.errors import InvalidRequest
+from app.deliberation.roles import AgentRunner, Role, parse_roles
 from app.log.stream_settings import (
     ACK_WAIT_S_MAX,
     ACK_WAIT_S_MIN,
@@ -15,6 +18,8 @@ from app.log.stream_settings import (
     RETENTION_S_MAX,
     RETENTION_S_MIN,
 )
+
+PACKAGED_ROLES = Path(__file__).with_name("roles.yaml")
 
 
 def variable_of(name: str) -> str:
@@ -72,10 +77,19 @@ class RolesFile(ProcessSettings):
     )
 
 
+def read_roles(path: Path | None) -> Mapping[str, Role]:
+    """The roles of a YAML file, by default the packaged one; raises InvalidRequest naming the fault."""
+    path = path or PACKAGED_ROLES
+    try:
+        return parse_roles(yaml.safe_load(path.read_text(encoding="utf-8")), str(path))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InvalidRequest(f"{path} cannot be read as YAML: {error}", "roles_file") from error
+
+
 class RoleRules(RolesFile):
     agents: AgentRunner = setting(
         "ray",
-        "What runs the agents of roles that do not say it: replicas in Ray Serve, or workers that pull from NATS. The "
+        "Runner of the agents of roles that name none: replicas in Ray Serve, or workers that pull from NATS. The "
         "same for every part; the workers' queues are declared with the streams.",
     )
 

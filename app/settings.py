@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping
 from decimal import Decimal
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
@@ -32,7 +31,6 @@ DATABASE_URL_DESCRIPTION = (
 )
 ARCHIVE_RETENTION_S = 90 * DAY_S
 ARCHIVE_RETENTION_S_MAX = 10 * RETENTION_S_MAX
-PACKAGED_ROLES = Path(__file__).with_name("roles.yaml")
 
 
 def _retentions(given: object) -> object:

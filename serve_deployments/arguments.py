@@ -2,15 +2,12 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
-import yaml
 from pydantic import AfterValidator, BeforeValidator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
-from app.deliberation.errors import InvalidRequest
 from app.deliberation.roles import (
     DEFAULT_KEY_VARIABLE,
     EngineSpec,
@@ -18,9 +15,17 @@ from app.deliberation.roles import (
     api_key,
     engine_base,
     engines_of,
-    parse_roles,
 )
-from app.process_settings import LogLevel, LogServer, RoleRules, WorkerDrain, listed, setting
+from app.process_settings import (
+    PACKAGED_ROLES,
+    LogLevel,
+    LogServer,
+    RoleRules,
+    WorkerDrain,
+    listed,
+    read_roles,
+    setting,
+)
 from serve_deployments.engine.keys import read_text
 
 EngineUrls = Annotated[tuple[Annotated[str, AfterValidator(engine_base)], ...], NoDecode, BeforeValidator(listed)]
@@ -77,17 +82,10 @@ class WorkerArgs(LogLevel, WorkerDrain, ApplicationArgs):
 
 
 def load_roles(path: Path | None) -> Mapping[str, Role]:
-    """The roles of a file, or the packaged ones; raises InvalidRequest, which names the fault.
-
-    Every key of their engines is read once, so that the fault of a missing one is named before anything starts.
-    """
-    source = path or files("app") / "roles.yaml"
-    try:
-        roles = parse_roles(yaml.safe_load(source.read_text(encoding="utf-8")), str(source))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InvalidRequest(f"{source} cannot be read as YAML: {error}", "roles_file") from error
+    """As `read_roles`. Reads every key of their engines once, to name a missing one before anything starts."""
+    roles = read_roles(path)
     for engine in engines_of(roles):
-        api_key(engine, os.environ, read_text, str(source))
+        api_key(engine, os.environ, read_text, str(path or PACKAGED_ROLES))
     return roles
 
 

@@ -1,7 +1,7 @@
 """The keys in memory, a projection of the log, so that no request waits for a read.
 
-Every gateway receives a revocation as it is stored. It reads all keys again after a lost connection and once a minute.
-While the log is unavailable, the last known keys apply. It ignores a fact without a valid signature under the pepper.
+Every gateway receives a revocation as it is stored. All keys are read again after a lost connection and once a minute.
+While the log is unavailable, the last known keys apply. Facts without a valid signature under the pepper are ignored.
 """
 
 import asyncio

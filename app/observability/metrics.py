@@ -73,7 +73,7 @@ def _of_connections(connections: Connections) -> Iterator[Metric]:
 def _of_refusals(refused: Callable[[], Mapping[str, int]]) -> Iterator[Metric]:
     records = CounterMetricFamily(
         "log_records_refused",
-        "Records read from the log and not believed, by the signature that did not verify: log, key",
+        "Records read from the log and not accepted, by the signature that did not verify: log, key",
         labels=["signature"],
     )
     for signature, count in refused().items():
@@ -194,7 +194,7 @@ def _of_planners(planners: Sequence[PlannerStatus]) -> Iterator[Metric]:
 
 
 class Metrics:
-    """The registry of one gateway. It counts its own requests, and the deliberations of the whole log."""
+    """The registry of one gateway. Requests are those of the gateway, deliberations those of the whole log."""
 
     def __init__(
         self,

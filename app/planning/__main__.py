@@ -4,7 +4,7 @@ from app.admission.spends import SpendLimits
 from app.log.signature import LogSigner
 from app.observability.process import run_process
 from app.planning.consumer_process import PlanningSettings, serve
-from app.routes.roles import read_roles
+from app.process_settings import read_roles
 
 
 def _settings() -> PlanningSettings:

@@ -28,9 +28,8 @@ from app.observability.process import work_until_stopped
 from app.observability.replica_status import PLANNERS_SUBJECT
 from app.planning.consumer import PlanConsumer
 from app.planning.plans import Plans
-from app.process_settings import listed, setting
+from app.process_settings import listed, read_roles, setting
 from app.routes.dependencies import SystemClock
-from app.routes.roles import read_roles
 from app.settings import AcceptanceRules
 
 Tenants = Annotated[tuple[Token, ...], NoDecode, BeforeValidator(listed), Field(min_length=1)]

@@ -1,4 +1,4 @@
-"""What the planning service announces, by NATS or HTTP: a plan was approved, a story moved on to another phase."""
+"""Events of the planning service, by NATS or HTTP: a plan was approved, a story moved on to another phase."""
 
 import json
 from collections.abc import Mapping, Sequence

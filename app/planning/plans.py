@@ -162,7 +162,7 @@ class Plans:
     async def _begun_roles(self, tenant: str, plan: PlanRequest) -> list[str] | None:
         """The roles of the plan's acceptances in the log; None without any. Raises PlanConflict for other content.
 
-        They stay the plan's roles, though the operator has changed those of its complexity.
+        These roles stay the plan's, though the operator has changed those of its complexity.
         """
         asked = {each.id: each for each in (plan_identity(tenant, plan, role) for role in self.deliberations.roles)}
         records = await self.deliberations.journal.last([f"{prefix(tenant, id)}.accepted" for id in asked])

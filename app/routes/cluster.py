@@ -1,7 +1,7 @@
 """Route: the status of the whole installation.
 
-It inquires of all parts at once over the control subjects, for at most a second; the answer lists the others as
-missing. Requests within a second share one answer.
+The gateway inquires of all parts at once over the control subjects, for at most a second; the answer lists the others
+as missing. Requests within a second share one answer.
 """
 
 import asyncio

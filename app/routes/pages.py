@@ -38,7 +38,7 @@ def _docs(title: str) -> tuple[bytes, str]:
 
 
 def install_pages(app: FastAPI, *, title: str) -> None:
-    """Serve both pages and their assets. They need no key: their requests for data carry one."""
+    """Serve both pages and their assets. The pages need no key: their requests for data carry one."""
 
     def docs() -> Response:
         html, policy = _docs(title)

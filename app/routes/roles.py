@@ -1,11 +1,9 @@
 """Routes: roles and strategies."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Annotated
 
-import yaml
 from fastapi import Path as PathParameter
 from fastapi import Response
 
@@ -13,24 +11,14 @@ from app.api.cluster_schemas import EngineView, LiveRole, ReplicaBounds, RoleLis
 from app.api.responses import answer, problems
 from app.api.schemas import StrategyList, StrategyResource, dump
 from app.api.suggestions import did_you_mean
-from app.deliberation.errors import InvalidRequest, NotFound
-from app.deliberation.roles import Role, parse_roles
+from app.deliberation.errors import NotFound
+from app.deliberation.roles import Role
 from app.observability.replica_status import AgentStatus, earliest, read
 from app.routes.dependencies import Gateway, InGateway, api_router
-from app.settings import PACKAGED_ROLES
 
 INQUIRY_TIMEOUT_S = 0.5
 
 router = api_router("roles")
-
-
-def read_roles(path: Path | None) -> Mapping[str, Role]:
-    """The roles of a YAML file, by default the packaged one; raises InvalidRequest naming the fault."""
-    path = path or PACKAGED_ROLES
-    try:
-        return parse_roles(yaml.safe_load(path.read_text(encoding="utf-8")), str(path))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as exc:
-        raise InvalidRequest(f"{path} cannot be read as YAML: {exc}") from exc
 
 
 def live_role(replicas: Sequence[AgentStatus]) -> LiveRole | None:

@@ -62,7 +62,7 @@ async def with_retries(
         return await ask()
     except CallFailure as failure:
         failures = [failure]
-    # The context costs 0.1 ms, 5 % of an agent's CPU under `make bench`, so it is built only after a failure.
+    # The context costs 0.1 ms, so it is built only after a failure, which counts as its first attempt.
     retries = stamina.retry_context(
         on=backoff, attempts=None, timeout=None, wait_initial=RETRY_WAIT_MIN_S, wait_max=RETRY_WAIT_MAX_S
     )

@@ -54,7 +54,7 @@ PLACES: dict[str, tuple[str, Callable[[object], object]]] = {
         lambda s: {
             "task": TASK,
             "strategy": "execute",
-            "parameters": {"tests": [{"name": "t", "call": "f", "expected": s}]},
+            "parameters": {"tests": [{"name": "t", "call": s, "expected": 1}]},
         },
     ),
     "constraints": ("/deliberations", lambda schema: {"task": TASK, "constraints": {"metadata": {"schema": schema}}}),

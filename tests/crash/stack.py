@@ -17,7 +17,7 @@ from app.deliberation.facts import Event, decode
 from app.deliberation.roles import EngineSpec, Role
 from app.log.journal import JetStreamJournal
 from app.main import lifespan_of
-from app.routes.roles import read_roles
+from app.process_settings import read_roles
 from app.settings import Settings
 from serve_deployments.agent.agent import APPEND_TIMEOUT_S as AGENT_TIMEOUT_S
 from serve_deployments.agent.agent import AgentReplica

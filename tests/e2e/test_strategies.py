@@ -14,7 +14,7 @@ import pytest
 from app.deliberation.choice.ballots import author
 from app.deliberation.facts import CallFinished, PlannedCall, StageClosed, StageOpened, decode
 from app.deliberation.strategies import STRATEGIES
-from app.routes.roles import read_roles
+from app.process_settings import read_roles
 from tests.e2e.conftest import Stack, connected, prepared, start_up, stop_up
 
 pytestmark = pytest.mark.e2e

@@ -27,8 +27,6 @@ from app.cli.exits import CommandError, Exit
 STACK_MARK = "DELIBERATE_STACK"
 CHILD_MARK = "DELIBERATE_CHILD"
 SWEEP_WITHIN_S = 5.0
-# All processes but nats-server, which everything waits for. With 900,000 messages its `Restored … in` took 6.2 s in the
-# mean in place of 7.7 (`python -m benchmarks.chaos --seconds 4200 --kills-min 500 --keep DIR`, one run each).
 NICENESS = 5
 _POLL_S = 0.02
 _AUTOGROUP_WAIT_S = 0.1

@@ -1,7 +1,7 @@
 """The HTTP client for receivers, the only one that connects to hosts that clients name.
 
 Each attempt resolves the name once, checks all its addresses, and connects to one of them, which defeats DNS rebinding.
-It follows no redirect, uses no proxy, keeps no cookie and reads only the head of the answer.
+The client follows no redirect, uses no proxy, keeps no cookie and reads only the head of the answer.
 """
 
 import asyncio

@@ -23,7 +23,6 @@ async def make_key(
     expires_at: datetime | None = None,
     pepper: str = PEPPER,
 ) -> str:
-    """Create a key in the log."""
     fact, key = created(
         Pepper(pepper), name=f"of {tenant}", tenant=tenant, scopes=scopes, created_at=NOW, expires_at=expires_at
     )
@@ -32,13 +31,11 @@ async def make_key(
 
 
 async def revoke(journal: InMemoryJournal, key: str) -> Record:
-    """Revoke a key, as `deliberate keys revoke` does."""
     fact = Pepper(PEPPER).signed(KeyRevoked(key_id=key_id_of(key) or "", revoked_at=NOW))
     return (await journal.write(key_subject(fact), dump(fact))).record
 
 
 def bearer(key: str, **more: str) -> dict[str, str]:
-    """The headers of a request with a key."""
     return {"Authorization": f"Bearer {key}", **{name.replace("_", "-"): value for name, value in more.items()}}
 
 

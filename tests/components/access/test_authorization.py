@@ -31,16 +31,8 @@ from tests.story import NOW
 
 @pytest.fixture
 async def gateway() -> AsyncGenerator[Served, None]:
-    """A gateway with keys, which it has loaded."""
     async with served(key_pepper=PEPPER, lists=True) as running:
-        await _read(running)
         yield running
-
-
-async def _read(running: Served) -> None:
-    ring = running.gateway["access"].keyring
-    assert ring is not None
-    await until(lambda: ring.caught_up)
 
 
 def refusal(response: httpx.Response, status: int, code: str) -> dict[str, Any]:
@@ -155,7 +147,6 @@ async def test_a_key_is_valid_until_expiry_or_revocation(gateway: Served) -> Non
 async def test_answers_503_until_the_keys_are_loaded() -> None:
     journal = InMemoryJournal(replies={"control.coordinator": [COORDINATOR]})
     async with served(journal=journal, key_pepper=PEPPER) as gateway:
-        await _read(gateway)
         ring = gateway.gateway["access"].keyring
         assert ring is not None
         ring.caught_up = False
@@ -214,8 +205,6 @@ async def test_a_query_without_credentials_passes(gateway: Served, query: str) -
 
 
 class Logged:
-    """Everything that was logged at level debug."""
-
     def __init__(self) -> None:
         self.output = io.StringIO()
 
@@ -450,7 +439,6 @@ async def test_a_key_for_default_reaches_deliberations_of_development_mode() -> 
     async with served() as before:
         made = await before.accepted()
     async with served(journal=before.journal, key_pepper=PEPPER) as gateway:
-        await _read(gateway)
         key = await make_key(gateway.journal, "default")
         assert (await gateway.client.get(f"/deliberations/{made}", headers=bearer(key))).status_code == 200
         other = await accepted(gateway, await make_key(gateway.journal, "acme"))

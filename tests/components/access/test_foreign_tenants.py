@@ -57,8 +57,6 @@ async def two() -> AsyncGenerator[Two, None]:
     )
     operator = await make_key(journal, "rival", ("admin",))
     async with served(journal=journal, key_pepper=PEPPER, lists=True) as gateway:
-        ring = gateway.gateway["access"].keyring
-        await until(lambda: ring is not None and ring.caught_up)
         body = {"task": f"Name a colour, {CANARY}.", "metadata": {"owner": CANARY}}
         ended = await accepted(gateway, acme, **body)
         await play(gateway, "acme", ended)
@@ -78,7 +76,6 @@ def operations(*, with_id: bool) -> Iterator[tuple[str, str, str]]:
 
 
 def at(path: str, deliberation: str = "") -> str:
-    """The path with its parameters filled in."""
     return re.sub(
         r"\{(\w+)\}", lambda found: deliberation if found[1] == "deliberation_id" else EXAMPLES.get(found[1], "1"), path
     )

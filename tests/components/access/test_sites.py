@@ -14,7 +14,6 @@ from app.openapi.document import document
 from app.settings import Settings
 from tests.components.access.keyed import PEPPER, bearer, make_key
 from tests.components.routes.served import Served, served
-from tests.conditions import until
 
 Given = list[tuple[str, str]]
 LISTED = "https://listed.example"
@@ -83,7 +82,6 @@ class Site:
         return await self.gateway.client.request(method, filled, headers=[*given, *(headers | accept).items()])
 
     def changes(self) -> list[str]:
-        """Everything that the log holds."""
         return [record.subject for record in self.gateway.journal.records]
 
 
@@ -97,8 +95,6 @@ async def in_development() -> AsyncGenerator[Site, None]:
 async def with_session() -> AsyncGenerator[Site, None]:
     """The headers are those of a browser with a session, except its site."""
     async with served(key_pepper=PEPPER, cors_origins=(LISTED,)) as gateway:
-        ring = gateway.gateway["access"].keyring
-        await until(lambda: ring is not None and ring.caught_up)
         key = await make_key(gateway.journal)
         session = await gateway.client.post("/login", json={"key": key})
         cookie = session.headers["set-cookie"].partition(";")[0]

@@ -16,7 +16,6 @@ from app.testing import InMemoryJournal
 from tests.components.access.keyed import PEPPER, accepted, bearer, make_key, play
 from tests.components.admission.test_spends import spend
 from tests.components.routes.served import COORDINATOR, Served, served
-from tests.conditions import until
 
 PRICES = {"currency": "USD", "prompt": 1, "completion": 1}
 ROLES: dict[str, Any] = {
@@ -47,8 +46,6 @@ async def bounded(roles_file: Path, journal: InMemoryJournal, **settings: Any) -
     """A gateway with keys, where a tenant may spend 5 USD a day."""
     given = {"spend_per_day": "5", "spends_per_day": "globex=20", "key_pepper": PEPPER, **settings}
     async with served(journal=journal, roles_file=roles_file, **given) as gateway:
-        ring, spends = gateway.gateway["access"].keyring, gateway.gateway["deliberations"].spends
-        await until(lambda: ring is not None and ring.caught_up and spends is not None and spends.caught_up)
         yield gateway
 
 
@@ -166,8 +163,6 @@ async def test_a_refusal_asks_no_context_service(roles_file: Path) -> None:
 
 async def test_one_tenant_alone_may_have_a_limit(roles_file: Path) -> None:
     async with served(roles_file=roles_file, spends_per_day="default=0") as gateway:
-        spends = gateway.gateway["deliberations"].spends
-        await until(lambda: spends is not None and spends.caught_up)
         assert (await gateway.post({"task": "t"})).json()["detail"] == (
             "This tenant has spent 0 USD of 0 USD today in UTC."
         )

@@ -16,7 +16,7 @@ from app.deliberation.facts import Envelope, encode
 from app.deliberation.specification import DEFAULT_RUBRIC
 from app.deliberation.strategies import STRATEGIES
 from app.lifecycle.specify import agents, body_sha256, default_quorum, deliberation_id, issued_at, specification
-from app.routes.roles import read_roles
+from app.process_settings import read_roles
 from tests.story import NOW, Story
 
 ROLES = read_roles(None)

@@ -29,7 +29,7 @@ from app.deliberation.ports import Record
 from app.deliberation.strategies import STRATEGIES
 from app.lifecycle.specify import Identity, body_sha256, specification
 from app.lifecycle.specify import accepted as accept
-from app.routes.roles import read_roles
+from app.process_settings import read_roles
 from app.testing import FakeClock
 from tests.components.routes.served import played, written
 from tests.unit.facts_of import agent_ids, run

@@ -30,12 +30,10 @@ class Block:
 
     @property
     def mode(self) -> str:
-        """One of the modes above, or ""."""
         return self.comment.partition(":")[0] if self.language == "sh" else ""
 
     @property
     def reason(self) -> str:
-        """Why the block is not run."""
         return self.comment.partition(":")[2].strip()
 
     @property
@@ -55,7 +53,6 @@ class Block:
 
 
 def blocks() -> list[Block]:
-    """All blocks of the pages, in order."""
     pages = [*(ROOT / name for name in PAGES), *sorted(ROOT.glob("docs/**/*.md"))]
     return [block for page in pages if page.exists() for block in _blocks_of(page)]
 

@@ -57,7 +57,6 @@ def test_every_field_of_a_role_is_documented() -> None:
 
 
 def definition_table(definition: StrategyDefinition) -> str:
-    """The definition between the markers of a strategy's page."""
     return f"""\
 | steps | calls without failures | source |
 |---|---|---|

@@ -29,8 +29,6 @@ CLIENT = example("python_client")
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Removes the client's waits between attempts."""
-
     def at_once(_: float) -> None: ...
 
     monkeypatch.setattr(CLIENT, "time", SimpleNamespace(sleep=at_once))
@@ -149,7 +147,6 @@ def test_the_pages_script_parses(tmp_path: Path) -> None:
 
 
 async def test_the_proxy_forwards_events_at_once_and_serves_the_page() -> None:
-    """Only known headers pass, in either direction."""
     served: list[httpx.Request] = []
 
     def answer(request: httpx.Request) -> httpx.Response:

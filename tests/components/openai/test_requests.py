@@ -15,7 +15,7 @@ from app.deliberation.strategies import STRATEGIES
 from app.openai.mapping import deliberation_of, task_of
 from app.openai.problems import CHAT_STATUSES, ModelNotFound, param
 from app.openai.requests import ChatCompletionRequest, ChatRequestMessage, DeliberationOptions
-from app.routes.roles import read_roles
+from app.process_settings import read_roles
 
 KNOWN = {"roles": read_roles(None), "strategies": STRATEGIES}
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "openai.md").read_text()

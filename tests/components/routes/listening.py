@@ -44,7 +44,6 @@ class Gateway:
                 await self.journal.append(TENANT, event)  # pyright: ignore[reportArgumentType]
 
     def id_of(self, place: int = -1) -> str:
-        """The SSE id of a stored event."""
         return f"{self.journal.epoch}-{self.journal.records[place].sequence}"
 
     async def page(self, deliberation_id: str, **query: Any) -> httpx.Response:
@@ -83,7 +82,6 @@ class Gateway:
         return await self.client.get("/events", params=params, headers={"Accept": "application/json"})
 
     async def watched(self, deliberation_id: str, last_event_id: str | None = None, **query: Any) -> list[Frame]:
-        """All frames until the gateway ends the stream."""
         async with self.watching(deliberation_id, last_event_id, **query) as frames:
             return [frame async for frame in frames]
 
@@ -103,7 +101,6 @@ async def following(frames: AsyncIterator[Frame], count: int) -> list[Frame]:
 async def listening(
     journal: InMemoryJournal | None = None, *, lists: bool = False, **settings: Any
 ) -> AsyncGenerator[Gateway, None]:
-    """With `lists` the gateway has an empty archive."""
     with TemporaryDirectory() as directory:
         if lists:
             settings["database_url"] = f"sqlite:///{directory}/archive.db"
@@ -131,7 +128,6 @@ async def _listening(journal: InMemoryJournal | None, **settings: Any) -> AsyncG
 
 
 def whole(story: Story) -> list[Fact | View]:
-    """All events of a deliberation."""
     first, second = story.agents
     return [
         story.accepted(),

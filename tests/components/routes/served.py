@@ -42,8 +42,6 @@ APP = create_app(Settings())
 
 @dataclass
 class Served:
-    """A gateway with its log and clock."""
-
     client: httpx.AsyncClient
     journal: InMemoryJournal
     clock: FakeClock
@@ -54,7 +52,6 @@ class Served:
         return await self.client.post("/deliberations", json=body, headers=named)
 
     async def accepted(self, **body: object) -> str:
-        """The id of a new deliberation."""
         response = await self.post({"task": "Name a colour.", **body})
         assert response.status_code == 202, response.text
         return response.json()["id"]
@@ -88,8 +85,6 @@ class Served:
 
 @asynccontextmanager
 async def answering(state: Gateway) -> AsyncGenerator[httpx.AsyncClient, None]:
-    """A client of the gateway with this state."""
-
     async def with_state(scope: Scope, receive: Receive, send: Send) -> None:
         await APP({**scope, "state": dict(cast(Any, state))}, receive, send)
 
@@ -106,7 +101,7 @@ async def served(
     lists: bool = False,
     **settings: Any,
 ) -> AsyncGenerator[Served, None]:
-    """A running gateway, by default after it has read its log, and with a coordinator that answers.
+    """A running gateway, by default after it has read its log and keys, and with a coordinator that answers.
 
     With `lists` it has an archive in a SQLite file of its own, into which only `Served.copied` writes.
     """
@@ -118,7 +113,8 @@ async def served(
             await migrate(settings["database_url"])
         async with lifespan_of(Settings(**settings), journal, clock, startup_wait_s=0.0)(APP) as gateway:
             if caught_up:
-                await until(lambda: gateway["catalog"].caught_up)
+                following = (gateway["catalog"], gateway["access"].keyring, gateway["deliberations"].spends)
+                await until(lambda: all(each is None or each.caught_up for each in following))
             async with answering(gateway) as client:
                 yield Served(client, journal, clock, gateway)
 

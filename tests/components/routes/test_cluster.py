@@ -93,7 +93,6 @@ async def gateway() -> AsyncGenerator[Served, None]:
 
 
 async def cluster(gateway: Served) -> dict[str, Any]:
-    """A new answer, validated against its schema."""
     gateway.gateway["cluster"].clear()
     response = await gateway.client.get("/cluster")
     assert (response.status_code, response.headers["cache-control"]) == (200, "no-store"), response.text
@@ -319,8 +318,6 @@ async def test_concurrent_requests_share_one_answer(gateway: Served) -> None:
 
 
 class Server:
-    """A log server with the given replies."""
-
     server_version = "2.15.1"
 
     def __init__(self, replies: dict[str, Any]) -> None:

@@ -15,8 +15,6 @@ REQUEST = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 class Raw:
-    """One connection on which a test writes bytes."""
-
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
@@ -25,7 +23,6 @@ class Raw:
         self.writer.write(data)
 
     async def answer(self) -> tuple[int, dict[str, str], bytes]:
-        """Status, headers and body of the next response."""
         head = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)}
         return int(head[0].split()[1]), headers, await self.reader.readexactly(int(headers["content-length"]))

@@ -29,7 +29,6 @@ async def gateway() -> AsyncGenerator[Served, None]:
 
 
 def problem_of(response: Any) -> dict[str, Any]:
-    """The problem document, after checking that it is one."""
     assert response.headers["content-type"] == "application/problem+json"
     problem = response.json()
     assert problem["status"] == response.status_code
@@ -373,7 +372,6 @@ async def test_facts_without_their_acceptance_are_gone(gateway: Served) -> None:
 
 @pytest.fixture
 def logged() -> Iterator[io.StringIO]:
-    """The log output of the gateway."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     output = io.StringIO()

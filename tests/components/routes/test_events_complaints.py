@@ -33,7 +33,6 @@ COMPLAINTS = (
 
 @cache
 def rows() -> dict[str, str]:
-    """Complaint → the row of the page's table."""
     found = re.search(r"<!-- complaints -->\n(.*?)<!-- /complaints -->", PAGE.read_text(), re.DOTALL)
     assert found is not None, f"{PAGE.name} has the markers <!-- complaints --> and <!-- /complaints -->"
     return {row.split("|")[1].strip(): row for row in found[1].splitlines()[2:]}
@@ -41,7 +40,6 @@ def rows() -> dict[str, str]:
 
 @cache
 def names_in(path: str) -> set[str]:
-    """The tests that a file defines."""
     tree = ast.parse((ROOT / path).read_text())
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 

@@ -17,7 +17,6 @@ from tests.story import Story
 
 @pytest.fixture(scope="module")
 async def gateway() -> AsyncIterator[Gateway]:
-    """A gateway shared by the tests with default settings."""
     async with listening() as made:
         yield made
 

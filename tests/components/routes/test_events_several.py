@@ -32,7 +32,6 @@ async def test_streams_of_several_take_a_connection_slot_too() -> None:
 
 @pytest.mark.parametrize("path", ["/events", "/events?deliberation=a", "/deliberations/a/events"])
 async def test_a_silent_stream_sends_comments(path: str) -> None:
-    """Proxies and clients close silent connections."""
     async with listening(heartbeat_s=0.02) as gateway:
         await gateway.write(Story("a").accepted())
         async with asyncio.timeout(10), gateway.client.stream("GET", path) as response:

@@ -16,7 +16,6 @@ from app.testing import FakeClock, InMemoryJournal
 from tests.components.access.keyed import PEPPER, accepted, bearer, make_key, revoke
 from tests.components.routes.listening import listening
 from tests.components.routes.served import COORDINATOR, Served, served
-from tests.conditions import until
 from tests.story import NOW
 
 SAME_SITE = {"Sec-Fetch-Site": "same-origin"}
@@ -25,8 +24,6 @@ SAME_SITE = {"Sec-Fetch-Site": "same-origin"}
 @pytest.fixture
 async def gateway() -> AsyncGenerator[Served, None]:
     async with served(key_pepper=PEPPER, lists=True) as running:
-        ring = running.gateway["access"].keyring
-        await until(lambda: ring is not None and ring.caught_up)
         yield running
 
 
@@ -157,8 +154,6 @@ async def test_a_bearer_key_beats_the_cookie_even_if_invalid(gateway: Served) ->
 )
 async def test_a_change_by_cookie_requires_a_page_of_this_site(headers: dict[str, str], allowed: bool) -> None:
     async with served(key_pepper=PEPPER, cors_origins=("https://listed.example",)) as gateway:
-        ring = gateway.gateway["access"].keyring
-        await until(lambda: ring is not None and ring.caught_up)
         key = await make_key(gateway.journal)
         running = await accepted(gateway, key)
         await log_in(gateway, key)
@@ -186,8 +181,6 @@ async def with_cors(*origins: str) -> AsyncGenerator[httpx.AsyncClient, None]:
         transport = httpx.ASGITransport(app=with_state, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             key = await make_key(journal)
-            ring = running.gateway["access"].keyring
-            await until(lambda: ring is not None and ring.caught_up)
             client.headers.update(bearer(key))
             yield client
 
@@ -263,7 +256,6 @@ async def test_cors_allows_every_header_of_the_contract() -> None:
 
 
 async def test_a_listed_origin_can_watch_a_stream_with_the_cookie() -> None:
-    """As EventSource does with `withCredentials`."""
     async with listening(key_pepper=PEPPER, cors_origins=("https://a.example",)) as gateway:
         key = await make_key(gateway.journal)
         made = await gateway.client.post("/deliberations", json={"task": "t"}, headers=bearer(key))

@@ -24,12 +24,10 @@ async def gateway() -> AsyncIterator[Gateway]:
 
 
 def interleaved(*stories: Story) -> list[Any]:
-    """The events of several deliberations, taken in turn."""
     return [event for turn in zip(*map(whole, stories), strict=True) for event in turn]
 
 
 def ids_and_types(frames: list[Frame]) -> list[tuple[str, str]]:
-    """The deliberation and type of each event."""
     return [(str(frame.fields()["deliberation_id"]), frame.event) for frame in frames if frame.data]
 
 
@@ -366,8 +364,6 @@ async def test_a_tenant_receives_no_event_of_another() -> None:
     journal = InMemoryJournal()
     own, foreign = await make_key(journal, "acme"), await make_key(journal, "other")
     async with served(journal=journal, key_pepper=PEPPER) as gateway:
-        ring = gateway.gateway["access"].keyring
-        await until(lambda: ring is not None and ring.caught_up)
         theirs = await accepted(gateway, foreign, {"Idempotency-Key": "k"})
         await play(gateway, "other", theirs)
         created = await accepted(gateway, own)

@@ -12,7 +12,8 @@ from app.deliberation.errors import InvalidRequest, JournalUnavailable, StreamsD
 from app.deliberation.facts import Unreachable
 from app.deliberation.strategies import STRATEGIES
 from app.observability.replica_status import AgentStatus
-from app.routes.roles import live_role, read_roles
+from app.process_settings import read_roles
+from app.routes.roles import live_role
 from app.testing import InMemoryJournal
 from tests.components.routes.served import COORDINATOR, SENDER, Served, served
 

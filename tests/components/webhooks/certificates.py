@@ -8,12 +8,9 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """The files of a test's certificate authority."""
-
     place: Path
 
     def client_context(self) -> ssl.SSLContext:
-        """A TLS context that trusts only this authority."""
         return ssl.create_default_context(cafile=self.place / "ca.pem")
 
 
@@ -34,7 +31,6 @@ def authority(place: Path) -> Authority:
 
 
 def server_context(issuer: Authority, name: str) -> ssl.SSLContext:
-    """The TLS context of a server with this name."""
     place = issuer.place
     key, request, certificate, extensions = (place / f"{name}.{end}" for end in ("key", "csr", "pem", "ext"))
     extensions.write_text(f"subjectAltName=DNS:{name}\n")

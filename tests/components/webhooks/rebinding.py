@@ -42,7 +42,6 @@ def attempts_of(delivery: DeliveryHistory) -> list[Attempt]:
 
 
 def _add_address(interface: bytes, address: str) -> None:
-    """Give an interface an address, and set it up."""
     family = struct.pack("=HH4s8x", socket.AF_INET, 0, socket.inet_aton(address))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as opened:
         fcntl.ioctl(opened, _SIOCSIFADDR, struct.pack("16s16s8x", interface, family))
@@ -82,7 +81,6 @@ class NameServer(asyncio.DatagramProtocol):
 
 
 async def attack(directory: Path) -> dict[str, dict[str, object]]:
-    """Deliver to each name, and report."""
     connected: defaultdict[str, list[str]] = defaultdict(list)
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -115,7 +113,6 @@ async def attack(directory: Path) -> dict[str, dict[str, object]]:
 
 
 def main() -> None:
-    """Make the namespaces' network, attack, and print the report."""
     _add_address(b"lo", LOOPBACK)
     _add_address(b"lo:1", PUBLIC)
     with tempfile.TemporaryDirectory() as directory:

@@ -17,8 +17,6 @@ Behaviour = int | bytes | Literal["hang", "die", "drip"]
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One received request."""
-
     path: str
     headers: dict[str, str]
     body: bytes
@@ -55,7 +53,6 @@ class Receiver:
         return [each for each in self.received if each.path == path]
 
     async def until(self, count: int, path: str | None = None, timeout_s: float = 20) -> list[Received]:
-        """Wait for `count` requests."""
         found: Callable[[], list[Received]] = lambda: self.received if path is None else self.at(path)  # noqa: E731
         await until(lambda: len(found()) >= count, timeout_s)
         return found()

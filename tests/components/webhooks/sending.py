@@ -55,7 +55,6 @@ class Deliberation:
         await self.append(Completed(deliberation_id=self.id, ts=NOW))
 
     async def run(self) -> None:
-        """Append all its facts, to the end."""
         first, second = self.story.agents
         await self.append(self.story.opened(), self.story.finished(first, "red"), self.story.finished(second, "blue"))
         await self.append(self.story.closed(), self.story.completed())
@@ -67,12 +66,10 @@ class Deliberation:
         return deliveries(await self.records())
 
     async def delivery(self) -> DeliveryHistory:
-        """Its only delivery."""
         (found,) = (await self.deliveries()).values()
         return found
 
     async def finished(self, count: int = 1, timeout_s: float = 20) -> list[DeliveryHistory]:
-        """Wait until `count` deliveries are finished."""
         async with asyncio.timeout(timeout_s):
             while True:
                 found = [each for each in (await self.deliveries()).values() if each.finished]
@@ -92,7 +89,6 @@ def accepted(story: Story, url: str, events: Iterable[str], **metadata: str) -> 
 async def submit(
     journal: JetStreamJournal, url: str, *, events: Iterable[str] = TERMINAL_EVENTS, tenant: str = "default"
 ) -> Deliberation:
-    """Append the acceptance of a deliberation with a webhook."""
     deliberation = Deliberation(journal, Story(uuid.uuid4().hex[:26]), tenant)
     await deliberation.append(accepted(deliberation.story, url, events))
     return deliberation
@@ -136,7 +132,6 @@ def environment(server: NatsServer, **more: str) -> dict[str, str]:
 
 @asynccontextmanager
 async def sending(server: NatsServer, *, lookup: Lookup | None = None, **settings: Any) -> AsyncGenerator[Sender]:
-    """A sender in this process."""
     named: dict[str, Any] = {
         "nats_url": server.url,
         "webhook_secrets": MASTER,
@@ -156,14 +151,11 @@ async def sending(server: NatsServer, *, lookup: Lookup | None = None, **setting
 
 
 class SenderProcess:
-    """`python -m app.webhooks` as a process that tests kill."""
-
     def __init__(self, server: NatsServer, **more: str) -> None:
         self._environment = {**os.environ, **environment(server, **more)}
         self.process: subprocess.Popen[str] | None = None
 
     async def start(self) -> None:
-        """Start, and wait for its log event `webhooks_sending`."""
         process = subprocess.Popen(
             [sys.executable, "-m", "app.webhooks"], env=self._environment, stdout=subprocess.PIPE, text=True
         )

@@ -36,7 +36,6 @@ def decided(
 
 @asynccontextmanager
 async def redis_server(directory: Path) -> AsyncGenerator[str]:
-    """The URL of a server that answers."""
     program = shutil.which("redis-server") or shutil.which("valkey-server")
     assert program is not None, MISSING
     port = free_port()
@@ -61,7 +60,6 @@ async def redis_server(directory: Path) -> AsyncGenerator[str]:
 
 @asynccontextmanager
 async def context_service(nats_url: str, redis_url: str) -> AsyncGenerator[asyncio.subprocess.Process]:
-    """The example, once it listens."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, SERVICE,
         env={**os.environ, "NATS_URL": nats_url, "REDIS_URL": redis_url},

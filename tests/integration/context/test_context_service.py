@@ -47,7 +47,6 @@ async def asked(journal: JetStreamJournal, *, tenant: str = "default", max_token
 
 
 async def until_learnt(journal: JetStreamJournal) -> None:
-    """Wait until the service has acknowledged every announcement."""
     async with asyncio.timeout(30):
         while True:
             found = await journal.request("$JS.API.CONSUMER.INFO.ORCHESTRATOR_EVENTS.context")

@@ -20,7 +20,6 @@ from tests.conftest import NatsServer
 
 
 def plan_event(number: int = 1, **more: Any) -> dict[str, Any]:
-    """A plan as the planning service announces it."""
     given: dict[str, Any] = {
         "story_id": "story-1",
         "plan_id": f"plan-{number:03d}",
@@ -50,7 +49,6 @@ async def announce(journal: JetStreamJournal, event: object, subject: str = APPR
 
 @asynccontextmanager
 async def taking(url: str, **settings: Any) -> AsyncGenerator[PlanConsumer]:
-    """A consumer of plans in this process."""
     async with consumer_of(PlanningSettings(nats_url=url, **settings)) as (journal, consumer):
         task = asyncio.create_task(run(journal, consumer))
         try:
@@ -70,7 +68,6 @@ async def planning_process(url: str, **environment: str) -> asyncio.subprocess.P
 
 
 async def until_taken(journal: JetStreamJournal, timeout_s: float = 30) -> None:
-    """Wait until every event is acknowledged."""
     async with asyncio.timeout(timeout_s):
         while True:
             found = await journal.request("$JS.API.CONSUMER.INFO.PLANNING_EVENTS.planning")
@@ -80,7 +77,6 @@ async def until_taken(journal: JetStreamJournal, timeout_s: float = 30) -> None:
 
 
 async def acceptances(journal: JetStreamJournal) -> list[Accepted]:
-    """Every accepted deliberation, in order."""
     facts = [decode(record.data) async for record in journal.read("deliberations.*.*.accepted", 0)]
     return [fact for fact in facts if isinstance(fact, Accepted)]
 
