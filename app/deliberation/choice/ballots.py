@@ -222,9 +222,9 @@ def agreement(ballots: Sequence[Ballot], ranking: Sequence[CandidateId], criteri
 def effective_votes(ballots: Sequence[Ballot], criteria: Sequence[Criterion]) -> float | None:
     """The number of independent ballots that these are worth: N/(1+(N-1)ρ̂), between 1 and N.
 
-    ρ̂ is the mean Kendall τ-b of two ballots over the candidates that both show, clipped to [0, 1]. N counts ballots with
-    a defined τ-b to another one; None without any. The number errs low: reviewers that agree because they are right
-    count as copies. Kish, Survey Sampling (1965).
+    ρ̂ is the mean Kendall τ-b of two ballots over the candidates that both show, clipped to [0, 1]. N counts ballots
+    with a defined τ-b to another one; None without any. The number errs low: reviewers that agree because they are
+    right count as copies. Kish, Survey Sampling (1965).
     """
     weights = _weights(criteria)
     bits = _bits({candidate for cast in ballots for candidate in cast.scores})
