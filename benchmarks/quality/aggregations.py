@@ -50,15 +50,13 @@ def situations() -> tuple[Situation, ...]:
     """The situations of the table."""
     return (
         *(Situation(about="one scale, noise", agents=agents) for agents in (3, 5, 9)),
-        *(Situation(about="one scale, little noise", agents=agents, noise=0.7) for agents in (3, 5, 9)),
         *(Situation(about="unlike scales", agents=agents, leniency=2.0, stretch=0.6) for agents in (3, 5, 9)),
         *(Situation(about="one hostile", agents=agents, hostile=1) for agents in (4, 5, 9)),
         *(Situation(about="one selfish", agents=agents, selfish=1) for agents in (4, 5, 9)),
         *(Situation(about="a fifth blind", agents=agents, careless=0.2) for agents in (3, 5, 9)),
-        *(Situation(about="two ballots in five lost", agents=agents, lost=0.4) for agents in (5, 9)),
-        *(Situation(about="two clones of a text", agents=agents, clones=2) for agents in (3, 5, 9)),
+        Situation(about="two ballots in five lost", agents=9, lost=0.4),
+        Situation(about="two clones of a text", agents=5, clones=2),
         Situation(about="unlike scales, two in five lost", agents=9, leniency=2.0, stretch=0.6, lost=0.4),
-        Situation(about="unlike scales, two clones", agents=5, leniency=2.0, stretch=0.6, clones=2),
     )
 
 
@@ -116,7 +114,7 @@ def beyond_noise(these: Sequence[bool], others: Sequence[bool]) -> float:
 def main() -> None:
     """Print the table; `+` and `-` mark what lies more than three standard errors above or below Borda."""
     parser = ArgumentParser("python -m benchmarks.quality.aggregations", description=__doc__)
-    parser.add_argument("--runs", type=int, default=4_000, help="councils per situation (default: %(default)s)")
+    parser.add_argument("--runs", type=int, default=3_000, help="councils per situation (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     print(f"{'situation':<34}{'N':>2}  " + "".join(f"{rule:>14}" for rule in RULES))

@@ -120,8 +120,8 @@ def rank(
     candidate. Candidates without a score come last, by tokens and hash. `tokens` must name every candidate. An
     unlisted candidate is not ranked, but keeps its place on the ballots, which matters to Borda only.
 
-    A ballot that shows one author's versions only compares no authors; under Borda it would lift its best to 1. It
-    counts in means and tie-breaks only.
+    A ballot that shows versions of one author compares no authors, and counts in means and tie-breaks only: under Borda
+    it would lift the author's best version to 1.
     """
     weights = _weights(criteria)
     totals = [_totals(cast, weights) for cast in ballots]
@@ -220,11 +220,11 @@ def agreement(ballots: Sequence[Ballot], ranking: Sequence[CandidateId], criteri
 
 
 def effective_votes(ballots: Sequence[Ballot], criteria: Sequence[Criterion]) -> float | None:
-    """How many independent ballots these are worth: N/(1+(N-1)ρ̂), between 1 and N.
+    """The number of independent ballots that these are worth: N/(1+(N-1)ρ̂), between 1 and N.
 
-    ρ̂ is the mean Kendall τ-b of two ballots over the candidates that both show, clipped to [0, 1]. N counts the ballots
-    that compare with another one: both tell apart some of the candidates that they share. None when no two do. It errs
-    low: reviewers that agree because they are right count as copies. Kish, Survey Sampling (1965), for the formula.
+    ρ̂ is the mean Kendall τ-b of two ballots over the candidates that both show, clipped to [0, 1]. N counts ballots
+    with a defined τ-b to another one; None without any. The number errs low: reviewers that agree because they are
+    right count as copies. Kish, Survey Sampling (1965).
     """
     weights = _weights(criteria)
     bits = _bits({candidate for cast in ballots for candidate in cast.scores})

@@ -30,9 +30,9 @@ class Comparison:
 
 
 def wins(comparisons: Collection[Comparison]) -> dict[Pairing, Fraction]:
-    """By (one, other), how often one beat the other; a tie is half a win to each. Unjudged pairs are absent.
+    """Wins of one over the other, by (one, other); a tie is half a win to each. Unjudged pairs are absent.
 
-    Both orders together weigh one, one alone weighs half.
+    Both orders together weigh one, one order alone weighs half.
     """
     said: dict[Pairing, list[CandidateId | None]] = {}
     for each in comparisons:
@@ -49,7 +49,7 @@ def wins(comparisons: Collection[Comparison]) -> dict[Pairing, Fraction]:
 
 
 def rates(candidates: Sequence[CandidateId], comparisons: Collection[Comparison]) -> dict[CandidateId, float]:
-    """Each candidate's mean chance, in [0, 1], of beating another, by Bradley-Terry; an average one's without any."""
+    """Each candidate's mean chance, in [0, 1], of beating another, by Bradley-Terry; 0.5 without comparisons."""
     strengths = bradley_terry(candidates, wins(comparisons))
     return {candidate: round(rate, _DIGITS) for candidate, rate in win_rates(strengths).items()}
 

@@ -28,9 +28,7 @@ def is_open(critique: Critique, rule: CritiqueStopRule) -> bool:
 
 
 def demanded(critiques: Mapping[str, Sequence[Critique]], rule: CritiqueStopRule) -> dict[str, list[Issue]]:
-    """By author, the issues to revise on, from all critics, also from those that accept.
-
-    Authors without one are absent.
+    """The issues to revise on, by author, from all critics, also from those that accept; absent where there is none.
 
     The same claim at the same place is one issue, at its highest severity.
     """
@@ -74,9 +72,9 @@ class RoundScores:
 
 
 def is_settled(earlier: RoundScores | None, later: RoundScores) -> bool:
-    """Whether another round is not worth its calls: the best text gained little, or the ranking hardly changed.
+    """Whether the best text gained too little, or the ranking changed too little, for another round.
 
-    `earlier` are the scores of the round before. Without them the gain is over the drafts, on the same ballots.
+    `earlier` are the scores of the round before; None compares with the drafts on the same ballots.
     """
     before = earlier.means.values() if earlier else [m for each, m in later.means.items() if each == author(each)]
     if max(later.means.values()) - max(before, default=0.0) < GAIN_MIN:

@@ -10,9 +10,8 @@ def neighbours(
 ) -> dict[str, tuple[str, ...]]:
     """The authors that each speaker reads: up to `most`, with distinct answers, none its own.
 
-    `answers` are the compared forms by author; an unreadable one (None) is not shown. A speaker goes round a ring from
-    its own seat, in the next round from `most` seats on (sparse topologies: arXiv:2406.11776). Without speakers or
-    other answers it is empty.
+    `answers` are the compared forms by author; an unreadable one is None and not shown. A speaker reads on from its own
+    seat of a ring, in the next round from `most` seats on (sparse topologies: arXiv:2406.11776).
     """
     reading: dict[str, tuple[str, ...]] = {}
     for speaker, seats in ring(list(answers), len(answers) - 1, seed, 0).items():

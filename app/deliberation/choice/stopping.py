@@ -32,10 +32,7 @@ def lead_probability(first: int, second: int) -> Fraction:
 
 
 def may_stop(rule: VoteStopRule, first: int, second: int, left: int) -> bool:
-    """Whether a vote of `first` to `second`, with `left` agents not asked yet, is decided under the rule.
-
-    A failed sample is not left. With no agent left, every vote is decided.
-    """
+    """Whether a vote of `first` to `second` is decided under the rule; `left` agents were not asked yet."""
     if left == 0:
         return True
     if rule == "none":
@@ -46,9 +43,8 @@ def may_stop(rule: VoteStopRule, first: int, second: int, left: int) -> bool:
 
 
 def wave(rule: VoteStopRule, first: int, second: int, left: int) -> int:
-    """How many of the agents left to ask at once: the fewest that could decide the vote, if all chose the leader.
+    """The fewest of the agents left that could decide the vote, if all chose the leader; 0 when it is decided.
 
-    One-by-one voting would ask at least as many, so waves make exactly its calls, in fewer stages. 0 when the vote is
-    decided.
+    Asking one by one would need at least as many, so waves make exactly its calls, in fewer stages.
     """
     return next(asked for asked in range(left + 1) if may_stop(rule, first + asked, second, left - asked))
