@@ -21,9 +21,9 @@ from app.deliberation.specification import (
     Token,
     Webhook,
 )
+from app.deliberation.works import WorkStatus
 
 Status = Literal["pending", "in_progress", "cancelling", "completed", "failed", "cancelled", "timeout"]
-ProposalStatus = Literal["pending", "answered", "failed", "late", "skipped"]
 StatsGroup = Literal["day", "strategy", "role", "model", "tenant"]
 # The request fields of every strategy, besides task, agents and constraints.
 _COMMON_FIELDS = ("quorum", "budget", "sampling", "seed")
@@ -117,8 +117,11 @@ class Proposal(Resource):
     checks: tuple[CheckOutcome, ...] = Field(description="Results of running the text where it is a program")
     rank: int | None
     usage: Usage
-    status: ProposalStatus = Field(
-        description="Of its first answer: `late`, after its stage closed; `skipped`, the deliberation ended before it"
+    calls_finished: int = Field(description="Its calls that ended, or that nothing waits for any more")
+    calls_total: int = Field(description="Its calls in all stages so far")
+    status: WorkStatus = Field(
+        description="`answered`: its answer counts; `failed`: its calls for one did, see `error`; `late`: the stage "
+        "closed without it; `skipped`: the deliberation ended first; `pending`: it may still come"
     )
     error: FactProblem | None
 

@@ -4,7 +4,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
+
+from pydantic import ValidationError
 
 from app.deliberation.calls import Usage
 from app.deliberation.errors import DeliberationDeleted, UnexpectedFact
@@ -26,8 +28,12 @@ from app.deliberation.facts import (
     StageUsage,
     TimedOut,
     TotalUsage,
+    decode,
 )
 from app.deliberation.specification import Purpose, Specification
+
+if TYPE_CHECKING:
+    from app.deliberation.ports import Record
 
 PENDING, IN_PROGRESS, CANCELLING = "pending", "in_progress", "cancelling"
 TERMINAL: frozenset[str] = frozenset(TERMINAL_STATUS.values())
@@ -201,6 +207,15 @@ def fold(facts: Iterable[tuple[int, Fact | Deleted]]) -> State | None:
         else:
             state = apply(state, fact, sequence)
     return state
+
+
+def state_of(records: "Iterable[Record]") -> State | None:
+    """Fold stored records; None without any. Raises as `fold` does, and UnexpectedFact for a damaged record."""
+    try:
+        return fold((record.sequence, decode(record.data)) for record in records)  # pyright: ignore[reportArgumentType]
+    except ValidationError:
+        # Without `from`, because the validation error quotes the fact, and with it a client's task.
+        raise UnexpectedFact("a stored fact does not decode") from None
 
 
 def usage(state: State) -> TotalUsage:

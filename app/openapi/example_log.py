@@ -15,12 +15,11 @@ from app.api.headers import Submission
 from app.api.requests import DeliberationRequest
 from app.api.schemas import dump
 from app.api.webhook_payloads import delivery_id
-from app.catalog.projection import state_of
 from app.deliberation.calls import Call, Usage
 from app.deliberation.decider import RunStage
 from app.deliberation.driver import drive
 from app.deliberation.facts import Accepted, CallDelta, CallFinished, CallStarted, Event, View, encode, prefix, suffix
-from app.deliberation.fold import State, begin
+from app.deliberation.fold import State, begin, state_of
 from app.deliberation.ports import Record
 from app.deliberation.roles import Role, parse_roles
 from app.deliberation.specification import Prices

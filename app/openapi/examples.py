@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from app.admission.backlog import Backlog
 from app.api.cluster_schemas import EngineView, LiveRole, ReplicaBounds, RoleList, RoleResource
 from app.api.cursor import Cursor
+from app.api.resource import resource
 from app.api.schemas import (
     DeliberationPage,
     Durations,
@@ -31,9 +32,8 @@ from app.api.schemas import (
     dump,
 )
 from app.api.webhook_payloads import delivery_id
-from app.catalog.entries import ListFilter
+from app.catalog.entries import ListFilter, summary
 from app.catalog.index import Catalog
-from app.catalog.projection import resource, summary
 from app.deliberation.calls import UsageCost
 from app.deliberation.facts import CancelRequested
 from app.deliberation.fold import State, apply

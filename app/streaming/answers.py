@@ -15,13 +15,13 @@ from pydantic_core import from_json, to_json
 from app.api.event_schemas import UnfinishedCall
 from app.api.partial_text import CallText
 from app.deliberation.facts import CallDelta, decode, prefix
+from app.deliberation.outputs import ANSWER_FIELDS
 from app.deliberation.ports import Journal
 from app.streaming.frames import EventFrame, event_in
 
 FRAMES_BYTES_MAX = 16_777_216
 CHARS_MAX = 16_777_216
-# The fields of structured outputs that hold an answer or a program.
-_FIELDS = ("answer", "code")
+_FIELDS = tuple(dict.fromkeys(ANSWER_FIELDS.values()))
 
 
 class _CallKey(NamedTuple):

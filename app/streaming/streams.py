@@ -16,11 +16,11 @@ from app.api.event_schemas import (
     StreamOpened,
     StreamReconnect,
 )
+from app.api.resource import resource
 from app.api.schemas import dump
 from app.archive.database.store import Archived
-from app.catalog.entries import ListFilter
+from app.catalog.entries import ListFilter, summary
 from app.catalog.index import Catalog
-from app.catalog.projection import resource, summary
 from app.deliberation.errors import DeliberationDeleted, Gone, JournalUnavailable, NotFound
 from app.deliberation.ports import Clock, Journal, StreamState
 from app.lifecycle.lists import Lists

@@ -248,7 +248,7 @@ class CouncilScript:
 
     def _said(self, call: Call) -> str:
         match call.output.kind:
-            case "answer":
+            case "answer" | "fusion":
                 return answer(self.text(call.call_id))
             case "critique":
                 return critique(*self.issues(call.call_id))

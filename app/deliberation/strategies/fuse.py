@@ -99,7 +99,7 @@ def _fused(run: StrategyRun, drafts: Sequence[Candidate], single: Candidate, mem
         return None
 
     prompt = fuse(run.specification, texts, analysis, nonce(seed, "fuse", ROUND))
-    call = run.call(run.agent(members.writer), prompt, Output(kind="answer"), labelled=labelled)
+    call = run.call(run.agent(members.writer), prompt, Output(kind="fusion"), labelled=labelled)
     outcomes = yield from run.ask("fuse", ROUND, [call], quorum=1, stages_left=2, reserve=gate)
     fused = written(outcomes, call, version=1)
     if fused is None and outcomes.admitted:

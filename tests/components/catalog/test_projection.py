@@ -9,8 +9,8 @@ import pytest
 
 from app.api.headers import Submission
 from app.api.requests import DeliberationRequest
+from app.api.resource import resource
 from app.api.schemas import Deliberation, dump
-from app.catalog.projection import resource, state_of
 from app.deliberation.calls import Call, FactProblem, Usage
 from app.deliberation.errors import UnexpectedFact
 from app.deliberation.facts import (
@@ -24,7 +24,7 @@ from app.deliberation.facts import (
     StageOpened,
     encode,
 )
-from app.deliberation.fold import State, apply, begin, fold
+from app.deliberation.fold import State, apply, begin, fold, state_of
 from app.deliberation.ports import Record
 from app.deliberation.strategies import STRATEGIES
 from app.lifecycle.specify import Identity, body_sha256, specification

@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
+from app.api.resource import resource
 from app.api.schemas import Deliberation
-from app.catalog.projection import resource
 from app.deliberation.facts import Completed, StageOpened
 from app.deliberation.fold import fold
 from tests.unit.facts_of import Run, run

@@ -23,7 +23,7 @@ from tests.unit.facts_of import BROKEN, NOW, CouncilScript, Run, by_number, run,
 Script = Callable[[Call], Reply]
 Behaviour = Callable[[], CouncilScript]
 
-WRITING = ("answer", "turn", "program", "revision")
+WRITING = ("answer", "turn", "program", "revision", "fusion")
 """The kinds of output that hold a text which may win."""
 
 PRICES = Prices(currency="USD", prompt=Decimal("0.5"), completion=Decimal("1.75"))

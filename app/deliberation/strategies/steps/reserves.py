@@ -58,7 +58,7 @@ def fusing(run: StrategyRun, texts: Sequence[Labelled], writer: str, analysis: C
         return Cost(calls=1)
     nothing = Analysis(agreements=(), conflicts=(), gaps=())
     prompt = fuse(specification, texts, nothing, nonce(specification.seed, "reserve"))
-    call = run.call(run.agent(writer), prompt, Output(kind="answer"))
+    call = run.call(run.agent(writer), prompt, Output(kind="fusion"))
     return predicted(specification.budget, [call]) + _read(run, [writer], analysis.max_tokens)
 
 

@@ -12,7 +12,17 @@ from app.deliberation.budget import needs_of_first_stage
 from app.deliberation.calls import Ask, Call, ChatMessage, Cost
 from app.deliberation.choice.aggregation import Aggregation
 from app.deliberation.choice.anonymity import arrangements, call_seed, lettered, nonce
-from app.deliberation.choice.ballots import Ballot, Ranked, agreement, author, ballot, dissent, effective_votes, rank
+from app.deliberation.choice.ballots import (
+    Ballot,
+    Ranked,
+    agreement,
+    author,
+    ballot,
+    candidate_id,
+    dissent,
+    effective_votes,
+    rank,
+)
 from app.deliberation.decider import Conclusion, Outcomes
 from app.deliberation.errors import BudgetExhausted, QuorumNotReached
 from app.deliberation.facts import Dissent, Standing, Tally
@@ -45,8 +55,8 @@ class Candidate:
 
     @property
     def id(self) -> str:
-        """The candidate's id: the author for a first version, `author#n` for later ones."""
-        return self.author if self.version == 0 else f"{self.author}#{self.version}"
+        """The candidate's id: see `candidate_id`."""
+        return candidate_id(self.author, self.version)
 
 
 def written(outcomes: Outcomes, call: Call, version: int = 0) -> Candidate | None:
