@@ -6,12 +6,12 @@ The form of a call's output says whether its agent was asked for an answer; no r
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from app.deliberation.calls import FactProblem, Usage
 from app.deliberation.errors import InvalidOutput
 from app.deliberation.facts import CallFinished, PlannedCall, StageOpened, Standing
-from app.deliberation.fold import State, usage
+from app.deliberation.fold import State
 from app.deliberation.outputs import (
     VERSION_KINDS,
     IssueResponse,
@@ -41,8 +41,7 @@ def form_of(constraints: Constraints, planned: PlannedCall) -> Output:
     return form.with_answers_of(constraints.answer_schema)
 
 
-@dataclass(frozen=True, slots=True)
-class AgentCall:
+class AgentCall(NamedTuple):
     """A planned call with its outcome, if any. `left_out`: its stage closed without the outcome."""
 
     opened: StageOpened
@@ -60,8 +59,7 @@ class AgentCall:
             return None
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
+class Version(NamedTuple):
     """A counted text of an agent, numbered from 0; `responses` are a revision's to the issues of its critics."""
 
     number: int
@@ -80,7 +78,7 @@ class AgentWork:
     calls: tuple[AgentCall, ...]
     ended: bool
     standing: Standing | None
-    usage: Usage
+    spent: tuple[Usage, ...]
 
     @cached_property
     def versions(self) -> tuple[Version, ...]:
@@ -138,6 +136,11 @@ class AgentWork:
         return sum(self.ended or each.left_out or each.finished is not None for each in self.calls)
 
     @property
+    def usage(self) -> Usage:
+        """The sum over its calls with an outcome."""
+        return Usage.total(self.spent)
+
+    @property
     def duration_ms(self) -> int:
         """The sum over its calls with an outcome."""
         return sum(each.finished.duration_ms for each in self.calls if each.finished is not None)
@@ -157,7 +160,9 @@ def works(state: State) -> tuple[AgentWork, ...]:
     verdict = None if state.end is None else state.end.verdict
     standings = {} if verdict is None else {standing.agent_id: standing for standing in verdict.ranking}
     places = {agent_id: place for place, agent_id in enumerate(standings)}
-    spent = {each.agent_id: each for each in usage(state).by_agent}
+    spent: dict[str, list[Usage]] = {}
+    for finished in state.finished.values():
+        spent.setdefault(finished.agent_id, []).append(finished.usage)
     by_agent: dict[str, list[AgentCall]] = {agent.agent_id: [] for agent in state.specification.agents}
     for call in calls(state):
         by_agent.setdefault(call.planned.agent_id, []).append(call)
@@ -168,7 +173,7 @@ def works(state: State) -> tuple[AgentWork, ...]:
             calls=tuple(by_agent[agent.agent_id]),
             ended=state.ended,
             standing=standings.get(agent.agent_id),
-            usage=spent.get(agent.agent_id, Usage()),
+            spent=tuple(spent.get(agent.agent_id, ())),
         )
         for agent in sorted(state.specification.agents, key=lambda agent: places.get(agent.agent_id, len(places)))
     )

@@ -75,9 +75,9 @@ export function showDeliberation(id, perRound, onStatus, onLogout) {
     for (const { agent_id, role, model } of resource.agents) {
       lane(agent_id).name.textContent = [agent_id, role, model].filter(Boolean).join(" · ");
     }
-    for (const { agent_id, content } of resource.proposals) {
+    for (const { agent_id, content, status, error } of resource.proposals) {
       const made = lane(agent_id);
-      if (ended) made.doing.textContent = "";
+      if (ended) made.doing.textContent = status === "answered" ? "" : (error?.detail ?? status);
       if (content === null || !(ended || made.text === "")) continue;
       made.text = content;
       draw(agent_id);

@@ -258,10 +258,8 @@ class CouncilView:
         for proposal in found.proposals:
             lane = self._lane(proposal.agent_id, proposal.role)
             lane.model = proposal.model or lane.model
-            lane.calls_done = max(lane.calls_done, proposal.usage.calls)
-            lane.calls_opened = max(lane.calls_opened, lane.calls_done)
-            lane.tokens = max(lane.tokens, proposal.usage.tokens)
+            lane.calls_opened, lane.calls_done = proposal.calls_total, proposal.calls_finished
+            lane.tokens = proposal.usage.tokens
         for call in snapshot.unfinished:
             lane = self._lane(call.agent_id)
             lane.call_id, lane.state, lane.purpose = call.call_id, "writing", self.purpose
-            lane.calls_opened = max(lane.calls_opened, lane.calls_done + 1)

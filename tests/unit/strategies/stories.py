@@ -208,3 +208,8 @@ def _work(
         "calls_finished": len(own) - waited_for,
         "tokens": sum(each.usage.tokens for each in outcomes.values() if each.agent_id == agent_id),
     }
+
+
+def texts_of(facts: Sequence[Fact]) -> dict[str, str]:
+    """The text of each call with an outcome, as a client of the stream rebuilds it: empty where the call failed."""
+    return {fact.call_id: fact.text or "" for fact in facts if isinstance(fact, CallFinished)}
