@@ -208,7 +208,6 @@ def _remedy_by_schema(error: Mapping[str, Any], model: type[BaseModel]) -> str:
 
 
 def body_fault(pointer: str, code: str, detail: str, remedy: str) -> FieldProblem:
-    """One fault in a body, at a JSON pointer."""
     return FieldProblem(location="body", pointer=pointer, code=code, detail=detail, remedy=remedy)
 
 
@@ -223,7 +222,6 @@ def parameter_problems(invalid: ValidationError, model: type[BaseModel]) -> Vali
 
 
 def request_id_of(request: Request) -> str:
-    """The id under which this request is logged."""
     return str(request.scope.get("request_id", ""))
 
 
@@ -323,7 +321,6 @@ async def _on_error(request: Request, error: Exception) -> Response:
 
 
 def _allowed(request: Request) -> str:
-    """The methods of a request's path, as the Allow header lists them."""
     routes: Sequence[BaseRoute] = request.app.state.served_routes
     matching = (route for route in routes if route.matches(request.scope)[0] != Match.NONE)
     return ", ".join(sorted({method for route in matching for method in getattr(route, "methods", None) or ()}))

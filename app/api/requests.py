@@ -76,7 +76,6 @@ MaybeAmount = Annotated[Amount | None, BeforeValidator(_decimal)]
 
 
 def _as_rubric(given: object) -> object:
-    """Turn a rubric in one text into a rubric of one criterion."""
     return [{"id": "rubric", "description": given}] if isinstance(given, str) else given
 
 
@@ -307,7 +306,6 @@ class DeliberationRequest(RequestModel):
 
     @property
     def size(self) -> int:
-        """Members in all."""
         return sum(agent.count for agent in self.roster)
 
     @property

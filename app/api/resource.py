@@ -24,7 +24,6 @@ from app.deliberation.works import AgentWork, calls, works
 
 
 def links(deliberation_id: str, *, ended: bool) -> Links:
-    """The links of a deliberation."""
     path = f"/deliberations/{deliberation_id}"
     return Links(
         self=path,

@@ -254,7 +254,6 @@ class StrategyResource(Resource):
 
     @classmethod
     def of(cls, definition: StrategyDefinition) -> Self:
-        """A strategy as clients read it."""
         return cls(
             name=definition.name,
             version=definition.version,

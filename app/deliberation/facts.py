@@ -44,13 +44,13 @@ class Accepted(Envelope, frozen=True):
     @computed_field
     @property
     def agents(self) -> tuple[AgentSpec, ...]:
-        """The council, where viewers look for it."""
+        """The council, repeated for viewers."""
         return self.specification.agents
 
     @computed_field
     @property
     def strategy(self) -> str:
-        """The method's name, where viewers look for it."""
+        """The strategy's name, repeated for viewers."""
         return self.specification.strategy
 
 
@@ -163,7 +163,6 @@ class CallFinished(Envelope, frozen=True):
 
     @property
     def answered(self) -> bool:
-        """Whether there is an answer."""
         return self.problem is None
 
 
@@ -359,7 +358,6 @@ TERMINAL_STATUS: dict[str, TerminalStatus] = {
 
 
 def encode(event: Event) -> bytes:
-    """The JSON bytes of an event; `type` is the first field."""
     return event.__pydantic_serializer__.to_json(event)
 
 

@@ -93,22 +93,18 @@ class State:
 
     @property
     def specification(self) -> Specification:
-        """The accepted specification."""
         return self.accepted.specification
 
     @property
     def deliberation_id(self) -> str:
-        """The deliberation's id."""
         return self.accepted.deliberation_id
 
     @property
     def ended(self) -> bool:
-        """Whether the end fact is recorded."""
         return self.end is not None
 
     @property
     def open_stage(self) -> Stage | None:
-        """The stage that is opened and not closed, if any."""
         return self.stages[-1] if self.stages and self.stages[-1].closed is None else None
 
 
@@ -138,7 +134,6 @@ def _finished(state: State, fact: CallFinished) -> dict[str, CallFinished]:
 
 
 def begin(accepted: Accepted, sequence: int = 0) -> State:
-    """The state after the first fact."""
     return State(accepted=accepted, status=TRANSITIONS["", accepted.type], last_sequence=sequence)
 
 

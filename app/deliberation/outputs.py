@@ -109,7 +109,6 @@ class Critique(_Parsed):
 
     @property
     def demands_revision(self) -> bool:
-        """Whether some issue is major or a blocker."""
         return any(issue.severity != "minor" for issue in self.issues)
 
 

@@ -60,9 +60,7 @@ class QueueState:
 class Subscription(Protocol):
     """A live subscription."""
 
-    async def close(self) -> None:
-        """Stop delivering. Idempotent."""
-        ...
+    async def close(self) -> None: ...
 
 
 class Journal(Protocol):
@@ -181,6 +179,4 @@ class Agents(Protocol):
 class Clock(Protocol):
     """Time as an argument."""
 
-    def now(self) -> datetime:
-        """The present, in UTC."""
-        ...
+    def now(self) -> datetime: ...

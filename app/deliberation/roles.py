@@ -54,7 +54,6 @@ def engine_base(given: str) -> str:
 
 
 def without_credentials(url: str) -> str:
-    """A URL without user and password."""
     return re.sub(r"(?<=://)[^/?#]*@", "", url, count=1)
 
 
@@ -137,12 +136,11 @@ class EngineSpec(_Declared):
 
     @property
     def address(self) -> str:
-        """Its URL without credentials."""
         return without_credentials(self.url)
 
     @property
     def label(self) -> str:
-        """How errors call it: its name, if it has one, and its address."""
+        """The engine's name in errors: its key under `engines`, if it has one, and its address."""
         return f"{self.name} ({self.address})" if self.name else self.address
 
     @property
@@ -154,7 +152,7 @@ class EngineSpec(_Declared):
 
     @property
     def key_remedy(self) -> str:
-        """What to do when the engine refuses its key, or wants one."""
+        """The remedy for a key that the engine refuses or misses."""
         if self.api_key_file is not None:
             return f"correct the key in {self.api_key_file}, which is read anew within seconds"
         if self.api_key_env is not None:
@@ -258,13 +256,13 @@ class Role(_Declared):
 
     @property
     def unpriced_engine(self) -> str | None:
-        """What lacks prices: one of its engines by its label, or the default ones; None when all have them."""
+        """The label of an engine without prices, or of the default ones; None when all have prices."""
         if not self.engines:
             return "the default engines"
         return next((spec.label for spec in (*self.engines, *self.fallback) if spec.prices is None), None)
 
     def dearest(self, name: str) -> RolePrices | None:
-        """The most that its tokens cost, under the role's name; None when an engine lacks prices."""
+        """The highest prices of the role's tokens; None when an engine lacks prices."""
         found = [spec.prices for spec in (*self.engines, *self.fallback) if spec.prices is not None]
         if self.unpriced_engine is not None:
             return None
@@ -347,7 +345,6 @@ def roles_over_nats(roles: Mapping[str, Role], default: AgentRunner) -> tuple[st
 
 
 def engines_of(roles: Mapping[str, Role]) -> Iterable[EngineSpec]:
-    """The engines that roles name, each once."""
     named = {spec.url: spec for role in roles.values() for spec in (*role.engines, *role.fallback)}
     return named.values()
 

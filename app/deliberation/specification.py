@@ -126,7 +126,6 @@ class Budget(Value, frozen=True):
 
     @property
     def counts_tokens(self) -> bool:
-        """Whether a ceiling depends on tokens."""
         return self.max_tokens is not None or self.max_cost is not None
 
 
@@ -187,7 +186,6 @@ class Specification(Value, frozen=True):
 
     @property
     def size(self) -> int:
-        """Number of agents."""
         return len(self.agents)
 
 

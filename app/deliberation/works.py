@@ -35,7 +35,6 @@ WorkStatus = Literal["pending", "answered", "failed", "late", "skipped"]
 
 
 def form_of(constraints: Constraints, planned: PlannedCall) -> Output:
-    """The form of a planned call's output."""
     criteria = tuple(criterion.id for criterion in constraints.rubric)
     form = Output(kind=planned.output, labels=tuple(planned.labels), criteria=criteria, issues=_ISSUES_MAX)
     return form.with_answers_of(constraints.answer_schema)
@@ -94,7 +93,6 @@ class AgentWork:
 
     @property
     def _asked(self) -> list[AgentCall]:
-        """Its calls for a version of its answer."""
         return [call for call in self.calls if call.planned.output in VERSION_KINDS]
 
     @property
@@ -107,7 +105,6 @@ class AgentWork:
 
     @property
     def status(self) -> WorkStatus:
-        """See `WorkStatus`."""
         if any(each.finished is not None and each.finished.answered and not each.left_out for each in self._asked):
             return "answered"
         if any(each.finished is not None and each.finished.problem is not None for each in self._asked):
@@ -142,7 +139,6 @@ class AgentWork:
 
     @property
     def duration_ms(self) -> int:
-        """The sum over its calls with an outcome."""
         return sum(each.finished.duration_ms for each in self.calls if each.finished is not None)
 
 
@@ -180,6 +176,5 @@ def works(state: State) -> tuple[AgentWork, ...]:
 
 
 def winner(state: State) -> AgentWork | None:
-    """The work of the agent that won; None without a winner."""
     verdict = None if state.end is None else state.end.verdict
     return next((work for work in works(state) if verdict and work.spec.agent_id == verdict.winner), None)

@@ -47,7 +47,6 @@ class EventStreamResponse(Response):
         self._sent_at_s = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the stream; see ASGI."""
         connection = connection_of(scope)
         if connection is not None:
             limit_unsent(connection, self._stalled_s)

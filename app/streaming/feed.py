@@ -60,12 +60,10 @@ class Feed:
 
     @property
     def watched(self) -> int:
-        """Open watches."""
         return len(self._watches)
 
     @property
     def streams(self) -> int:
-        """Open streams."""
         return self._streams_of.total()
 
     def drain(self) -> None:
@@ -75,7 +73,6 @@ class Feed:
             watch.wake()
 
     async def _drain_on_event(self) -> None:
-        """Drain also when only `draining` is set."""
         await self.draining.wait()
         self.drain()
 
@@ -87,7 +84,6 @@ class Feed:
         return True
 
     def release_slot(self, client: str) -> None:
-        """Count one stream of `client` less."""
         self._streams_of[client] -= 1
         if not self._streams_of[client]:
             del self._streams_of[client]
@@ -118,7 +114,6 @@ class Feed:
             del self._watches[watch.patterns]
 
     def viewer(self, watch: Watch, position: int, stored: Patterns | None = None) -> Viewer:
-        """A reader of `watch` from `position` on; see `Viewer`."""
         return Viewer(watch, position, self._limits, stored)
 
     async def changed(self, tenant: str, deliberation_id: str, after_sequence: int, timeout_s: float) -> bool:

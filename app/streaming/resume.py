@@ -80,7 +80,6 @@ class ResumePoint:
 
     @property
     def epoch(self) -> str:
-        """The log's incarnation."""
         return self.known.log.epoch
 
     @property
@@ -98,7 +97,7 @@ class ResumePoint:
 
     @property
     def over(self) -> bool:
-        """Whether a stream has no event to send any more, because every named deliberation has ended."""
+        """Whether a stream has no event to send: every named deliberation has ended."""
         return bool(self.request.ids) and not self.unended_after(self.start)
 
     def unended_after(self, sequence: int) -> set[str]:

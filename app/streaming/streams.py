@@ -58,7 +58,6 @@ ReadArchive = Callable[[str, str], Awaitable[Archived | None]]
 
 
 def _item(epoch: str, sequence: int, event: bytes) -> bytes:
-    """The event's JSON with its cursor as the first field."""
     return f'{{"id":"{Cursor(epoch, sequence)}",'.encode() + event[1:]
 
 

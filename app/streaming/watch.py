@@ -105,7 +105,6 @@ class Watch:
         self._changed = asyncio.Event()
 
     async def changed(self, until_s: float) -> None:
-        """Wait for the next wake-up, or for the loop's time `until_s`."""
         event = self._changed
         with suppress(TimeoutError):
             async with asyncio.timeout_at(until_s):
@@ -127,7 +126,6 @@ class Watch:
                 return
 
     async def _missed(self, after: int) -> bool:
-        """Whether the log holds an event above `after`."""
         with suppress(JournalUnavailable):
             for pattern in self.patterns:
                 async for _ in self._journal.read(pattern, after, limit=1):

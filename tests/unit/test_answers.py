@@ -298,7 +298,6 @@ def test_a_text_without_a_document_is_missing(text: str) -> None:
 )
 @pytest.mark.parametrize("normaliser", ["text", "number", "choice", "json", "exact"])
 def test_a_hostile_text_is_read_or_missing_at_once(pattern: str, normaliser: Normaliser) -> None:
-    """Each of these takes minutes where reading is quadratic."""
     answer = normalise(pattern * (60_000 // len(pattern)), normaliser, ())
     assert answer is None or answer
 

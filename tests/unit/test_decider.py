@@ -1,4 +1,4 @@
-"""The engine decides every next step anew, from the facts alone."""
+"""The decider decides every next step anew, from the facts alone."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -63,7 +63,6 @@ def decided(
 
 
 def without_times(facts: Sequence[Fact]) -> list[bytes]:
-    """The facts of the log without times."""
     fixed = {"ts": NOW, "soft_deadline_at": NOW, "call_deadline_at": NOW, "duration_ms": 0}
     return [
         encode(fact.model_copy(update={name: fixed[name] for name in fixed.keys() & type(fact).model_fields.keys()}))
@@ -161,7 +160,6 @@ def test_another_seed_shows_candidates_in_another_order() -> None:
 
 
 def decisions_of(ended: Run) -> list[bytes]:
-    """The verdict without its cost, which includes late answers."""
     verdict = ended.completed.verdict
     assert verdict is not None
     decided_facts: list[Fact] = [*ended.all(StageOpened), *ended.all(StageClosed)]
@@ -365,7 +363,6 @@ def test_another_version_of_the_strategy_is_refused() -> None:
 
 
 def changed(whole: Run, **update: object) -> list[Fact]:
-    """The log with a first score stage that was opened otherwise."""
     place = next(i for i, fact in enumerate(whole.facts) if isinstance(fact, StageOpened) and fact.purpose == "score")
     return [*whole.facts[:place], whole.facts[place].model_copy(update=update)]
 

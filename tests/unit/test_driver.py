@@ -1,4 +1,4 @@
-"""The driver: it obeys the engine's decisions, and knows the moments at which time alone decides."""
+"""The driver: it obeys the decider's decisions, and knows the moments at which time alone decides."""
 
 from collections.abc import Iterator
 from datetime import timedelta

@@ -111,7 +111,6 @@ def test_each_schema_is_one_and_takes_its_form(name: str) -> None:
 
 
 def unbounded(schema: Any, where: str = "$") -> list[str]:
-    """Places in a schema where a value could grow without end."""
     needed = {
         "array": ["maxItems"],
         "integer": ["minimum", "maximum"],

@@ -29,7 +29,6 @@ def mixed(size: int = 5) -> list[AgentSpec]:
 
 
 def canary(call_id: str) -> str:
-    """A word that stands in this text alone."""
     return f"canary<{call_id}>"
 
 
@@ -144,7 +143,6 @@ def test_a_texts_first_place_is_the_same_in_all_prompts_that_begin_with_it() -> 
     ended = council(rounds=1)
 
     def first_candidates(kind: str) -> set[str]:
-        """The prompts up to the end of their first candidate."""
         texts = [text_of(call) for call in ended.calls if call.output.kind == kind]
         return {text[: _FENCED.search(text, text.index("Candidate A:")).end()] for text in texts}  # type: ignore[union-attr]
 

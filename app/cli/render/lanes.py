@@ -105,17 +105,14 @@ class CouncilView:
 
     @property
     def ended(self) -> bool:
-        """Whether the terminal event has arrived."""
         return self.status in facts.TERMINAL_STATUS.values()
 
     @property
     def simulated(self) -> bool:
-        """Whether a simulator serves any of the agents."""
         return any(is_simulated(lane.model) for lane in self.lanes.values())
 
     @property
     def tokens(self) -> int:
-        """Tokens of all finished calls."""
         return sum(lane.tokens for lane in self.lanes.values())
 
     def text(self, lane: Lane) -> str:

@@ -126,7 +126,6 @@ def _best(run: StrategyRun, drafts: Sequence[Candidate], conclusion: Conclusion,
 
 
 def _steps() -> tuple[str, ...]:
-    """Every purpose that a stage may have, once."""
     steps = {"propose": "propose"}
     for escalation in ESCALATIONS.values():
         for step in escalation.definition.steps:

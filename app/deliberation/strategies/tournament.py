@@ -49,7 +49,6 @@ class TournamentParameters(Parameters):
         return rounds
 
     def rounds(self, candidates: int) -> int:
-        """How many rounds so many candidates play."""
         if self.format == "round_robin":
             return 1
         if self.format == "knockout" or self.rounds_of_pairs is None:

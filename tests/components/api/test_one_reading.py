@@ -10,7 +10,7 @@ from app.api.resource import resource
 from app.archive import parquet
 from app.archive.database.measures import measures_of
 from app.archive.database.words import document, split
-from app.deliberation.announcements import announcement
+from app.deliberation.announcements import announcement, recorded_responses
 from app.deliberation.facts import Completed, Fact, encode
 from app.deliberation.fold import State, fold, state_of
 from app.deliberation.ports import Record
@@ -44,6 +44,11 @@ def test_every_view_says_the_same_of_each_agent(name: str) -> None:
         assert {**{name: found[name] for name in work if name != "tokens"}, "tokens": tokens} == work
         assert (found["error"] is not None) is (work["status"] == "failed")
 
+    verdict = state.end.verdict
+    forms = {call.call_id: call.output for stage in state.stages for call in stage.opened.calls}
+    if verdict is not None and verdict.call_id is not None and forms[verdict.call_id] != "fusion":
+        assert expected[str(verdict.winner)]["content"] == verdict.content
+
     for before in (state, replace(state, end=None)):
         results = {each.agent_id: each for each in announcement("acme", state.end, before).results}
         assert {id: (each.status, each.content) for id, each in results.items()} == {
@@ -60,8 +65,10 @@ def test_every_view_says_the_same_of_each_agent(name: str) -> None:
     words = document("acme", state)
     assert all(" ".join(split(work["content"])) in words for work in expected.values() if work["content"])
     won = {row["name"] for row in measures_of("acme", state) if row["won"]}
-    winner = state.end.verdict and state.end.verdict.winner
+    winner = verdict and verdict.winner
     assert won == {name for each in MEMBERS if each.agent_id == winner for name in (each.role, each.model)}
+    responses = [each.call_id for each in recorded_responses("acme", state)]
+    assert sorted(responses) == sorted(state.finished)
 
 
 @pytest.mark.parametrize("name", STORIES)

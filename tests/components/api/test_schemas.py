@@ -29,7 +29,6 @@ def read(body: object) -> DeliberationRequest:
 
 
 def faults(body: object) -> dict[str, FieldProblem]:
-    """The faults by pointer; empty when there are none."""
     try:
         read(body)
     except ValidationError as exc:

@@ -71,7 +71,6 @@ async def begun(watch: Watch) -> Watch:
 
 
 async def gathered(viewer: Viewer, count: int) -> list[EventFrame]:
-    """The next `count` frames or more; fails after five seconds."""
     frames: list[EventFrame] = []
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(5):
@@ -81,7 +80,6 @@ async def gathered(viewer: Viewer, count: int) -> list[EventFrame]:
 
 
 async def write(journal: InMemoryJournal, *events: Fact | View) -> list[int]:
-    """Store events and return their sequences."""
     for event in events:
         if event.type in VIEW_TYPES:
             await journal.publish_view(TENANT, event)  # pyright: ignore[reportArgumentType]

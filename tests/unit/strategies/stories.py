@@ -136,7 +136,6 @@ STORIES = {f"{name}: {ending}": (way, ENDINGS[ending]) for name, way in WAYS.ite
 
 
 def story(name: str) -> list[Fact]:
-    """The facts of a deliberation that has ended."""
     way, ending = STORIES[name]
     return ending(way)
 

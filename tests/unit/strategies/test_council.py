@@ -22,7 +22,6 @@ STOPS: tuple[CritiqueStopRule, ...] = ("no_major", "accepted", "settled", "none"
 
 
 def asked(size: int = 3, rounds: int = 1, budget: Budget | None = None, **parameters: Any) -> Specification:
-    """A council as a gateway would accept it."""
     base = specification(size, rounds=rounds, budget=budget)
     return base.model_copy(update={"parameters": CouncilParameters(**parameters).model_dump(mode="json")})
 
@@ -62,7 +61,6 @@ def test_authors_have_equally_many_critics_without_themselves_and_new_ones_each_
 
 
 def finding(found: Mapping[str, Sequence[str]], severity: str = "major") -> Callable[[Call], Reply]:
-    """A council with given claims by critic."""
     council = CouncilScript()
 
     def script(call: Call) -> Reply:
@@ -111,7 +109,6 @@ def said(rule: CritiqueStopRule, size: int, rounds: int, script: CouncilScript) 
 
 
 def flat(candidate: str) -> int:
-    """A taste for which a revision changes nothing."""
     return by_number(author(candidate))
 
 
@@ -279,7 +276,6 @@ def opinionated(call: Call) -> Reply:
 
 
 def revising(call: Call) -> Reply:
-    """As opinionated, but all revise, and all versions score alike."""
     return CouncilScript(score=lambda candidate: TASTES[call.agent_id][author(candidate)])(call)
 
 

@@ -214,7 +214,6 @@ def test_two_below_the_quorum_are_judged_as_a_pair_and_not_fused() -> None:
 
 
 def role_calls(ended: Run) -> dict[str, str]:
-    """The calls after the selection by purpose."""
     (analyst,), (writer,), (one, other) = (ended.asked(purpose) for purpose in ("analyse", "fuse", "judge"))
     return {"analyst": analyst.call_id, "writer": writer.call_id, "one": one.call_id, "other": other.call_id}
 
@@ -305,6 +304,5 @@ def test_the_strategy_is_registered() -> None:
 
 
 def test_a_taste_by_number_prefers_the_fused_text() -> None:
-    """Checks an assumption of the other tests."""
     assert by_number(f"{BEST}#1") > by_number(BEST) > by_number("dev-002")
     assert author(f"{BEST}#1") == BEST

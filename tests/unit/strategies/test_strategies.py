@@ -23,7 +23,6 @@ def verdict(ended: Run) -> Verdict:
 
 
 def calls_of(ended: Run) -> int:
-    """The number of calls, counted four ways that must agree."""
     spent = ended.end.usage
     assert len(ended.calls) == spent.calls == verdict(ended).calls
     assert spent.calls == sum(stage.calls for stage in spent.by_stage) == sum(agent.calls for agent in spent.by_agent)
@@ -31,7 +30,6 @@ def calls_of(ended: Run) -> int:
 
 
 def shown(call: Call) -> list[str]:
-    """The candidates behind the letters, in the order shown."""
     return list(call.labels.values())
 
 
@@ -198,7 +196,6 @@ def test_judges_of_a_pair_that_disagree_make_a_tie(winners: tuple[str, str]) -> 
 
 
 def test_one_judge_alone_cannot_decide_a_pair() -> None:
-    """Position bias: one order proves nothing."""
     ended = judged(["dev-002", "dev-002"], failing=["s2-dev-003-1"])
     assert verdict(ended).tie
     assert "1 of 2 ballots are missing" in ended.degraded

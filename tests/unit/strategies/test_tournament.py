@@ -35,7 +35,6 @@ every_format = pytest.mark.parametrize("form", FORMATS)
 def asked(
     size: int, form: str = "round_robin", *, pairs: int | None = None, budget: Budget | None = None, seed: int = 7
 ) -> Specification:
-    """The accepted specification; `pairs` are the rounds of a swiss tournament."""
     parameters = TournamentParameters.model_validate({"format": form, "rounds_of_pairs": pairs})
     base = specification(size, strategy="tournament", budget=budget, seed=seed)
     return base.model_copy(update={"parameters": parameters.model_dump(mode="json")})
@@ -51,7 +50,6 @@ def shown(call: Call) -> tuple[str, str]:
 
 
 def rounds(ended: Run) -> list[list[Call]]:
-    """The judges' calls, round by round."""
     by_id = {call.call_id: call for call in ended.calls}
     return [
         [by_id[call.call_id] for call in stage.calls] for stage in ended.all(StageOpened) if stage.purpose == "judge"
@@ -59,13 +57,10 @@ def rounds(ended: Run) -> list[list[Call]]:
 
 
 def met(calls: Sequence[Call]) -> list[frozenset[str]]:
-    """The pairs, once each."""
     return list(dict.fromkeys(frozenset(shown(call)) for call in calls))
 
 
 def brief(agent: str) -> Callable[[str], Usage]:
-    """Each draft takes fifty tokens, and this agent's five."""
-
     def usage(call_id: str) -> Usage:
         return Usage(completion_tokens=5 if call_id == f"s1-{agent}" else 50, calls=1)
 
@@ -73,7 +68,6 @@ def brief(agent: str) -> Callable[[str], Usage]:
 
 
 def judged(says: Callable[[Call], str], **behaviour: Any) -> Callable[[Call], Reply]:
-    """A council with given verdicts A, B or tie."""
     council = CouncilScript(**behaviour)
 
     def script(call: Call) -> Reply:
