@@ -33,12 +33,6 @@ def test_the_next_moment_is_the_next_deadline_of_the_open_stage_or_of_the_delibe
     assert moment == NOW + timedelta(seconds=next_s)
 
 
-def test_without_an_open_stage_the_next_moment_is_the_deadline() -> None:
-    deadline_at = NOW + timedelta(seconds=TIMEOUT_S)
-    assert next_moment(begin(accepted()), NOW) == deadline_at
-    assert next_moment(state_after(opened(), finished(), closed(seen=["dev-001"])), NOW) == deadline_at
-
-
 def test_an_open_stage_waits_until_it_may_close_or_a_fact_or_the_deadline_ends_the_wait() -> None:
     waiting = (opened(), finished("dev-001"), finished("dev-002"))
     assert waits_for_calls(state_after(*waiting), NOW)

@@ -323,11 +323,6 @@ def test_a_response_to_nothing_that_was_raised_is_dropped_and_the_text_stands() 
     assert numbers_of(Output(kind="revision"), list(range(1, 12))) == list(range(1, 9))
 
 
-def test_a_critique_has_eight_issues_at_most() -> None:
-    assert agree("critique", {"issues": [ISSUE] * 8, "verdict": "revise"})
-    assert not agree("critique", {"issues": [ISSUE] * 9, "verdict": "revise"})
-
-
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_a_text_beyond_any_completion_is_invalid(name: str) -> None:
     whole = json.dumps(VALID[name])

@@ -12,7 +12,7 @@ from app.deliberation.choice.ballots import author
 from app.deliberation.facts import StageOpened
 from app.deliberation.outputs import Issue
 from app.deliberation.prompts import council as prompts
-from app.deliberation.prompts.form import Labelled, persona_section
+from app.deliberation.prompts.form import Labelled
 from app.deliberation.specification import AgentSpec, Constraints, Sampling, Specification
 from tests.unit.facts_of import RUBRIC, CouncilScript, Run, agent_ids, run, specification
 
@@ -103,14 +103,6 @@ def test_recorded_labels_name_the_authors_that_were_shown() -> None:
         assert fenced(call) == [canary(call_behind(candidate)) for candidate in call.labels.values()]
 
 
-def test_a_judge_of_a_pair_is_shown_it_under_the_labels_on_record() -> None:
-    script = CouncilScript(text=canary, failing=[f"s1-{agent}" for agent in agent_ids(5)[2:]])
-    judging = run(specification(5), script).asked("judge")
-    assert len(judging) == 2
-    for call in judging:
-        assert fenced(call) == [canary(call_behind(call.labels[letter])) for letter in ("A", "B")]
-
-
 @pytest.mark.parametrize("size", [2, 3, 5, 8])
 def test_every_candidate_takes_each_place_equally_often_within_one(size: int) -> None:
     for seed in range(5):
@@ -180,18 +172,6 @@ def test_the_task_reaches_every_prompt_with_all_that_constrains_it() -> None:
         assert "T-1" not in text_of(call), "metadata of the deliberation is for lists"
 
 
-def test_empty_sections_are_left_out() -> None:
-    shown = prompts.propose(specification(), 0)[1].content
-    assert "# Requirements" not in shown
-    assert "# Context" not in shown
-
-
-def test_a_score_is_asked_of_every_shown_label_and_criterion() -> None:
-    shown = prompts.score(specification(), [Labelled("A", "one", NONCE), Labelled("B", "two", NONCE)])[1].content
-    assert "(A, B)" in shown
-    assert "(right, clear)" in shown
-
-
 def test_the_author_reads_its_answer_and_each_numbered_issue() -> None:
     issues = [
         Issue(severity="major", where="line 1", claim="false", evidence="seen", fix="mend"),
@@ -216,10 +196,6 @@ def test_no_word_of_a_critic_begins_another_numbered_issue() -> None:
         shown = prompts.revise(specification(), Labelled("A", "mine", NONCE), issues, NONCE)[1].content
         listed = [text for _, text in _FENCED.findall(shown)]
         assert [line[:11] for line in listed[1].splitlines()] == ["1. [minor] ", "2. [minor] "]
-
-
-def test_the_persona_ends_the_prompt() -> None:
-    assert persona_section("You are a cooper.").endswith("You are a cooper.")
 
 
 # Hostile peers

@@ -5,13 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from app.deliberation.calls import Call
 from app.deliberation.choice.ballots import author
 from app.deliberation.choice.critiques import CritiqueStopRule, RoundScores, demanded, ends_rounds, is_open, is_settled
 from app.deliberation.facts import StageOpened, Verdict
-from app.deliberation.outputs import ISSUES_MAX, Critique, Issue, Output, parse_output
+from app.deliberation.outputs import ISSUES_MAX, Critique, Issue, parse_output
 from app.deliberation.specification import Budget, Specification
 from app.deliberation.strategies.best_of_n import BestOfNParameters
 from app.deliberation.strategies.council import CouncilParameters
@@ -134,20 +133,6 @@ def test_rounds_end_by_the_stop_rule(
 ) -> None:
     purposes = said(rule, 3, 3, CouncilScript(issues=lambda _: severities, score=score))
     assert purposes == ["propose", *rounds_made, *(["score"] if "score" not in rounds_made else [])]
-
-
-def test_a_council_that_never_settles_makes_as_many_calls_as_its_formula_says() -> None:
-    """Each round another agent is first, and better than the first one before."""
-
-    def restless(candidate: str) -> int:
-        agent, _, version = candidate.partition("#")
-        return 1 + 2 * int(version or 0) + (int(agent[-1]) % 3 == int(version or 0) % 3)
-
-    for size, rounds, critics in ((2, 1, 1), (3, 3, 1), (3, 3, 2), (5, 2, 2)):
-        ended = run(asked(size, rounds, stop="settled", critics=critics), CouncilScript(score=restless))
-        k = min(critics, size - 1)
-        assert len(ended.calls) == 2 * size + rounds * size * (k + 1) + size * (rounds - 1)
-    assert run(asked(3, 0, stop="settled")).purposes == ["propose", "score"]
 
 
 def test_the_verdict_of_a_settled_council_is_by_the_last_scores_that_there_are() -> None:
@@ -307,50 +292,3 @@ def test_a_settled_councils_scores_are_counted_by_the_same_rule() -> None:
         assert verdict(once[0]).ranking == verdict(once[1]).ranking
         winners.add(once[0].winner)
     assert len(winners) == 2
-
-
-def test_stages_of_a_council_share_the_time_that_is_left() -> None:
-    """Of a hundred seconds, of which scripted agents take none; the last stage leaves two for the end."""
-
-    def shares(**parameters: Any) -> list[int]:
-        stages = run(asked(3, **parameters)).all(StageOpened)
-        return [round((stage.soft_deadline_at - stage.ts).total_seconds()) for stage in stages]
-
-    assert shares() == [25, 33, 50, 98]
-    assert shares(stop="settled") == [25, 33, 50, 98]
-    assert shares(rounds=2, stop="settled") == [14, 17, 20, 25, 33, 50, 98]
-    assert shares(rounds=2) == [17, 20, 25, 33, 50, 98]
-    assert shares(rounds=0) == shares(rounds=0, stop="settled") == [50, 98]
-
-
-def test_a_rule_that_cannot_be_followed_is_reported() -> None:
-    reason = "too few ballots for schulze: ranked by the mean scores"
-    assert run(asked(2, aggregation="schulze"), CouncilScript(failing=["s4-dev-001"])).degraded[-1] == reason
-
-
-def test_identical_ballots_are_worth_one_vote() -> None:
-    assert verdict(run(asked(5))).effective_votes == pytest.approx(1.0)
-    assert verdict(run(specification(1))).effective_votes is None
-    differing = verdict(run(asked(5), opinionated)).effective_votes
-    assert differing is not None and 1 < differing <= 5
-
-
-@pytest.mark.parametrize(
-    ("given", "field"),
-    [
-        ({"critics": 0}, "critics"),
-        ({"critics": 9}, "critics"),
-        ({"critics": 1.5}, "critics"),
-        ({"stop": "unanimous"}, "stop"),
-        ({"aggregation": "approval"}, "aggregation"),
-        ({"rounds": 2}, "rounds"),
-    ],
-)
-def test_parameters_out_of_bounds_are_refused_by_name(given: dict[str, Any], field: str) -> None:
-    with pytest.raises(ValidationError) as refused:
-        CouncilParameters.model_validate(given)
-    assert [error["loc"] for error in refused.value.errors()] == [(field,)]
-
-
-def test_a_revisions_form_allows_as_many_responses_as_issues() -> None:
-    assert parse_output(Output(kind="revision", issues=2), revision("better", 2))
