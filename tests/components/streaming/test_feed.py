@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from app.deliberation.facts import Fact, View
 from app.deliberation.ports import Record, StreamState
 from app.log.paging import of_deliberation
-from app.streaming.feed import Feed
+from app.streaming.feed import Feed, RingLimits, Viewer, Watch
 from app.streaming.frames import VIEW_TYPES, EventFrame
-from app.streaming.watch import RingLimits, Viewer, Watch
 from app.testing import InMemoryJournal
 from tests.conditions import until
 from tests.story import Story
