@@ -60,41 +60,29 @@ class InvalidJson(InvalidRequest):
 
 
 class UnsupportedMediaType(InvalidRequest):
-    """The body is not declared as JSON."""
-
     code = "unsupported_media_type"
 
 
 class NotAcceptable(InvalidRequest):
-    """No media type that the client accepts is available."""
-
     code = "not_acceptable"
 
 
 class BodyTooLarge(InvalidRequest, ConnectionClosed):
-    """The body exceeds the limit in bytes."""
-
     code = "body_too_large"
 
 
 class BodyTimeout(ConnectionClosed):
-    """The body did not arrive in time."""
-
     code = "body_timeout"
     retryable = True
 
 
 class TooManyStreams(HttpError):
-    """The limit of open streams is reached."""
-
     code = "too_many_streams"
     retryable = True
     headers = _RETRY_AFTER
 
 
 class StillLive(DeliberationError):
-    """The operation requires a deliberation that has ended."""
-
     code = "still_live"
 
 
