@@ -141,22 +141,6 @@ def test_fields_of_a_newer_writer_are_dropped() -> None:
     assert decode(json.dumps(document).encode()) == finished()
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"{}",
-        b"nonsense",
-        b'{"type":"deliberation.exploded","deliberation_id":"d1","ts":"2026-01-01T00:00:00Z"}',
-        b'{"type":"deliberation.cancelling","deliberation_id":"a.b","ts":"2026-01-01T00:00:00Z"}',
-        b'{"type":"deliberation.cancelling","deliberation_id":"d1","ts":"2026-01-01T00:00:00"}',
-    ],
-)
-def test_data_that_is_no_event_does_not_decode(data: bytes) -> None:
-    with pytest.raises(ValidationError):
-        decode(data)
-
-
 @pytest.mark.parametrize("data", [b"", b'{"ts":"x","type":"call.delta"}', b'{"type": "call.delta"}', b'{"type":"call'])
 def test_bytes_that_do_not_begin_with_a_type_have_none(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"begins with its type|not found"):

@@ -270,12 +270,6 @@ def test_a_name_that_stands_twice_in_an_object_is_invalid(name: str) -> None:
         parse_output(OUTPUTS[name], twice)
 
 
-def test_a_score_that_stands_twice_deep_inside_is_invalid() -> None:
-    text = json.dumps(VALID["score"]).replace('"score": 7', '"score": 0, "score": 7', 1)
-    with pytest.raises(InvalidOutput, match="score: stands twice"):
-        parse_output(OUTPUTS["score"], text)
-
-
 def test_a_ballot_that_only_becomes_one_inside_another_document_is_invalid() -> None:
     with pytest.raises(InvalidOutput):
         parse_output(OUTPUTS["score"], f'null, "candidates": {json.dumps(VALID["score"])}')

@@ -8,7 +8,7 @@ import pytest
 
 from app.deliberation.calls import Call
 from app.deliberation.choice.ballots import author
-from app.deliberation.choice.critiques import CritiqueStopRule, RoundScores, demanded, ends_rounds, is_open, is_settled
+from app.deliberation.choice.critiques import CritiqueStopRule, demanded, is_open
 from app.deliberation.facts import StageOpened, Verdict
 from app.deliberation.outputs import ISSUES_MAX, Critique, Issue, parse_output
 from app.deliberation.specification import Budget, Specification
@@ -148,13 +148,6 @@ def test_the_verdict_of_a_settled_council_is_by_the_last_scores_that_there_are()
     assert (refused.content, refused.degraded) == ("text of s3-dev-001", ("budget",))
 
 
-def test_a_settled_council_requests_scores_again_if_all_fail_in_the_first_round() -> None:
-    ended = run(asked(3, 2, stop="settled"), CouncilScript(failing=[f"s4-{agent}" for agent in agent_ids(3)]))
-    assert ended.purposes == ["propose", "critique", "revise", "score", "score"]
-    assert (ended.winner, ended.content) == ("dev-001", "text of s3-dev-001")
-    assert ended.degraded == ("3 of 3 ballots are missing",)
-
-
 def critiqued(verdict: Any, *issues: Issue) -> Critique:
     return Critique(issues=issues, verdict=verdict)
 
@@ -202,48 +195,6 @@ def test_an_issue_found_twice_is_one_as_grave_as_the_gravest() -> None:
     assert [(each.severity, each.where) for each in merged] == [("blocker", "line 1"), ("major", "line 2")]
 
 
-@pytest.mark.parametrize(
-    ("rule", "critiques", "ends"),
-    [
-        ("no_major", [], True),
-        ("settled", [], True),
-        ("accepted", [], False),
-        ("none", [], False),
-        ("no_major", [critiqued("revise", issue("minor"))], True),
-        ("accepted", [critiqued("accept"), critiqued("revise", issue("minor"))], False),
-        ("accepted", [critiqued("accept", issue("minor"))], True),
-        ("none", [critiqued("accept")], False),
-        ("no_major", [critiqued("accept"), critiqued("accept", issue("blocker"))], False),
-    ],
-)
-def test_a_rounds_critiques_end_the_rounds(rule: CritiqueStopRule, critiques: list[Critique], ends: bool) -> None:
-    assert ends_rounds(critiques, rule) is ends
-
-
-def round_scores(order: str, **means: float) -> RoundScores:
-    return RoundScores(order.split(), {name.replace("_", "#"): mean for name, mean in means.items()})
-
-
-@pytest.mark.parametrize(
-    ("earlier", "later", "settled"),
-    [
-        (None, round_scores("a#1 b a", a=0.5, a_1=0.8, b=0.6), False),
-        (None, round_scores("a#1 b a", a=0.5, a_1=0.62, b=0.6), True),
-        (None, round_scores("a b a#1", a=0.7, a_1=0.2, b=0.6), True),
-        (round_scores("a b", a=0.5, b=0.4), round_scores("a#2 b", a_2=0.9, b=0.4), True),
-        (round_scores("a b", a=0.5, b=0.4), round_scores("b#2 a", a=0.5, b_2=0.9), False),
-        (round_scores("a b", a=0.5, b=0.4), round_scores("b#2 a", a=0.5, b_2=0.52), True),
-        (round_scores("a b c", a=0.5, b=0.4, c=0.3), round_scores("a#2 c b", a_2=0.9, b=0.3, c=0.4), False),
-        (round_scores("a b c d e f g", a=0.5), round_scores("a c b d e f g", a=0.9), True),
-        (round_scores("a b c d e f g", a=0.5), round_scores("b a c d e f g", b=0.9), False),
-    ],
-)
-def test_scores_settle_when_the_best_gains_little_or_the_ranking_rests(
-    earlier: RoundScores | None, later: RoundScores, settled: bool
-) -> None:
-    assert is_settled(earlier, later) is settled
-
-
 # How scores are counted
 
 TASTES = {
@@ -281,14 +232,3 @@ def test_scores_are_aggregated_by_the_requested_rule(rule: Any, winner: str) -> 
     best = best.model_copy(update={"parameters": BestOfNParameters(aggregation=rule).model_dump(mode="json")})
     assert run(best, opinionated).winner == winner
     assert run(asked(5, aggregation=rule), opinionated).winner == winner
-
-
-def test_a_settled_councils_scores_are_counted_by_the_same_rule() -> None:
-    """After one round both rules of stopping have scored the same versions."""
-    winners: set[str | None] = set()
-    for rule in ("borda", "copeland"):
-        once = [run(asked(5, stop=stop, aggregation=rule), revising) for stop in ("settled", "no_major")]
-        assert once[0].purposes == once[1].purposes
-        assert verdict(once[0]).ranking == verdict(once[1]).ranking
-        winners.add(once[0].winner)
-    assert len(winners) == 2

@@ -2,7 +2,6 @@
 
 import re
 from collections import Counter
-from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -11,10 +10,6 @@ from hypothesis import strategies as st
 
 from app.deliberation.calls import Call
 from app.deliberation.choice.ballots import author
-from app.deliberation.decider import Strategy
-from app.deliberation.specification import Specification
-from app.deliberation.strategies.debate import DEBATE, continue_from
-from app.deliberation.strategies.steps.strategy_run import StrategyRun
 from app.testing import Reply
 from tests.unit.facts_of import CouncilScript, agent_ids, answer, run, turn
 from tests.unit.strategies.debating import Turns, asked, council, prompt, spoke, verdict, votes
@@ -227,24 +222,4 @@ def test_two_answers_stand_in_one_order_in_all_prompts_of_a_debate_and_in_either
     assert min(first[agent] for agent in agent_ids(4)) >= 2
 
 
-def test_a_latest_answer_is_read_in_the_next_round() -> None:
-    ended = run(asked(3, rounds=2), council("abc", {"s2-dev-001": "d", "s2-dev-002": "e", "s2-dev-003": "f"}))
-    second = [call for call in ended.asked("debate") if call.call_id.startswith("s3-")]
-    assert {shown for call in second for shown in call.labels.values()} == {f"{agent}#1" for agent in agent_ids(3)}
-
-
 # Going on from drafts that exist
-
-
-def test_it_goes_on_from_drafts_of_some_members_as_another_strategy_leaves_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def escalating(specification: Specification) -> Strategy:
-        part = StrategyRun(specification.model_copy(update={"agents": specification.agents[:3]}))
-        drafts = yield from part.propose(stages_left=2)
-        return (yield from continue_from(StrategyRun(specification, stage=part.stage), drafts[::-1]))
-
-    monkeypatch.setattr("app.testing.STRATEGIES", {"debate": replace(DEBATE, run=escalating)})
-    ended = run(asked(5), council("abbcc"))
-    assert spoke(ended) == ["1"]
-    assert votes(ended) == {"b": 4, "a": 2}

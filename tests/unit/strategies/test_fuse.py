@@ -2,17 +2,14 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import product
 
 import pytest
 
 from app.deliberation.calls import Call, Usage
-from app.deliberation.decider import Conclusion, Strategy
 from app.deliberation.facts import Failed, StageOpened, Verdict
 from app.deliberation.specification import Budget, Specification
-from app.deliberation.strategies.fuse import FUSE, bench, continue_from
-from app.deliberation.strategies.steps.strategy_run import StrategyRun
+from app.deliberation.strategies.fuse import bench
 from app.testing import Reply
 from tests.unit.facts_of import CouncilScript, Run, agent_ids, pair, run, specification
 
@@ -238,24 +235,3 @@ def test_a_stage_is_refused_when_attempts_used_its_reserve(
 
 
 # Going on from drafts that exist
-
-
-def test_it_goes_on_from_drafts_of_some_members_as_another_strategy_leaves_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Two of six have proposed, a quorum of two: their authors alone score, write and judge."""
-
-    def escalating(whole_council: Specification) -> Strategy:
-        part = whole_council.model_copy(update={"agents": whole_council.agents[:2]})
-        partial = StrategyRun(part)
-        drafts = yield from partial.propose(stages_left=5)
-        whole = StrategyRun(whole_council, stage=partial.stage)
-        concluded: Conclusion = yield from continue_from(whole, drafts)
-        return concluded
-
-    monkeypatch.setattr("app.testing.STRATEGIES", {"fuse": replace(FUSE, run=escalating)})
-    of_six = asked(6).model_copy(update={"quorum": 2})
-    ended = run(of_six)
-    assert len(ended.calls) == 2 * 2 + 4
-    assert {call.agent_id for call in ended.calls} == {"dev-001", "dev-002"}
-    assert (ended.winner, ended.content, ended.degraded) == (BEST, "text of s4-dev-001", ())

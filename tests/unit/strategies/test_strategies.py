@@ -309,36 +309,6 @@ def test_a_call_carries_its_agents_model_and_sampling() -> None:
 # Budget
 
 
-@pytest.mark.parametrize(
-    ("max_calls", "purposes", "more"),
-    [
-        (2, [], []),
-        (3, ["propose"], ["unscored"]),
-        (5, ["propose"], ["unscored"]),
-        (6, ["propose", "score"], []),
-        (9, ["propose", "score"], []),
-        (11, ["propose", "score"], []),
-        (12, ["propose", "critique", "revise", "score"], None),
-    ],
-)
-def test_a_budget_of_calls_pays_for_the_choice_first(
-    max_calls: int, purposes: list[str], more: list[str] | None
-) -> None:
-    ended = run(specification(budget=Budget(max_calls=max_calls)))
-    assert ended.purposes == purposes
-    assert len(ended.calls) <= max_calls
-    if not purposes:
-        assert isinstance(ended.end, Failed)
-        assert ended.end.problem is not None
-        assert (ended.end.problem.code, ended.end.problem.retryable) == ("budget_exhausted", False)
-    elif more is None:
-        assert ended.completed.degraded is None
-    else:
-        assert ended.degraded == (*more, "budget")
-        assert ended.winner is not None
-        assert ended.content is not None
-
-
 @pytest.mark.parametrize("rounds", [1, 3])
 def test_a_refused_revision_ends_the_rounds_and_leaves_room_to_score_the_drafts(rounds: int) -> None:
     """Critiques that took several attempts leave too little. Another critique would fit, but it leads nowhere."""
@@ -347,31 +317,3 @@ def test_a_refused_revision_ends_the_rounds_and_leaves_room_to_score_the_drafts(
     assert ended.purposes == ["propose", "critique", "score"]
     assert ended.degraded == ("budget",)
     assert (ended.winner, ended.content) == ("dev-001", "text of s1-dev-001")
-
-
-def test_a_budget_of_tokens_admits_stages_while_they_are_foreseen_to_fit() -> None:
-    seen: list[list[str]] = []
-    for max_tokens in range(500, 20_000, 500):
-        ended = run(specification(budget=Budget(max_tokens=max_tokens)))
-        assert ended.end.usage.tokens <= max_tokens
-        if not seen or seen[-1] != ended.purposes:
-            seen.append(ended.purposes)
-        if not ended.purposes:
-            assert isinstance(ended.end, Failed)
-        elif "score" not in ended.purposes:
-            assert ended.degraded[-2:] == ("unscored", "budget")
-    assert seen == [[], ["propose"], ["propose", "score"], ["propose", "critique", "revise", "score"]]
-
-
-def test_attempts_that_were_made_again_count_against_the_budget() -> None:
-    asked = specification(strategy="best_of_n", budget=Budget(max_calls=7))
-    assert run(asked).purposes == ["propose", "score"]
-    thrice = CouncilScript(usage=lambda _: Usage(calls=3))
-    assert run(asked, thrice).purposes == ["propose"]
-
-
-def test_a_pair_that_the_budget_refuses_stays_unscored() -> None:
-    script = CouncilScript(failing=all_failing(1, 5)[2:])
-    ended = run(specification(5, budget=Budget(max_calls=6)), script)
-    assert ended.purposes == ["propose"]
-    assert ended.degraded == ("2 of 5 agents answered", "unscored", "budget")

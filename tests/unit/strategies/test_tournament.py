@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from app.deliberation.calls import Call, Usage
-from app.deliberation.choice.comparisons import Comparison, agreement, beaten, dissent, ranked, rates, wins
+from app.deliberation.choice.comparisons import Comparison, ranked, rates, wins
 from app.deliberation.choice.pairings import (
     Pairing,
     bracket,
@@ -280,23 +280,6 @@ def test_uncompared_candidates_have_no_score_and_come_last() -> None:
     assert (found.order, found.scores["c"]) == (("b", "a", "c"), None)
     alone = ranked("ab", [], {"a": 2, "b": 1}, 7)
     assert (alone.order, alone.scores, alone.margin, alone.tie) == (("b", "a"), {"b": None, "a": None}, None, False)
-
-
-def test_the_loser_depends_on_the_pair_alone() -> None:
-    comparisons = said("ab>b ba>b ac>a ca>a bc>c cb>c")
-    assert beaten(("a", "b"), comparisons, dict.fromkeys("abc", 1), 7) == "a"
-    assert beaten(("a", "c"), comparisons, dict.fromkeys("abc", 1), 7) == "c"
-    assert beaten(("a", "b"), said("ab>a ba>b"), {"a": 5, "b": 4}, 7) == "a"
-    assert beaten(("a", "b"), said("ab>a"), {"a": 5, "b": 4}, 7) == "b"
-    assert beaten(("a", "b"), [], {"a": 5, "b": 4}, 7) == "a"
-
-
-def test_agreement_and_dissent_are_read_off_the_comparisons() -> None:
-    comparisons = said("ab>a ba>b bc>b cb= ac>c ca>a")
-    assert agreement(comparisons, "abc") == pytest.approx((1 - 1 + 1 + 0 - 1 + 1) / 6)
-    assert agreement([], "abc") is None
-    assert dissent(comparisons, "a") == (("j1", "b"), ("j4", "c"))
-    assert dissent(comparisons, "b") == (("j0", "a"),)
 
 
 # Verdicts
