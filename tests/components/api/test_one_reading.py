@@ -40,8 +40,10 @@ def test_every_view_says_the_same_of_each_agent(name: str) -> None:
     shown = proposals(state)
     for agent_id, work in expected.items():
         found = shown[agent_id]
-        tokens = found["usage"]["prompt_tokens"] + found["usage"]["completion_tokens"]
-        assert {**{name: found[name] for name in work if name != "tokens"}, "tokens": tokens} == work
+        found["tokens"] = found["usage"]["prompt_tokens"] + found["usage"]["completion_tokens"]
+        standing = [] if found["content"] is None else [found["content"]]
+        found["texts"] = sorted([*(each["content"] for each in found["revisions"]), *standing])
+        assert {key: found[key] for key in work} == {**work, "texts": sorted(work["texts"])}
         assert (found["error"] is not None) is (work["status"] == "failed")
 
     verdict = state.end.verdict

@@ -200,9 +200,11 @@ def _work(
             fates.add("answered")
             texts.append(json.loads(outcome.text)["code" if call.output == "program" else "answer"])
     otherwise = "skipped" if ended else "pending"
+    content = texts[-1 if stands is None else stands] if texts else None
     return {
         "status": next((fate for fate in ("answered", "failed", "late") if fate in fates), otherwise),
-        "content": texts[-1 if stands is None else stands] if texts else None,
+        "content": content,
+        "texts": texts,
         "calls_total": len(own),
         "calls_finished": len(own) - waited_for,
         "tokens": sum(each.usage.tokens for each in outcomes.values() if each.agent_id == agent_id),
