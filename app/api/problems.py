@@ -187,7 +187,7 @@ def _faults(
 
 
 def _remedy_by_schema(error: Mapping[str, Any], model: type[BaseModel]) -> str:
-    """Where an unknown field stands in the model, or what an object needs; empty where the schema says neither."""
+    """The place of an unknown field in the model, or the fields that an object needs; empty without either."""
     if error["type"] == "extra_forbidden" and (places := field_places(model).get(str(error["loc"][-1]))):
         return f"Did you mean {' or '.join(places)}?"
     if error["type"] == "model_type" and (names := required_names(model, error["loc"])):

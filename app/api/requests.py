@@ -120,7 +120,7 @@ AnswerSchema = Annotated[dict[str, Any], AfterValidator(_rebuilt)]
 
 
 class ConstraintsRequest(RequestModel):
-    """What the answer must satisfy. `metadata` is context for the agents; the two fields of the deadline are not."""
+    """Demands on the answer. `metadata` is context for the agents; the two fields of the deadline are not."""
 
     rubric: Rubric | None = Field(default=None, description="Criteria that judges score; a general rubric if absent")
     requirements: list[Requirement] = Field(default=[], max_length=32)
@@ -256,7 +256,7 @@ def evidence_tokens(text: str) -> int:
 class DeliberationRequest(RequestModel):
     """The body of `POST /deliberations`: a council of one role (`role`, `num_agents`), or a mixed one (`agents`)."""
 
-    task: str = Field(min_length=1, max_length=TASK_CHARS_MAX, description="What to deliberate about")
+    task: str = Field(min_length=1, max_length=TASK_CHARS_MAX, description="The question or task")
     role: RoleName | None = Field(default=None, description="DEV if absent; not together with `agents`")
     num_agents: MaybeWhole = Field(
         default=None, ge=1, le=AGENTS_MAX, description="3 if absent, 1 for `single`; not together with `agents`"

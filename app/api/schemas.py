@@ -155,7 +155,7 @@ class Cancellation(Resource):
 
 
 class DeliberationReceipt(Resource):
-    """What identifies a deliberation, its status and its times: all that a credential without the scope `read` sees."""
+    """Identity, status and times of a deliberation: all that a credential without the scope `read` sees."""
 
     id: Token
     status: Status
@@ -199,7 +199,7 @@ class Deliberation(DeliberationResult):
         description="Given, the verdict of a deliberation that it follows, or what the context service knew"
     )
     context: StoryContext | None = Field(
-        description="What the context service answered about `metadata.story_id`; null where it was not asked"
+        description="Answer of the context service about `metadata.story_id`; null where it was not asked"
     )
     webhook: Webhook | None = Field(description="Receiver and event types; null without a webhook")
     proposals: tuple[Proposal, ...]
@@ -304,7 +304,7 @@ class Figures(Resource):
     seconds: Durations
     tokens: Tokens
     cost: UsageCost | None = Field(
-        description="What the calls cost; null while none has a price. `unpriced_calls` are in no sum"
+        description="Cost of the calls; null while none has a price. `unpriced_calls` are in no sum"
     )
     other_costs: tuple[Money, ...] = Field(
         description="Sums in other currencies, most deliberations first. `cost` has the currency of the most"
@@ -331,7 +331,7 @@ class GroupFigures(Figures):
 
 
 class Spend(Resource):
-    """What the caller's tenant has spent in the present day in UTC, of its limit; deletions do not lower it."""
+    """Spending of the caller's tenant in the present day in UTC, and its limit; deletions do not lower it."""
 
     spent: Amount = Field(description="The cost of what has ended today")
     reserved: Amount = Field(description="The sum of `budget.max_cost` of what is accepted and unfinished")
@@ -341,7 +341,7 @@ class Spend(Resource):
 
     @property
     def left(self) -> Decimal:
-        """What may still be spent; below zero when more was."""
+        """The rest of the limit; below zero when it is exceeded."""
         return self.limit - self.spent - self.reserved
 
 

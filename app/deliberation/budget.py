@@ -45,7 +45,7 @@ def tokens_of(text: str) -> int:
 
 
 def predicted(budget: Budget, calls: Iterable[Call]) -> Cost:
-    """What calls will cost, erring upwards: prompts by length, and every completion at its bound.
+    """The predicted cost of calls, erring upwards: prompts by length, and every completion at its bound.
 
     Persona and schema, which a replica adds, and repeated attempts are not predicted; they count once they are spent.
     """

@@ -35,7 +35,7 @@ Each class carries a stable `code` and whether the same request may succeed late
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-# What is wrong and the remedy, by pydantic's type of error. Its own words describe the validator and not the field.
+# The fault and the remedy, by pydantic's type of error. Its own words describe the validator and not the field.
 _FAULTS: Mapping[str, tuple[str, str]] = {
     "missing": ("It is missing", "Add it."),
     "extra_forbidden": ("There is no such field", "Remove it."),
@@ -72,7 +72,7 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 -- a bound of any type
 
 
 def fault_of(error: Mapping[str, Any]) -> tuple[str, str]:
-    """What is wrong with a field by one of pydantic's errors, without a full stop, and the remedy if there is one.
+    """The fault of a field by one of pydantic's errors, without a full stop, and the remedy; an empty one without.
 
     The value stays out: it belongs to the user and may be secret.
     """

@@ -113,7 +113,7 @@ class Critique(_Parsed):
 
 
 class IssueResponse(_Parsed):
-    """What the author makes of one issue, by its number in the prompt."""
+    """An author's response to one issue, by its number in the prompt."""
 
     issue: _Integer = Field(ge=1)
     decision: Literal["accept", "reject"]
@@ -167,14 +167,14 @@ class DebateTurn(_Parsed):
 
 
 class Choice(_Parsed):
-    """One of the candidates that were shown, by its label, or the label of a group."""
+    """The label of one of the shown candidates."""
 
     reasoning: _Text
     choice: str
 
 
 class Analysis(_Parsed):
-    """Where candidates agree, where they contradict each other, and what none of them has."""
+    """Agreements, contradictions and common gaps of candidates."""
 
     agreements: tuple[_Text, ...] = Field(max_length=POINTS_MAX, strict=False)
     conflicts: tuple[_Text, ...] = Field(max_length=POINTS_MAX, strict=False)

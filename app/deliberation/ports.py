@@ -51,7 +51,7 @@ class StreamState:
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """How far a durable consumer is: it has acknowledged everything up to a sequence, and `left` records are left."""
+    """The progress of a durable consumer: everything up to a sequence is acknowledged, and `left` records are left."""
 
     acknowledged_to: int
     left: int

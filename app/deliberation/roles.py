@@ -110,7 +110,7 @@ class EngineSpec(_Declared):
     max_in_flight: int | None = Field(
         default=None, ge=1, le=10_000, description="Its requests at once, per replica of a role; others wait"
     )
-    prices: EnginePrices | None = Field(default=None, description="What its tokens cost, per million")
+    prices: EnginePrices | None = Field(default=None, description="Cost of its tokens, per million")
     connect_timeout_s: float = Field(default=2.0, gt=0, le=60, description="Seconds for a connection")
     idle_timeout_s: float = Field(default=20.0, gt=0, le=3_600, description="Seconds without a byte of a stream")
 
@@ -145,7 +145,7 @@ class EngineSpec(_Declared):
 
     @property
     def key_source(self) -> str | None:
-        """Where its key comes from, as `api_key_env NAME` or `api_key_file PATH`; None without a key."""
+        """The source of its key, as `api_key_env NAME` or `api_key_file PATH`; None without a key."""
         if self.api_key_env is not None:
             return f"api_key_env {self.api_key_env}"
         return None if self.api_key_file is None else f"api_key_file {self.api_key_file}"
@@ -223,7 +223,7 @@ _RoleEngine = Annotated[EngineSpec, BeforeValidator(_engine)]
 
 
 AgentRunner = Literal["ray", "nats"]
-"""What runs a role's agents: replicas in Ray Serve, or workers that pull from NATS."""
+"""The runner of a role's agents: replicas in Ray Serve, or workers that pull from NATS."""
 
 
 class Role(_Declared):

@@ -67,8 +67,7 @@ def unfinished_answer(call: UnfinishedCall) -> UnfinishedCall:
 class AnswerFrames:
     """Frames of calls with answers in place of raw text. A frame without data adds nothing to an answer.
 
-    It keeps the raw texts of the calls that it saw last, `CHARS_MAX` characters in all, and the frames that it made
-    last, `FRAMES_BYTES_MAX` in all.
+    The newest raw texts are kept, `CHARS_MAX` characters in all, and the newest frames, `FRAMES_BYTES_MAX` in all.
     """
 
     def __init__(self, journal: Journal) -> None:

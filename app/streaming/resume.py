@@ -110,9 +110,9 @@ class ResumePoint:
 
 
 def gap_reason(cursor: Cursor, log: StreamState) -> Literal["retention", "epoch", "beyond_end"] | None:
-    """Why events after `cursor` cannot be replayed without a gap; None when they can.
+    """The reason for which a replay after `cursor` has a gap; None without a gap.
 
-    A log that lost its newest events gives their sequences out again: what its clients know is not in it any more.
+    A log that lost its newest events gives their sequences out again: the events that its clients know are gone.
     """
     if cursor == BEGINNING:
         return None
@@ -124,7 +124,7 @@ def gap_reason(cursor: Cursor, log: StreamState) -> Literal["retention", "epoch"
 
 
 def resume_at(request: EventsRequest, known: SnapshotSet, now: datetime) -> ResumePoint:
-    """Where a request resumes within the bounds of the log: at its cursor, or after a gap at the snapshots."""
+    """The point at which a request resumes within the log: its cursor, or the snapshots after a gap."""
     cursor, log = request.cursor, known.log
     reason = None if cursor is None else gap_reason(cursor, log)
     if reason is None:

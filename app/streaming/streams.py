@@ -99,7 +99,7 @@ class Streams:
     send_timeout_s: float
 
     async def resume(self, request: EventsRequest, *, patient: bool = False) -> ResumePoint:
-        """Where the request resumes; raises NotFound, Gone and JournalUnavailable.
+        """The point at which the request resumes; raises NotFound, Gone and JournalUnavailable.
 
         With `patient` it waits `LOG_TIMEOUT_S` for the log: a browser gives up a stream that any status refuses.
         """
@@ -121,7 +121,7 @@ class Streams:
             await asyncio.sleep(_RETRY_S)
 
     async def _in_archive(self, request: EventsRequest) -> ResumePoint | None:
-        """Where a request for one deliberation resumes that has left the log; None when the archive has none."""
+        """The point at which a request for an archived deliberation resumes; None when the archive lacks it."""
         if request.deliberation_id is None:
             return None
         found = await self.archived(request.tenant, request.deliberation_id)

@@ -116,7 +116,7 @@ class CouncilView:
         return sum(lane.tokens for lane in self.lanes.values())
 
     def text(self, lane: Lane) -> str:
-        """What the lane's newest call has written so far."""
+        """The text of the lane's newest call so far."""
         found = self._texts.get(lane.call_id)
         return "" if found is None else found.text
 

@@ -51,7 +51,7 @@ ESCALATIONS: Mapping[str, Escalation] = MappingProxyType(
 
 
 class AutoParameters(Parameters):
-    """How drafts are compared, and the strategy that follows when they are not unanimous."""
+    """The comparison of drafts, and the strategy that follows when they are not unanimous."""
 
     normaliser: Normaliser = Field(default="text", description=FORMS)
     options: Options = Field(default=(), description=OPTIONS)

@@ -26,7 +26,7 @@ from app.deliberation.strategies.steps.strategy_run import Candidate, Step, Stra
 
 
 class TournamentParameters(Parameters):
-    """How the candidates meet."""
+    """The pairing of the candidates."""
 
     format: Literal["round_robin", "swiss", "knockout"] = Field(
         default="round_robin",
