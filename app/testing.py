@@ -1,13 +1,13 @@
 """In-memory fakes, held to the same contract tests as the adapters that they replace."""
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from app.deliberation.announcements import AgentResponse, Announcement
 from app.deliberation.calls import Call, FactProblem, Usage
-from app.deliberation.decider import RunStage
+from app.deliberation.decider import RunStage, StrategyDefinition
 from app.deliberation.driver import drive, next_moment, waits_for_calls
 from app.deliberation.errors import JournalUnavailable, UnexpectedFact
 from app.deliberation.facts import (
@@ -294,6 +294,7 @@ class ScriptedAgents:
     script: Callable[[Call], Reply]
     clock: FakeClock = field(default_factory=FakeClock)
     calls: list[Call] = field(default_factory=list[Call])
+    strategies: Mapping[str, StrategyDefinition] = field(default_factory=lambda: STRATEGIES)
     _pending: list[_PendingReply] = field(default_factory=list[_PendingReply])
 
     def deliberate(self, facts: Sequence[Fact]) -> list[Fact]:
@@ -301,7 +302,7 @@ class ScriptedAgents:
         state = fold(enumerate(facts, start=1))
         if state is None:
             raise UnexpectedFact("a deliberation begins with its acceptance")
-        definition = STRATEGIES[state.specification.strategy]
+        definition = self.strategies[state.specification.strategy]
         following = drive(state, definition, self.clock.now, self._run)
         return [*facts, *(event for event in following if isinstance(event, Fact))]
 

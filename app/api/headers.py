@@ -25,7 +25,7 @@ _WAIT = re.compile(r"\s*wait\s*=\s*\"?(\d{1,9})\"?\s*", re.IGNORECASE)
 
 
 async def media_of(accept: Annotated[str | None, Header(include_in_schema=False)] = None) -> Media:
-    """The representation of the answer; raises NotAcceptable when the client accepts neither.
+    """Returns the representation that `Accept` asks for; raises NotAcceptable without one that the client accepts.
 
     A named type beats a wildcard regardless of weights; weight 0 refuses a type.
     """

@@ -24,7 +24,6 @@ class CallText:
 
     @property
     def end(self) -> int:
-        """The offset of the next delta."""
         return self.begin + len(self.text)
 
     def place(self, offset: int, piece: str) -> None:
@@ -69,7 +68,6 @@ class Texts(dict[str, CallText]):
                 return
 
     def forget_unfinished(self) -> None:
-        """Keep only the texts of finished calls."""
         for call_id in [call_id for call_id, text in self.items() if not text.finished]:
             del self[call_id]
 

@@ -60,41 +60,29 @@ class InvalidJson(InvalidRequest):
 
 
 class UnsupportedMediaType(InvalidRequest):
-    """The body is not declared as JSON."""
-
     code = "unsupported_media_type"
 
 
 class NotAcceptable(InvalidRequest):
-    """No media type that the client accepts is available."""
-
     code = "not_acceptable"
 
 
 class BodyTooLarge(InvalidRequest, ConnectionClosed):
-    """The body exceeds the limit in bytes."""
-
     code = "body_too_large"
 
 
 class BodyTimeout(ConnectionClosed):
-    """The body did not arrive in time."""
-
     code = "body_timeout"
     retryable = True
 
 
 class TooManyStreams(HttpError):
-    """The limit of open streams is reached."""
-
     code = "too_many_streams"
     retryable = True
     headers = _RETRY_AFTER
 
 
 class StillLive(DeliberationError):
-    """The operation requires a deliberation that has ended."""
-
     code = "still_live"
 
 
@@ -199,7 +187,7 @@ def _faults(
 
 
 def _remedy_by_schema(error: Mapping[str, Any], model: type[BaseModel]) -> str:
-    """Where an unknown field stands in the model, or what an object needs; empty where the schema says neither."""
+    """The place of an unknown field in the model, or the fields that an object needs; empty without either."""
     if error["type"] == "extra_forbidden" and (places := field_places(model).get(str(error["loc"][-1]))):
         return f"Did you mean {' or '.join(places)}?"
     if error["type"] == "model_type" and (names := required_names(model, error["loc"])):
@@ -208,7 +196,6 @@ def _remedy_by_schema(error: Mapping[str, Any], model: type[BaseModel]) -> str:
 
 
 def body_fault(pointer: str, code: str, detail: str, remedy: str) -> FieldProblem:
-    """One fault in a body, at a JSON pointer."""
     return FieldProblem(location="body", pointer=pointer, code=code, detail=detail, remedy=remedy)
 
 
@@ -223,7 +210,6 @@ def parameter_problems(invalid: ValidationError, model: type[BaseModel]) -> Vali
 
 
 def request_id_of(request: Request) -> str:
-    """The id under which this request is logged."""
     return str(request.scope.get("request_id", ""))
 
 
@@ -323,7 +309,6 @@ async def _on_error(request: Request, error: Exception) -> Response:
 
 
 def _allowed(request: Request) -> str:
-    """The methods of a request's path, as the Allow header lists them."""
     routes: Sequence[BaseRoute] = request.app.state.served_routes
     matching = (route for route in routes if route.matches(request.scope)[0] != Match.NONE)
     return ", ".join(sorted({method for route in matching for method in getattr(route, "methods", None) or ()}))

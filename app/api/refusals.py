@@ -108,8 +108,6 @@ class KeyInUrl(Refusal):
 
 
 class RateLimited(Refusal):
-    """A tenant that exceeds its request rate."""
-
     code = "rate_limited"
     retryable = True
 

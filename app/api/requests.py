@@ -76,7 +76,6 @@ MaybeAmount = Annotated[Amount | None, BeforeValidator(_decimal)]
 
 
 def _as_rubric(given: object) -> object:
-    """Turn a rubric in one text into a rubric of one criterion."""
     return [{"id": "rubric", "description": given}] if isinstance(given, str) else given
 
 
@@ -121,7 +120,7 @@ AnswerSchema = Annotated[dict[str, Any], AfterValidator(_rebuilt)]
 
 
 class ConstraintsRequest(RequestModel):
-    """What the answer must satisfy. `metadata` is context for the agents; the two fields of the deadline are not."""
+    """Demands on the answer. `metadata` is context for the agents; the two fields of the deadline are not."""
 
     rubric: Rubric | None = Field(default=None, description="Criteria that judges score; a general rubric if absent")
     requirements: list[Requirement] = Field(default=[], max_length=32)
@@ -285,7 +284,7 @@ class DeliberationRequest(RequestModel):
 
     model_config = ConfigDict(json_schema_extra={"examples": _EXAMPLES})
 
-    task: str = Field(min_length=1, max_length=TASK_CHARS_MAX, description="What to deliberate about")
+    task: str = Field(min_length=1, max_length=TASK_CHARS_MAX, description="The question or task")
     role: RoleName | None = Field(default=None, description="DEV if absent; not together with `agents`")
     num_agents: MaybeWhole = Field(
         default=None, ge=1, le=AGENTS_MAX, description="3 if absent, 1 for `single`; not together with `agents`"
@@ -335,7 +334,6 @@ class DeliberationRequest(RequestModel):
 
     @property
     def size(self) -> int:
-        """Members in all."""
         return sum(agent.count for agent in self.roster)
 
     @property

@@ -45,7 +45,6 @@ HEADERS: dict[str, dict[str, Any]] = {
 
 
 def _example(code: str, status: int, title: str) -> dict[str, Any]:
-    """An example of a problem document."""
     fault = body_fault("/rounds", "less_than_equal", "It is too large", "Give 5 or less.")
     faults = (fault,) if code == "invalid_request" else ()
     error = ErrorAnswer(code, f"{title}.", status in (408, 429, 503), faults)
@@ -92,18 +91,15 @@ def _problem_content(codes: Iterable[str]) -> dict[str, Any]:
 
 
 def problems(*statuses: int) -> Declared:
-    """Declared problem documents for these statuses and 500."""
     return declared_errors(statuses, STATUSES, _problem_content, {})
 
 
 def parameter(place: str, name: str, description: str, **schema: Any) -> dict[str, Any]:  # noqa: ANN401 -- a JSON Schema
-    """A declared optional parameter."""
     schema.setdefault("type", "string")
     return {"in": place, "name": name, "required": False, "description": description, "schema": schema}
 
 
 def body(schema: str, *, required: bool = True) -> dict[str, Any]:
-    """A declared JSON body."""
     content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}}}
     return {"required": required, "content": content}
 

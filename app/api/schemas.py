@@ -21,9 +21,9 @@ from app.deliberation.specification import (
     Token,
     Webhook,
 )
+from app.deliberation.works import WorkStatus
 
 Status = Literal["pending", "in_progress", "cancelling", "completed", "failed", "cancelled", "timeout"]
-ProposalStatus = Literal["pending", "answered", "failed", "late", "skipped"]
 StatsGroup = Literal["day", "strategy", "role", "model", "tenant"]
 # The request fields of every strategy, besides task, agents and constraints.
 _COMMON_FIELDS = ("quorum", "budget", "sampling", "seed")
@@ -117,8 +117,11 @@ class Proposal(Resource):
     checks: tuple[CheckOutcome, ...] = Field(description="Results of running the text where it is a program")
     rank: int | None
     usage: Usage
-    status: ProposalStatus = Field(
-        description="Of its first answer: `late`, after its stage closed; `skipped`, the deliberation ended before it"
+    calls_finished: int = Field(description="Its calls that ended, or that nothing waits for any more")
+    calls_total: int = Field(description="Its calls in all stages so far")
+    status: WorkStatus = Field(
+        description="`answered`: its answer counts; `failed`: its calls for one did, see `error`; `late`: the stage "
+        "closed without it; `skipped`: the deliberation ended first; `pending`: it may still come"
     )
     error: FactProblem | None
 
@@ -152,7 +155,7 @@ class Cancellation(Resource):
 
 
 class DeliberationReceipt(Resource):
-    """What identifies a deliberation, its status and its times: all that a credential without the scope `read` sees."""
+    """Identity, status and times of a deliberation: all that a credential without the scope `read` sees."""
 
     id: Token
     status: Status
@@ -196,7 +199,7 @@ class Deliberation(DeliberationResult):
         description="Given, the verdict of a deliberation that it follows, or what the context service knew"
     )
     context: StoryContext | None = Field(
-        description="What the context service answered about `metadata.story_id`; null where it was not asked"
+        description="Answer of the context service about `metadata.story_id`; null where it was not asked"
     )
     webhook: Webhook | None = Field(description="Receiver and event types; null without a webhook")
     proposals: tuple[Proposal, ...]
@@ -251,7 +254,6 @@ class StrategyResource(Resource):
 
     @classmethod
     def of(cls, definition: StrategyDefinition) -> Self:
-        """A strategy as clients read it."""
         return cls(
             name=definition.name,
             version=definition.version,
@@ -302,7 +304,7 @@ class Figures(Resource):
     seconds: Durations
     tokens: Tokens
     cost: UsageCost | None = Field(
-        description="What the calls cost; null while none has a price. `unpriced_calls` are in no sum"
+        description="Cost of the calls; null while none has a price. `unpriced_calls` are in no sum"
     )
     other_costs: tuple[Money, ...] = Field(
         description="Sums in other currencies, most deliberations first. `cost` has the currency of the most"
@@ -329,7 +331,7 @@ class GroupFigures(Figures):
 
 
 class Spend(Resource):
-    """What the caller's tenant has spent in the present day in UTC, of its limit; deletions do not lower it."""
+    """Spending of the caller's tenant in the present day in UTC, and its limit; deletions do not lower it."""
 
     spent: Amount = Field(description="The cost of what has ended today")
     reserved: Amount = Field(description="The sum of `budget.max_cost` of what is accepted and unfinished")
@@ -339,7 +341,7 @@ class Spend(Resource):
 
     @property
     def left(self) -> Decimal:
-        """What may still be spent; below zero when more was."""
+        """The rest of the limit; below zero when it is exceeded."""
         return self.limit - self.spent - self.reserved
 
 

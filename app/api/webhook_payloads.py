@@ -57,7 +57,6 @@ def ordered(events: Sequence[str]) -> tuple[str, ...]:
 
 
 def is_end(record: Record) -> bool:
-    """Whether a fact is the end of its deliberation."""
     return record.tokens[3:] == [_END]
 
 

@@ -80,7 +80,6 @@ class Target:
 
     @property
     def literal(self) -> bool:
-        """Whether the host is an IP address."""
         try:
             ip_address(self.host)
         except ValueError:
@@ -131,7 +130,6 @@ class Rules:
 
     @classmethod
     def of(cls, ports: Iterable[int], hosts: Iterable[str]) -> "Rules":
-        """The rules of two settings."""
         return cls(frozenset(ports), frozenset(host.lower() for host in hosts))
 
     def listed(self, target: Target) -> bool:

@@ -8,11 +8,10 @@ from decimal import Decimal
 from importlib import import_module
 from typing import Any, BinaryIO
 
-from app.archive.database.rows import winner_of
+from app.api.resource import resource
 from app.archive.database.store import RowFilter, Store
-from app.catalog.projection import resource, state_of
 from app.deliberation.errors import InvalidRequest
-from app.deliberation.fold import State
+from app.deliberation.fold import State, state_of
 
 ROWS_AT_ONCE = 256
 """The rows of a group, which are in memory together."""
@@ -46,10 +45,11 @@ def _integer(count: int) -> int:
     return max(-_INTEGER_MAX, min(count, _INTEGER_MAX))
 
 
-def _row(tenant: str, state: State) -> dict[str, Any]:
+def row_of(tenant: str, state: State) -> dict[str, Any]:
+    """The columns of the table."""
     found = resource(state, epoch="", retention_s=0)
     verdict, usage = found.verdict, found.usage
-    winner_role, winner_model = winner_of(state)
+    won = next((each for each in found.proposals if verdict is not None and each.agent_id == verdict.winner), None)
     proposals = [
         {
             **each.model_dump(include={"agent_id", "role", "model", "status", "content", "score", "rank"}),
@@ -65,8 +65,8 @@ def _row(tenant: str, state: State) -> dict[str, Any]:
         "metadata": list(found.metadata.items()),
         "proposals": proposals,
         "winner": verdict and verdict.winner,
-        "winner_role": winner_role,
-        "winner_model": winner_model,
+        "winner_role": won and won.role,
+        "winner_model": won and won.model,
         "verdict": verdict and verdict.content,
         "margin": verdict and verdict.margin,
         "agreement": verdict and verdict.agreement,
@@ -98,7 +98,7 @@ async def export_parquet(store: Store, chosen: RowFilter, counts: Counter[str], 
             state = None if row.archived is None else state_of(row.archived.records)
             counts["tombstones" if row.deleted else "unfinished" if state is None else "deliberations"] += 1
             if state is not None:
-                rows.append(_row(row.tenant, state))
+                rows.append(row_of(row.tenant, state))
             if len(rows) == ROWS_AT_ONCE:
                 writer.write_batch(arrow.RecordBatch.from_pylist(rows, schema=schema))
                 rows.clear()

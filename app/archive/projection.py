@@ -9,10 +9,9 @@ from pydantic import ValidationError
 from app.admission.backlog import Key
 from app.archive.database.rows import Written
 from app.archive.database.writing import Rows, rows_of
-from app.catalog.projection import state_of
 from app.deliberation.errors import UnexpectedFact
 from app.deliberation.facts import decode
-from app.deliberation.fold import State
+from app.deliberation.fold import State, state_of
 from app.deliberation.ports import Record
 
 

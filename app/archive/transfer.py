@@ -15,9 +15,9 @@ from pydantic_core import from_json, to_json
 
 from app.archive.database.rows import Written
 from app.archive.database.store import ArchivedRow, RowFilter, Store
-from app.catalog.projection import state_of
 from app.deliberation.errors import DeliberationError, InvalidRequest, UnexpectedFact
 from app.deliberation.facts import decode, prefix, suffix
+from app.deliberation.fold import state_of
 from app.deliberation.ports import Record
 from app.deliberation.specification import Token
 

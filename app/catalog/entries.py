@@ -7,7 +7,8 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from app.api.schemas import Status
+from app.api.resource import links
+from app.api.schemas import AgentCount, DeliberationSummary, Status
 from app.deliberation.facts import TERMINAL_STATUS, Accepted, CancelRequested, End, Event, StageOpened, TerminalStatus
 from app.deliberation.specification import Priority
 
@@ -114,3 +115,21 @@ class ListFilter:
             and (self.created_before is None or created_at < self.created_before)
             and self.metadata.items() <= entry.metadata.items()
         )
+
+
+def summary(entry: Entry) -> DeliberationSummary:
+    """The list item of an entry with a known acceptance."""
+    assert entry.created_at is not None
+    return DeliberationSummary(
+        id=entry.id,
+        status=entry.status,
+        role=next(iter(entry.roles)) if len(entry.roles) == 1 else None,
+        agents=tuple(AgentCount(role=role, count=count) for role, count in entry.roles.items()),
+        strategy=entry.strategy,
+        task=entry.task,
+        metadata=dict(entry.metadata),
+        created_at=entry.created_at,
+        started_at=entry.started_at,
+        ended_at=entry.ended_at,
+        links=links(entry.id, ended=entry.ended is not None),
+    )

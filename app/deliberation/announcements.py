@@ -4,32 +4,22 @@ Texts are bounded, since a message of NATS is: a longer one is cut, with a mark 
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import AwareDatetime, Field
 
 from app.deliberation.calls import FactProblem, Usage
 from app.deliberation.errors import InvalidOutput
-from app.deliberation.facts import (
-    TERMINAL_STATUS,
-    CallFinished,
-    Degraded,
-    End,
-    PlannedCall,
-    TerminalStatus,
-    TotalUsage,
-    Verdict,
-)
-from app.deliberation.fold import State, usage
-from app.deliberation.outputs import Answer, DebateTurn, Output, Program, Revision, parse_output
-from app.deliberation.specification import AgentSpec, Token, Value
+from app.deliberation.facts import TERMINAL_STATUS, CallFinished, Degraded, End, TerminalStatus, TotalUsage, Verdict
+from app.deliberation.fold import State
+from app.deliberation.outputs import Output, answer_text, parse_output
+from app.deliberation.specification import Token, Value
+from app.deliberation.works import AgentWork, WorkStatus, calls, form_of, works
 
 TEXT_CHARS_MAX = 16_384
 # Of all texts of one announcement together; a third of what nats-server takes by default, in the widest letters.
 TEXTS_CHARS_MAX = 80_000
-_ISSUES_MAX = 1_000
-
-AnswerStatus = Literal["answered", "failed", "late", "skipped"]
 
 
 class AnnouncedAnswer(Value, frozen=True):
@@ -38,11 +28,11 @@ class AnnouncedAnswer(Value, frozen=True):
     agent_id: Token
     role: str
     model: str | None
-    status: AnswerStatus = Field(description="`late`: after its stage had closed; `skipped`: the end came first")
+    status: WorkStatus = Field(description="`late`: its stage closed without it; `skipped`: the end came first")
     content: str | None = Field(description="The version that stands in the ranking, else the last; null without any")
     usage: Usage
     duration_ms: int = Field(description="Of all its calls together")
-    problem: FactProblem | None = Field(description="Of its last failed call; null where there is content")
+    problem: FactProblem | None = Field(description="Of its last failed call for an answer; null unless it failed")
 
 
 class AnswerCounts(Value, frozen=True):
@@ -119,7 +109,7 @@ def cut(text: str, deliberation_id: str, chars_max: int = TEXT_CHARS_MAX) -> str
 def announcement(tenant: str, end: End, state: State | None) -> Announcement:
     """Builds the announcement of an end. `state` has the facts before it; it is None if the log is damaged."""
     status, id = TERMINAL_STATUS[end.type], end.deliberation_id
-    results = () if state is None else tuple(_results(state, end))
+    results = () if state is None else tuple(map(_result, works(replace(state, end=end))))
     texts = 2 + sum(result.content is not None for result in results)
     chars_max = min(TEXT_CHARS_MAX, TEXTS_CHARS_MAX // texts)
     verdict = end.verdict
@@ -174,7 +164,10 @@ def agent_response(
         return AgentResponse(
             **common, status="failed", error=problem and problem.detail, error_type=problem and problem.code
         )
-    content = _content(form, finished.text)
+    try:
+        content = answer_text(parse_output(form, finished.text))
+    except InvalidOutput:
+        content = None  # another version of the gateway accepted it
     proposal = AgentProposal(
         content=cut(finished.text if content is None else content, finished.deliberation_id),
         author_id=finished.agent_id,
@@ -190,82 +183,26 @@ def recorded_responses(tenant: str, state: State) -> Iterator[AgentResponse]:
     """The response of every recorded outcome of a deliberation."""
     members = {agent.agent_id: agent for agent in state.specification.agents}
     first_agent = state.specification.agents[0].agent_id
-    for stage in state.stages:
-        for planned in stage.opened.calls:
-            finished, member = state.finished.get(planned.call_id), members.get(planned.agent_id)
-            if finished is not None:
-                temperature = None if member is None else member.sampling.temperature
-                form = _form(state, planned)
-                yield agent_response(tenant, finished, form, temperature=temperature, first_agent=first_agent)
+    for call in calls(state):
+        member = members.get(call.planned.agent_id)
+        if call.finished is not None:
+            temperature = None if member is None else member.sampling.temperature
+            form = form_of(state.specification.constraints, call.planned)
+            yield agent_response(tenant, call.finished, form, temperature=temperature, first_agent=first_agent)
 
 
 def _path(deliberation_id: str) -> str:
     return f"/deliberations/{deliberation_id}"
 
 
-def _form(state: State, planned: PlannedCall) -> Output:
-    constraints = state.specification.constraints
-    criteria = tuple(criterion.id for criterion in constraints.rubric)
-    # A revision may answer any issue: the number of issues in its prompt is not recorded.
-    form = Output(kind=planned.output, labels=tuple(planned.labels), criteria=criteria, issues=_ISSUES_MAX)
-    return form.with_answers_of(constraints.answer_schema)
-
-
-def _content(form: Output, text: str) -> str | None:
-    """The answer in an engine's text; None for other outputs, and for a text that another version accepted."""
-    try:
-        match parse_output(form, text):
-            case Answer(answer=answer) | DebateTurn(answer=answer) | Revision(answer=answer):
-                return answer
-            case Program(code=code):
-                return code
-            case _:
-                return None
-    except InvalidOutput:
-        return None
-
-
-def _results(state: State, end: End) -> Iterator[AnnouncedAnswer]:
-    """The final answer of each member, in the order of the ranking, then of the council."""
-    standings = {} if end.verdict is None else {each.agent_id: each for each in end.verdict.ranking}
-    places = {agent_id: place for place, agent_id in enumerate(standings)}
-    spent = {each.agent_id: each for each in usage(state).by_agent}
-    members = sorted(state.specification.agents, key=lambda agent: places.get(agent.agent_id, len(places)))
-    for agent in members:
-        versions, status, model, problem, duration_ms = _work(state, agent)
-        standing = standings.get(agent.agent_id)
-        chosen = len(versions) - 1 if standing is None else min(standing.version, len(versions) - 1)
-        content = versions[chosen] if versions else None
-        yield AnnouncedAnswer(
-            agent_id=agent.agent_id,
-            role=agent.role,
-            model=model,
-            status=status,
-            content=content,
-            usage=spent.get(agent.agent_id, Usage()),
-            duration_ms=duration_ms,
-            problem=problem if content is None else None,
-        )
-
-
-def _work(state: State, agent: AgentSpec) -> tuple[list[str], AnswerStatus, str | None, FactProblem | None, int]:
-    """A member's counted texts, the status of its first answer, its model, its last problem, and its calls' time."""
-    versions, model, problem, duration_ms = list[str](), agent.model, None, 0
-    status: AnswerStatus | None = None
-    for stage in state.stages:
-        seen = None if stage.closed is None else set(stage.closed.seen)
-        for planned in stage.opened.calls:
-            finished = state.finished.get(planned.call_id)
-            if planned.agent_id != agent.agent_id or finished is None:
-                continue
-            duration_ms += finished.duration_ms
-            late = seen is not None and planned.call_id not in seen
-            problem = finished.problem or problem
-            if status is None:
-                status = "failed" if finished.problem is not None else "late" if late else "answered"
-            text = None if late or finished.text is None else _content(_form(state, planned), finished.text)
-            # A text fused from several candidates is no member's version.
-            if text is not None and (planned.output != "answer" or stage.opened.purpose == "propose"):
-                versions.append(text)
-                model = finished.model or model
-    return versions, status or "skipped", model, problem, duration_ms
+def _result(work: AgentWork) -> AnnouncedAnswer:
+    return AnnouncedAnswer(
+        agent_id=work.spec.agent_id,
+        role=work.spec.role,
+        model=work.model,
+        status=work.status,
+        content=None if work.chosen is None else work.chosen.text,
+        usage=work.usage,
+        duration_ms=work.duration_ms,
+        problem=work.problem,
+    )

@@ -1,6 +1,6 @@
 """The JSON Schema that a client may demand of answers: a bounded subset, which engines' grammars can enforce.
 
-An engine never gets a client's schema as it came. It gets one that is rebuilt from the keywords below, with references
+An engine never gets a client's schema as it came, but one that is rebuilt from the keywords below, with references
 resolved. Regular expressions are refused, because one can stall an engine and this check alike.
 """
 

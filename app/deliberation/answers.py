@@ -270,12 +270,10 @@ class Count:
 
     @property
     def votes(self) -> int:
-        """How many votes were counted."""
         return sum(group.votes for group in self.groups)
 
     @property
     def voters(self) -> frozenset[str]:
-        """The agents with a counted answer."""
         return frozenset(agent for group in self.groups for agent in group.agents)
 
     @property
@@ -304,12 +302,10 @@ class Count:
         return self.share(self.first - self.second) if self.votes > 1 else None
 
     def share(self, votes: int) -> float:
-        """These votes as a share of all, in [0, 1]."""
         return float(Fraction(votes, self.votes))
 
     @property
     def tallies(self) -> tuple[Tally, ...]:
-        """The count as a verdict reports it; long answers are cut."""
         return tuple(
             Tally(answer=group.answer[:TALLY_CHARS_MAX], votes=group.votes, final=group.final, agents=group.agents)
             for group in self.groups

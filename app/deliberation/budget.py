@@ -33,7 +33,7 @@ def _cost_of(budget: Budget, finished: CallFinished) -> Cost:
 
 
 def priced(budget: Budget, role: str, prompt_tokens: int, completion_tokens: int = 0) -> Cost:
-    """So many tokens of a role's calls, and the most that they cost; 0 where the budget has no price."""
+    """The cost of these tokens at the highest price of a role's calls; an amount of 0 without a price."""
     prices = next((each for each in budget.prices if each.role == role), None)
     amount = Decimal(0) if prices is None else price_of(prices, prompt_tokens, completion_tokens)
     return Cost(tokens=prompt_tokens + completion_tokens, amount=amount)
@@ -45,7 +45,7 @@ def tokens_of(text: str) -> int:
 
 
 def predicted(budget: Budget, calls: Iterable[Call]) -> Cost:
-    """What calls will cost, erring upwards: prompts by length, and every completion at its bound.
+    """The predicted cost of calls, erring upwards: prompts by length, and every completion at its bound.
 
     Persona and schema, which a replica adds, and repeated attempts are not predicted; they count once they are spent.
     """
@@ -77,7 +77,7 @@ def refused_by(
 
 
 def needs_of_first_stage(budget: Budget, calls: Sequence[Call]) -> str:
-    """What a first stage that the budget refuses would need, what the budget has, and the remedy."""
+    """A sentence with the needs of a first stage that the budget refuses, the budget's ceilings, and the remedy."""
     needed, answers = predicted(budget, calls), sum(call.max_tokens for call in calls)
     ceilings: dict[str, object] = {"max_tokens": budget.max_tokens, "max_calls": budget.max_calls}
     cost = ""

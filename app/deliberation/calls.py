@@ -110,11 +110,9 @@ class Money(Value, frozen=True):
 
     @property
     def millionths(self) -> int:
-        """The amount in millionths of the currency."""
         return int(self.amount.scaleb(6).to_integral_value())
 
     def __str__(self) -> str:
-        """All of its decimal places, and its currency."""
         return f"{self.amount.normalize():f} {self.currency}"
 
 
@@ -124,7 +122,6 @@ class UsageCost(Money, frozen=True):
     unpriced_calls: int = 0
 
     def __str__(self) -> str:
-        """The amount, and what it leaves out."""
         left_out = f", without {self.unpriced_calls} unpriced call{'s' * (self.unpriced_calls != 1)}"
         return super().__str__() + (left_out if self.unpriced_calls else "")
 
@@ -158,7 +155,6 @@ class Usage(Value, frozen=True):
 
     @staticmethod
     def total(spent: Sequence["Usage"]) -> "Usage":
-        """The sum; empty of nothing."""
         return Usage(
             prompt_tokens=sum(each.prompt_tokens for each in spent),
             completion_tokens=sum(each.completion_tokens for each in spent),
@@ -179,7 +175,6 @@ class Usage(Value, frozen=True):
 
     @property
     def tokens(self) -> int:
-        """Prompt and completion tokens together."""
         return self.prompt_tokens + self.completion_tokens
 
 

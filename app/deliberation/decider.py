@@ -1,4 +1,4 @@
-"""The engine replays a strategy over the facts and decides the next step (ARCHITECTURE.md, "Deciding is pure")."""
+"""Replays a strategy over the facts and decides the next step (ARCHITECTURE.md, "Deciding is pure")."""
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -59,7 +59,7 @@ class Outcomes:
             return None
 
     def answers(self, calls: Sequence[Call], form: type[_Output]) -> list[tuple[Call, _Output]]:
-        """The calls that have an answer of this form, each with it."""
+        """The calls with an answer of this form, and their answers."""
         return [(call, found) for call in calls if isinstance(found := self.answer(call), form)]
 
 
@@ -149,18 +149,16 @@ Decision = OpenStage | RunStage | CloseStage | Finish | Done
 
 
 def problem_of(error: DeliberationError) -> FactProblem:
-    """An error as a fact records it."""
     return FactProblem(code=error.code, detail=str(error) or error.code, retryable=error.retryable)
 
 
 def failed(state: State, now: datetime, error: DeliberationError) -> Finish:
-    """The decision to end with a problem."""
     fact = Failed(deliberation_id=state.deliberation_id, ts=now, problem=problem_of(error), usage=usage(state))
     return Finish(fact)
 
 
 def closing_cause(stage: Stage, finished: Mapping[str, CallFinished], now: datetime) -> Cause | None:
-    """Why an open stage closes now: all outcomes are recorded, or a deadline has passed. None while it stays open."""
+    """The reason to close an open stage now: all outcomes, a quorum, or a deadline; None while it stays open."""
     outcomes = [finished[call.call_id] for call in stage.opened.calls if call.call_id in finished]
     if len(outcomes) == len(stage.opened.calls):
         return "all"
@@ -245,7 +243,7 @@ def _replay(state: State, now: datetime, definition: StrategyDefinition, late: b
 
 
 def _run(state: State, opened: StageOpened, ask: Ask, calls: tuple[Call, ...]) -> RunStage:
-    """The stage's calls, before those of batch work, and the sooner the fewer stages are left."""
+    """Runs a stage's calls. Interactive work goes before batch work, and a stage with few successors before others."""
     priority = ask.stages_left + (BATCH_AFTER if state.specification.priority == "batch" else 0)
     return RunStage(opened, calls, _call_deadline(state, opened), priority, ask.calls)
 

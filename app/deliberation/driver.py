@@ -1,4 +1,4 @@
-"""Obeys the engine's decisions: the coordinator's loop without its log, and the moments that both of them wait for."""
+"""Obeys the decider: the coordinator's loop without its log, and the moments for which both wait."""
 
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime

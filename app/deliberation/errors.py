@@ -2,7 +2,7 @@
 
 DeliberationError
 ├── InvalidRequest            a client's request breaks the contract
-│   ├── InvalidToken          a tenant, id, role or call id is not on the allow-list
+│   ├── InvalidToken          a tenant, id, role or call id is not on the allow-list `[a-z0-9_-]{1,64}`
 │   ├── InvalidCursor         the cursor of a stream, page or list cannot be used
 │   └── IdempotencyConflict   the key was used with another body
 ├── NotFound                  no such deliberation for this tenant
@@ -26,7 +26,7 @@ DeliberationError
     ├── CallTimeout           no answer within the call's deadline
     ├── InvalidOutput         the answer breaks its schema, also when asked again
     ├── SandboxUnavailable    a program was not run, because the sandbox cannot isolate it on this machine
-    └── CallCancelled         the call was stopped by a fact
+    └── CallCancelled         the call was stopped by a fact: a cancel, a closed stage, or the end
 
 Each class carries a stable `code` and whether the same request may succeed later (`retryable`). HTTP statuses live in
 `app.api.problems` alone.
@@ -35,7 +35,7 @@ Each class carries a stable `code` and whether the same request may succeed late
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-# What is wrong and the remedy, by pydantic's type of error. Its own words describe the validator and not the field.
+# The fault and the remedy, by pydantic's type of error. Its own words describe the validator and not the field.
 _FAULTS: Mapping[str, tuple[str, str]] = {
     "missing": ("It is missing", "Add it."),
     "extra_forbidden": ("There is no such field", "Remove it."),
@@ -72,7 +72,7 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 -- a bound of any type
 
 
 def fault_of(error: Mapping[str, Any]) -> tuple[str, str]:
-    """What is wrong with a field by one of pydantic's errors, without a full stop, and the remedy if there is one.
+    """The fault of a field by one of pydantic's errors, without a full stop, and the remedy; an empty one without.
 
     The value stays out: it belongs to the user and may be secret.
     """
@@ -104,26 +104,18 @@ class InvalidRequest(DeliberationError):
 
 
 class InvalidToken(InvalidRequest):
-    """A subject token is not on the allow-list `[a-z0-9_-]{1,64}`."""
-
     code = "invalid_id"
 
 
 class InvalidCursor(InvalidRequest):
-    """A cursor does not parse, or belongs to another log."""
-
     code = "invalid_cursor"
 
 
 class IdempotencyConflict(InvalidRequest):
-    """The Idempotency-Key was used before with another body."""
-
     code = "idempotency_conflict"
 
 
 class NotFound(DeliberationError):
-    """No such deliberation for this tenant."""
-
     code = "not_found"
 
 
@@ -163,14 +155,10 @@ class ArchiveUnavailable(DeliberationError):
 
 
 class ArchiveRefused(DeliberationError):
-    """The archive's database answers, and refuses a value of the statement."""
-
     code = "archive_refused"
 
 
 class FactTooLarge(DeliberationError):
-    """A fact exceeds what the log stores in one piece."""
-
     code = "fact_too_large"
 
 
@@ -181,59 +169,41 @@ class StreamsDiffer(DeliberationError):
 
 
 class UnexpectedFact(DeliberationError):
-    """A fact that the deliberation's state does not allow."""
-
     code = "unexpected_fact"
 
 
 class StrategyDrift(DeliberationError):
-    """A replayed strategy asks for other calls than the log records."""
-
     code = "strategy_drift"
 
 
 class Poisoned(DeliberationError):
-    """Coordinator after coordinator dies or hangs on the deliberation."""
-
     code = "poisoned"
 
 
 class QuorumNotReached(DeliberationError):
-    """No agent answered."""
-
     code = "no_answers"
     retryable = True
 
 
 class BudgetExhausted(DeliberationError):
-    """The budget does not admit even the first stage."""
-
     code = "budget_exhausted"
 
 
 class DeadlineExceeded(DeliberationError):
-    """The deadline passed without an answer, or without a verdict where it must fail."""
-
     code = "deadline_exceeded"
     retryable = True
 
 
 class CallFailure(DeliberationError):
-    """One model request failed."""
-
     code = "call_failed"
 
 
 class EngineUnavailable(CallFailure):
-    """The engine refused the connection, broke it off, answered 5xx, or stayed overloaded."""
-
     code = "engine_unavailable"
     retryable = True
 
 
 class EngineRejected(CallFailure):
-    """The engine answered 4xx: repeating the request cannot help."""
-
     code = "engine_rejected"
 
 
@@ -245,8 +215,6 @@ class CallTimeout(CallFailure):
 
 
 class InvalidOutput(CallFailure):
-    """The answer does not satisfy its schema."""
-
     code = "invalid_output"
 
 
@@ -257,6 +225,4 @@ class SandboxUnavailable(CallFailure):
 
 
 class CallCancelled(CallFailure):
-    """The call was stopped by a fact: cancel, a closed stage, or the end."""
-
     code = "call_cancelled"

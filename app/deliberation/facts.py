@@ -44,13 +44,13 @@ class Accepted(Envelope, frozen=True):
     @computed_field
     @property
     def agents(self) -> tuple[AgentSpec, ...]:
-        """The council, where viewers look for it."""
+        """The council, repeated for viewers."""
         return self.specification.agents
 
     @computed_field
     @property
     def strategy(self) -> str:
-        """The method's name, where viewers look for it."""
+        """The strategy's name, repeated for viewers."""
         return self.specification.strategy
 
 
@@ -163,7 +163,6 @@ class CallFinished(Envelope, frozen=True):
 
     @property
     def answered(self) -> bool:
-        """Whether there is an answer."""
         return self.problem is None
 
 
@@ -236,11 +235,11 @@ class StrategyRef(Value, frozen=True):
 
 
 class Verdict(Value, frozen=True):
-    """What was decided.
+    """The decision: ranking and answer.
 
     `winner` is null when nothing was ranked. `call_id` names the call with the answer `content`; both are null
-    together. `agreement` is a mean Kendall τ in [-1, 1] where ballots were cast. Where answers were counted (`tally`,
-    most votes first) it is the winner's share of the votes, in [0, 1]. `effective_votes` is N/(1+(N-1)ρ̂): how many
+    together. `agreement` is a mean Kendall τ in [-1, 1] after ballots. After a count of answers (`tally`, most votes
+    first) `agreement` is the winner's share of the votes, in [0, 1]. `effective_votes` is N/(1+(N-1)ρ̂): how many
     independent ballots the ballots are worth, ρ̂ their mean pairwise τ.
     """
 
@@ -297,11 +296,11 @@ DEGRADED_REASONS = {
 
 
 class Degraded(Value, frozen=True):
-    """Why a completed deliberation is less than was asked for. `cut` lists stages in order."""
+    """The shortcomings of a completed deliberation. `cut` lists stages in order."""
 
     reasons: tuple[str, ...] = Field(
         (),
-        description="What is missing, as sentences or one of these words. "
+        description="Shortcomings, as sentences or one of these words. "
         + " ".join(f"`{word}`: {meaning}." for word, meaning in DEGRADED_REASONS.items()),
     )
     cut: tuple[CutStage, ...] = ()
@@ -359,7 +358,6 @@ TERMINAL_STATUS: dict[str, TerminalStatus] = {
 
 
 def encode(event: Event) -> bytes:
-    """The JSON bytes of an event; `type` is the first field."""
     return event.__pydantic_serializer__.to_json(event)
 
 

@@ -4,7 +4,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
+
+from pydantic import ValidationError
 
 from app.deliberation.calls import Usage
 from app.deliberation.errors import DeliberationDeleted, UnexpectedFact
@@ -26,8 +28,12 @@ from app.deliberation.facts import (
     StageUsage,
     TimedOut,
     TotalUsage,
+    decode,
 )
 from app.deliberation.specification import Purpose, Specification
+
+if TYPE_CHECKING:
+    from app.deliberation.ports import Record
 
 PENDING, IN_PROGRESS, CANCELLING = "pending", "in_progress", "cancelling"
 TERMINAL: frozenset[str] = frozenset(TERMINAL_STATUS.values())
@@ -87,22 +93,18 @@ class State:
 
     @property
     def specification(self) -> Specification:
-        """The accepted specification."""
         return self.accepted.specification
 
     @property
     def deliberation_id(self) -> str:
-        """The deliberation's id."""
         return self.accepted.deliberation_id
 
     @property
     def ended(self) -> bool:
-        """Whether the end fact is recorded."""
         return self.end is not None
 
     @property
     def open_stage(self) -> Stage | None:
-        """The stage that is opened and not closed, if any."""
         return self.stages[-1] if self.stages and self.stages[-1].closed is None else None
 
 
@@ -132,7 +134,6 @@ def _finished(state: State, fact: CallFinished) -> dict[str, CallFinished]:
 
 
 def begin(accepted: Accepted, sequence: int = 0) -> State:
-    """The state after the first fact."""
     return State(accepted=accepted, status=TRANSITIONS["", accepted.type], last_sequence=sequence)
 
 
@@ -201,6 +202,15 @@ def fold(facts: Iterable[tuple[int, Fact | Deleted]]) -> State | None:
         else:
             state = apply(state, fact, sequence)
     return state
+
+
+def state_of(records: "Iterable[Record]") -> State | None:
+    """Fold stored records; None without any. Raises as `fold` does, and UnexpectedFact for a damaged record."""
+    try:
+        return fold((record.sequence, decode(record.data)) for record in records)  # pyright: ignore[reportArgumentType]
+    except ValidationError:
+        # Without `from`, because the validation error quotes the fact, and with it a client's task.
+        raise UnexpectedFact("a stored fact does not decode") from None
 
 
 def usage(state: State) -> TotalUsage:

@@ -6,8 +6,9 @@ Every array and integer is bounded. Texts are bounded by `max_tokens` and by the
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self, TypeVar, cast
 
 from pydantic import (
@@ -37,11 +38,27 @@ POINTS_MAX = 8
 TRIED_MAX = 16
 
 OutputKind = Literal[
-    "answer", "critique", "revision", "score", "pair", "turn", "choice", "analysis", "program", "tests", "report"
+    "answer",
+    "critique",
+    "revision",
+    "score",
+    "pair",
+    "turn",
+    "choice",
+    "analysis",
+    "fusion",
+    "program",
+    "tests",
+    "report",
 ]
 
+ANSWER_FIELDS: Mapping[OutputKind, Literal["answer", "code"]] = MappingProxyType(
+    {"answer": "answer", "revision": "answer", "turn": "answer", "fusion": "answer", "program": "code"}
+)
+"""The forms that hold an answer to the task, and the field that holds it."""
 
-_ANSWERING: tuple[OutputKind, ...] = ("answer", "revision", "turn")
+VERSION_KINDS = frozenset(ANSWER_FIELDS) - {"fusion"}
+"""The forms whose answer is a version of its agent's own; a fusion is written from the texts of several."""
 
 
 class Output(Value, frozen=True):
@@ -59,7 +76,7 @@ class Output(Value, frozen=True):
 
     def with_answers_of(self, schema: dict[str, Any] | None) -> "Output":
         """The output with an answer of a schema; unchanged without a schema, and for kinds without an answer."""
-        if schema is None or self.kind not in _ANSWERING:
+        if schema is None or ANSWER_FIELDS.get(self.kind) != "answer":
             return self
         return self.model_copy(update={"answer_schema": json.dumps(schema)})
 
@@ -80,7 +97,7 @@ _Text = Annotated[str, Field(max_length=TEXT_CHARS_MAX)]
 
 
 class Answer(_Parsed):
-    """A proposal: reasons first, then the answer itself, then the author's confidence in percent."""
+    """A proposal or a fusion: reasons first, then the answer itself, then the author's confidence in percent."""
 
     reasoning: _Text
     answer: Annotated[_Text, Field(min_length=1)]
@@ -109,7 +126,7 @@ class Critique(_Parsed):
 
 
 class IssueResponse(_Parsed):
-    """An author's response to one issue, which is named by its number in the prompt."""
+    """An author's response to one issue, by its number in the prompt."""
 
     issue: _Integer = Field(ge=1)
     decision: Literal["accept", "reject"]
@@ -161,14 +178,14 @@ class DebateTurn(_Parsed):
 
 
 class Choice(_Parsed):
-    """One of the candidates that were shown, by its label, or the label of a group."""
+    """The label of one of the shown candidates."""
 
     reasoning: _Text
     choice: str
 
 
 class Analysis(_Parsed):
-    """Agreements and conflicts of the candidates, and gaps of them all."""
+    """Agreements, contradictions and common gaps of candidates."""
 
     agreements: tuple[_Text, ...] = Field(max_length=POINTS_MAX, strict=False)
     conflicts: tuple[_Text, ...] = Field(max_length=POINTS_MAX, strict=False)
@@ -298,6 +315,7 @@ _SCHEMAS: dict[OutputKind, dict[str, Any]] = {
     ),
     "turn": _object({"reasoning": _TEXT, "error": _TEXT, "answer": _TEXT, "confidence": _CONFIDENCE}),
     "analysis": _object({"agreements": _POINTS, "conflicts": _POINTS, "gaps": _POINTS}),
+    "fusion": _object({"reasoning": _TEXT, "answer": _TEXT, "confidence": _CONFIDENCE}),
     "program": _object({"reasoning": _TEXT, "code": _TEXT, "confidence": _CONFIDENCE}),
     "tests": _object({"reasoning": _TEXT, "tests": _listed({"anyOf": [_CALL_TEST, _SCRIPT_TEST]}, TESTS_MAX, 1)}),
 }
@@ -418,6 +436,7 @@ _FORMS: dict[OutputKind, type[ParsedOutput]] = {
     "pair": Pair,
     "turn": DebateTurn,
     "analysis": Analysis,
+    "fusion": Answer,
     "program": Program,
     "tests": Tests,
     "report": SandboxReport,
@@ -440,3 +459,14 @@ def parse_output(output: Output, text: str) -> ParsedOutput:
             return _choice(output, text)
         case kind:
             return _validated(_FORMS[kind].model_validate_json, text)
+
+
+def answer_text(parsed: ParsedOutput) -> str | None:
+    """The answer in an output; None for a form without one."""
+    match parsed:
+        case Answer() | Revision() | DebateTurn():
+            return parsed.answer
+        case Program():
+            return parsed.code
+        case _:
+            return None

@@ -51,7 +51,7 @@ class StreamState:
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """How far a durable consumer is: it has acknowledged everything up to a sequence, and `left` records are left."""
+    """The progress of a durable consumer: everything up to a sequence is acknowledged, and `left` records are left."""
 
     acknowledged_to: int
     left: int
@@ -60,9 +60,7 @@ class QueueState:
 class Subscription(Protocol):
     """A live subscription."""
 
-    async def close(self) -> None:
-        """Stop delivering. Idempotent."""
-        ...
+    async def close(self) -> None: ...
 
 
 class Journal(Protocol):
@@ -181,6 +179,4 @@ class Agents(Protocol):
 class Clock(Protocol):
     """Time as an argument."""
 
-    def now(self) -> datetime:
-        """The present, in UTC."""
-        ...
+    def now(self) -> datetime: ...

@@ -54,7 +54,6 @@ def engine_base(given: str) -> str:
 
 
 def without_credentials(url: str) -> str:
-    """A URL without user and password."""
     return re.sub(r"(?<=://)[^/?#]*@", "", url, count=1)
 
 
@@ -111,7 +110,7 @@ class EngineSpec(_Declared):
     max_in_flight: int | None = Field(
         default=None, ge=1, le=10_000, description="Its requests at once, per replica of a role; others wait"
     )
-    prices: EnginePrices | None = Field(default=None, description="What its tokens cost, per million")
+    prices: EnginePrices | None = Field(default=None, description="Cost of its tokens, per million")
     connect_timeout_s: float = Field(default=2.0, gt=0, le=60, description="Seconds for a connection")
     idle_timeout_s: float = Field(default=20.0, gt=0, le=3_600, description="Seconds without a byte of a stream")
 
@@ -137,24 +136,23 @@ class EngineSpec(_Declared):
 
     @property
     def address(self) -> str:
-        """Its URL without credentials."""
         return without_credentials(self.url)
 
     @property
     def label(self) -> str:
-        """How errors call it: its name, if it has one, and its address."""
+        """The engine's name in errors: its key under `engines`, if it has one, and its address."""
         return f"{self.name} ({self.address})" if self.name else self.address
 
     @property
     def key_source(self) -> str | None:
-        """Where its key comes from, as `api_key_env NAME` or `api_key_file PATH`; None without a key."""
+        """The source of its key, as `api_key_env NAME` or `api_key_file PATH`; None without a key."""
         if self.api_key_env is not None:
             return f"api_key_env {self.api_key_env}"
         return None if self.api_key_file is None else f"api_key_file {self.api_key_file}"
 
     @property
     def key_remedy(self) -> str:
-        """What to do when the engine refuses its key, or wants one."""
+        """The remedy for a key that the engine refuses or misses."""
         if self.api_key_file is not None:
             return f"correct the key in {self.api_key_file}, which is read anew within seconds"
         if self.api_key_env is not None:
@@ -225,7 +223,7 @@ _RoleEngine = Annotated[EngineSpec, BeforeValidator(_engine)]
 
 
 AgentRunner = Literal["ray", "nats"]
-"""What runs a role's agents: replicas in Ray Serve, or workers that pull from NATS."""
+"""The runner of a role's agents: replicas in Ray Serve, or workers that pull from NATS."""
 
 
 class Role(_Declared):
@@ -258,13 +256,13 @@ class Role(_Declared):
 
     @property
     def unpriced_engine(self) -> str | None:
-        """What lacks prices: one of its engines by its label, or the default ones; None when all have them."""
+        """The label of an engine without prices, or of the default ones; None when all have prices."""
         if not self.engines:
             return "the default engines"
         return next((spec.label for spec in (*self.engines, *self.fallback) if spec.prices is None), None)
 
     def dearest(self, name: str) -> RolePrices | None:
-        """The most that its tokens cost, under the role's name; None when an engine lacks prices."""
+        """The highest prices of the role's tokens; None when an engine lacks prices."""
         found = [spec.prices for spec in (*self.engines, *self.fallback) if spec.prices is not None]
         if self.unpriced_engine is not None:
             return None
@@ -347,7 +345,6 @@ def roles_over_nats(roles: Mapping[str, Role], default: AgentRunner) -> tuple[st
 
 
 def engines_of(roles: Mapping[str, Role]) -> Iterable[EngineSpec]:
-    """The engines that roles name, each once."""
     named = {spec.url: spec for role in roles.values() for spec in (*role.engines, *role.fallback)}
     return named.values()
 

@@ -54,7 +54,7 @@ Currency = Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
 
 
 class Prices(Value, frozen=True):
-    """What an engine's tokens cost, per million. Without a price of their own cached tokens cost what a prompt does."""
+    """Prices of an engine's tokens, per million. Without a price of their own cached tokens cost what a prompt does."""
 
     currency: Currency
     prompt: Amount
@@ -77,7 +77,7 @@ class Criterion(Value, frozen=True):
 
 
 class Constraints(Value, frozen=True):
-    """What the answer must satisfy. All of it but `timeout_seconds` and `on_deadline` reaches the prompts.
+    """Demands on the answer. All of them but `timeout_seconds` and `on_deadline` reach the prompts.
 
     `metadata` is context for the agents. With `answer_schema`, a JSON Schema, every answer is JSON that satisfies it.
     """
@@ -91,7 +91,7 @@ class Constraints(Value, frozen=True):
 
 
 class Sampling(Value, frozen=True):
-    """How tokens are drawn. `max_tokens` bounds one completion."""
+    """Parameters of drawing tokens. `max_tokens` bounds one completion."""
 
     temperature: float = Field(default=0.7, ge=0, le=2)
     max_tokens: int = Field(default=2_048, ge=1, le=32_768)
@@ -126,7 +126,6 @@ class Budget(Value, frozen=True):
 
     @property
     def counts_tokens(self) -> bool:
-        """Whether a ceiling depends on tokens."""
         return self.max_tokens is not None or self.max_cost is not None
 
 
@@ -151,7 +150,7 @@ ContextStatus = Literal["given", "empty", "unanswered", "unusable"]
 
 
 class StoryContext(Value, frozen=True):
-    """What the context service answered about the story of a request, before its acceptance.
+    """The answer of the context service about the story of a request, before its acceptance.
 
     `empty`: it knows nothing of the story; `unanswered`: no reply in time; `unusable`: a reply that cannot be read.
     """
@@ -159,7 +158,7 @@ class StoryContext(Value, frozen=True):
     story_id: str
     status: ContextStatus
     version: str | None = Field(default=None, description="The reply's `version_hash`")
-    detail: str | None = Field(default=None, description="Why there is none; null where the service gave or knew none")
+    detail: str | None = Field(default=None, description="Reason for none; null where the service gave or knew none")
 
 
 class Specification(Value, frozen=True):
@@ -187,7 +186,6 @@ class Specification(Value, frozen=True):
 
     @property
     def size(self) -> int:
-        """Number of agents."""
         return len(self.agents)
 
 

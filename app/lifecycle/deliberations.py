@@ -16,7 +16,6 @@ from app.api.requests import EVIDENCE_TOKENS_MAX, DeliberationRequest, EvidenceR
 from app.api.schemas import FieldProblem, Spend
 from app.archive.database.store import Archived, Store
 from app.catalog.index import Catalog
-from app.catalog.projection import state_of
 from app.deliberation.budget import BYTES_PER_TOKEN
 from app.deliberation.decider import StrategyDefinition
 from app.deliberation.errors import (
@@ -29,7 +28,7 @@ from app.deliberation.errors import (
     QueueFull,
 )
 from app.deliberation.facts import Accepted, CancelRequested, Deleted, decode, prefix
-from app.deliberation.fold import State, begin
+from app.deliberation.fold import State, begin, state_of
 from app.deliberation.ports import Appended, Clock, Journal, Record
 from app.deliberation.roles import Role
 from app.deliberation.specification import Evidence

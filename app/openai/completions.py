@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any, Literal
 
+from app.api.resource import links
 from app.api.schemas import dump
-from app.catalog.projection import links, resource
 from app.deliberation.calls import FactProblem
 from app.deliberation.fold import State, usage
+from app.deliberation.works import works
 from app.openai.problems import NoVerdict
 from app.openai.requests import ChatCompletionRequest
 from app.openai.schemas import (
@@ -53,8 +54,7 @@ def texts(state: State) -> tuple[str, ...]:
     if end.verdict is not None and end.verdict.content is not None:
         return (end.verdict.content,)
     if end.verdict is not None:
-        proposals = resource(state, epoch="", retention_s=0).proposals
-        answers = tuple(each.content for each in proposals if each.content is not None)
+        answers = tuple(work.chosen.text for work in works(state) if work.chosen is not None)
         if answers:
             return answers
     detail = "it was cancelled" + (f": {state.cancel.reason}" if state.cancel and state.cancel.reason else "")

@@ -22,7 +22,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from app.api.problems import PROBLEM_DOCUMENTS, RETRY_AFTER_S, answer_to
 from app.api.refusals import ConnectionClosed
 from app.api.request_body import BODY_TIMEOUT_S
-from app.streaming.connection import EXTENSION
+from app.streaming.event_stream import EXTENSION
 
 HEAD_BYTES_MAX = 65_536
 HEADERS_MAX = 100

@@ -12,6 +12,7 @@ from app.api.headers import submission_of, wait_of
 from app.api.problems import ValidationFailed, parameter_problems
 from app.api.request_body import body_of
 from app.api.requests import CancelRequest, DeliberationRequest
+from app.api.resource import resource
 from app.api.responses import IDEMPOTENCY_KEY, IF_NONE_MATCH, PREFER, answer, body, parameter, problems
 from app.api.schemas import (
     Deliberation,
@@ -24,9 +25,8 @@ from app.api.schemas import (
     narrowed,
 )
 from app.archive.database.search_query import QUERY_CHARS_MAX, InvalidSearch, parse
-from app.catalog.entries import ListFilter
+from app.catalog.entries import ListFilter, summary
 from app.catalog.index import NOT_READ
-from app.catalog.projection import resource, summary
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.fold import State
 from app.routes.dependencies import DeliberationId, Gateway, InGateway, Instant, MayRead, OfTenant, api_router

@@ -15,13 +15,13 @@ from pydantic_core import from_json, to_json
 from app.api.event_schemas import UnfinishedCall
 from app.api.partial_text import CallText
 from app.deliberation.facts import CallDelta, decode, prefix
+from app.deliberation.outputs import ANSWER_FIELDS
 from app.deliberation.ports import Journal
 from app.streaming.frames import EventFrame, event_in
 
 FRAMES_BYTES_MAX = 16_777_216
 CHARS_MAX = 16_777_216
-# The fields of structured outputs that hold an answer or a program.
-_FIELDS = ("answer", "code")
+_FIELDS = tuple(dict.fromkeys(ANSWER_FIELDS.values()))
 
 
 class _CallKey(NamedTuple):
@@ -67,8 +67,7 @@ def unfinished_answer(call: UnfinishedCall) -> UnfinishedCall:
 class AnswerFrames:
     """Frames of calls with answers in place of raw text. A frame without data adds nothing to an answer.
 
-    It keeps the raw texts of the calls that it saw last, `CHARS_MAX` characters in all, and the frames that it made
-    last, `FRAMES_BYTES_MAX` in all.
+    The newest raw texts are kept, `CHARS_MAX` characters in all, and the newest frames, `FRAMES_BYTES_MAX` in all.
     """
 
     def __init__(self, journal: Journal) -> None:

@@ -8,6 +8,9 @@ never read.
 """
 
 import asyncio
+import socket
+import sys
+from asyncio import Transport
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 
@@ -16,13 +19,34 @@ import structlog
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from app.streaming.connection import connection_of, limit_unsent
-
+BUFFER_BYTES = 32_768
+UNSENT_BYTES = 16_384
+# The name of the ASGI extension that holds the transport of a request's connection.
+EXTENSION = "deliberate.connection"
 PIECE_BYTES = 16_384
 NO_BUFFERING = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
 _HEARTBEAT = b": \n\n"
 
 log = structlog.get_logger(__name__)
+
+
+def connection_of(scope: Scope) -> Transport | None:
+    """The transport of a request's connection; None under another server."""
+    return scope.get("extensions", {}).get(EXTENSION)
+
+
+def limit_unsent(connection: Transport, stalled_s: float) -> None:
+    """Bound the unsent bytes of a connection, and have the system end it when they stay unsent for `stalled_s`.
+
+    TCP_NOTSENT_LOWAT bounds what the system takes beyond what it can send, at no cost for a fast reader.
+    TCP_USER_TIMEOUT ends a connection when its bytes stay unacknowledged or unread for that long. That covers peers
+    that vanished, and those with too few unsent bytes for the server to notice.
+    """
+    connection.set_write_buffer_limits(high=BUFFER_BYTES)
+    opened = connection.get_extra_info("socket")
+    if sys.platform == "linux" and opened is not None and opened.family in (socket.AF_INET, socket.AF_INET6):
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(stalled_s * 1_000))
 
 
 class EventStreamResponse(Response):
@@ -47,7 +71,6 @@ class EventStreamResponse(Response):
         self._sent_at_s = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the stream; see ASGI."""
         connection = connection_of(scope)
         if connection is not None:
             limit_unsent(connection, self._stalled_s)

@@ -35,7 +35,6 @@ class EventFrame:
 
     @property
     def ends(self) -> bool:
-        """Whether the event is the last of its deliberation."""
         return self.type in TERMINAL_STATUS or self.type == DELETED
 
 
@@ -111,7 +110,7 @@ def control_frame(kind: str, data: bytes) -> bytes:
 
 
 def event_in(control: bytes) -> bytes:
-    """The event in a frame that `control_frame` made."""
+    """The event's JSON in a frame."""
     return control.partition(b"\ndata: ")[2].removesuffix(b"\n\n")
 
 

@@ -80,7 +80,6 @@ class ResumePoint:
 
     @property
     def epoch(self) -> str:
-        """The log's incarnation."""
         return self.known.log.epoch
 
     @property
@@ -98,7 +97,7 @@ class ResumePoint:
 
     @property
     def over(self) -> bool:
-        """Whether a stream has no event to send any more, because every named deliberation has ended."""
+        """Whether a stream has no event to send: every named deliberation has ended."""
         return bool(self.request.ids) and not self.unended_after(self.start)
 
     def unended_after(self, sequence: int) -> set[str]:
@@ -111,9 +110,9 @@ class ResumePoint:
 
 
 def gap_reason(cursor: Cursor, log: StreamState) -> Literal["retention", "epoch", "beyond_end"] | None:
-    """Why events after `cursor` cannot be replayed without a gap; None when they can.
+    """The reason for which a replay after `cursor` has a gap; None without a gap.
 
-    A log that lost its newest events gives their sequences out again: what its clients know is not in it any more.
+    A log that lost its newest events gives their sequences out again: the events that its clients know are gone.
     """
     if cursor == BEGINNING:
         return None
@@ -125,7 +124,7 @@ def gap_reason(cursor: Cursor, log: StreamState) -> Literal["retention", "epoch"
 
 
 def resume_at(request: EventsRequest, known: SnapshotSet, now: datetime) -> ResumePoint:
-    """Where a request resumes within the bounds of the log: at its cursor, or after a gap at the snapshots."""
+    """The point at which a request resumes within the log: its cursor, or the snapshots after a gap."""
     cursor, log = request.cursor, known.log
     reason = None if cursor is None else gap_reason(cursor, log)
     if reason is None:

@@ -31,7 +31,6 @@ class SingleFlightCache(Generic[_Value]):
         return not self._lock.locked() and asyncio.get_running_loop().time() > self._fresh_until_s
 
     def clear(self) -> None:
-        """Drop the value."""
         self._values.clear()
 
     def charge(self, spent_s: float) -> None:
@@ -71,7 +70,6 @@ class KeyedSingleFlightCache(Generic[_Key, _Value]):
         self._caches: dict[_Key, SingleFlightCache[_Value]] = {}
 
     def __getitem__(self, key: _Key) -> SingleFlightCache[_Value]:
-        """The cache of a key, made when there is none."""
         cache = self._caches.get(key)
         if cache is None:
             self._caches = {each: known for each, known in self._caches.items() if not known.idle}
@@ -81,5 +79,4 @@ class KeyedSingleFlightCache(Generic[_Key, _Value]):
         return cache
 
     def clear(self) -> None:
-        """Drop every value."""
         self._caches.clear()

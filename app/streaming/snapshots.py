@@ -12,10 +12,9 @@ from typing import NamedTuple
 from app.api.event_schemas import UnfinishedCall
 from app.api.partial_text import Texts
 from app.api.schemas import Status
-from app.catalog.projection import state_of
 from app.deliberation.errors import Gone, NotFound
 from app.deliberation.facts import CallDelta, CallStarted, decode, prefix
-from app.deliberation.fold import State
+from app.deliberation.fold import State, state_of
 from app.deliberation.ports import Journal, Record, StreamState
 from app.streaming.single_flight import KeyedSingleFlightCache, SingleFlightCache
 

@@ -16,11 +16,11 @@ from app.api.event_schemas import (
     StreamOpened,
     StreamReconnect,
 )
+from app.api.resource import resource
 from app.api.schemas import dump
 from app.archive.database.store import Archived
-from app.catalog.entries import ListFilter
+from app.catalog.entries import ListFilter, summary
 from app.catalog.index import Catalog
-from app.catalog.projection import resource, summary
 from app.deliberation.errors import DeliberationDeleted, Gone, JournalUnavailable, NotFound
 from app.deliberation.ports import Clock, Journal, StreamState
 from app.lifecycle.lists import Lists
@@ -58,7 +58,6 @@ ReadArchive = Callable[[str, str], Awaitable[Archived | None]]
 
 
 def _item(epoch: str, sequence: int, event: bytes) -> bytes:
-    """The event's JSON with its cursor as the first field."""
     return f'{{"id":"{Cursor(epoch, sequence)}",'.encode() + event[1:]
 
 
@@ -100,7 +99,7 @@ class Streams:
     send_timeout_s: float
 
     async def resume(self, request: EventsRequest, *, patient: bool = False) -> ResumePoint:
-        """Where the request resumes; raises NotFound, Gone and JournalUnavailable.
+        """The point at which the request resumes; raises NotFound, Gone and JournalUnavailable.
 
         With `patient` it waits `LOG_TIMEOUT_S` for the log: a browser gives up a stream that any status refuses.
         """
@@ -122,7 +121,7 @@ class Streams:
             await asyncio.sleep(_RETRY_S)
 
     async def _in_archive(self, request: EventsRequest) -> ResumePoint | None:
-        """Where a request for one deliberation resumes that has left the log; None when the archive has none."""
+        """The point at which a request for an archived deliberation resumes; None when the archive lacks it."""
         if request.deliberation_id is None:
             return None
         found = await self.archived(request.tenant, request.deliberation_id)

@@ -21,6 +21,7 @@ export function showDeliberation(id, perRound, onStatus, onLogout) {
   const path = `/deliberations/${encodeURIComponent(id)}`;
   const lanes = new Map();
   const purposes = new Map();
+  const texts = new Map();
   const dirty = new Set();
   let ended = false;
 
@@ -51,9 +52,16 @@ export function showDeliberation(id, perRound, onStatus, onLogout) {
     }
     dirty.add(agentId);
   };
+  /** The text of a call's newest attempt; see sdk/typescript/src/texts.ts. */
+  const textOf = ({ call_id, attempt }) => {
+    const known = texts.get(call_id);
+    if (known !== undefined && (known.finished || known.attempt >= attempt)) return known;
+    texts.set(call_id, { attempt, text: "", finished: false });
+    return texts.get(call_id);
+  };
   const startCall = ({ agent_id, call_id, attempt }) => {
     const made = lane(agent_id);
-    made.text = "";
+    made.text = textOf({ call_id, attempt }).text;
     made.doing.textContent = `${purposes.get(call_id) ?? "call"}${attempt > 1 ? `, attempt ${attempt}` : ""}`;
     draw(agent_id);
     return made;
@@ -75,9 +83,9 @@ export function showDeliberation(id, perRound, onStatus, onLogout) {
     for (const { agent_id, role, model } of resource.agents) {
       lane(agent_id).name.textContent = [agent_id, role, model].filter(Boolean).join(" · ");
     }
-    for (const { agent_id, content } of resource.proposals) {
+    for (const { agent_id, content, status, error } of resource.proposals) {
       const made = lane(agent_id);
-      if (ended) made.doing.textContent = "";
+      if (ended) made.doing.textContent = status === "answered" ? "" : (error?.detail ?? status);
       if (content === null || !(ended || made.text === "")) continue;
       made.text = content;
       draw(agent_id);
@@ -110,8 +118,8 @@ export function showDeliberation(id, perRound, onStatus, onLogout) {
     "deliberation.snapshot": ({ deliberation, unfinished }) => {
       showResource(deliberation);
       for (const call of unfinished) {
-        startCall(call).text = call.text;
-        draw(call.agent_id);
+        textOf(call).text = call.text;
+        startCall(call);
       }
     },
     "stage.opened": ({ purpose, round, calls: planned }) => {
@@ -123,13 +131,15 @@ export function showDeliberation(id, perRound, onStatus, onLogout) {
     "call.waiting": ({ agent_id, detail }) => {
       lane(agent_id).doing.textContent = detail;
     },
-    "call.delta": ({ agent_id, offset, text }) => {
-      const made = lane(agent_id);
-      made.text = place(made.text, offset, text);
+    "call.delta": ({ agent_id, call_id, attempt, offset, text }) => {
+      const known = textOf({ call_id, attempt });
+      if (known.finished || known.attempt !== attempt) return;
+      known.text = lane(agent_id).text = place(known.text, offset, text);
       draw(agent_id);
     },
-    "call.finished": ({ agent_id, call_id, text, problem }) => {
+    "call.finished": ({ agent_id, call_id, attempt, text, problem }) => {
       const made = lane(agent_id);
+      textOf({ call_id, attempt }).finished = true;
       made.doing.textContent = problem === null ? `${purposes.get(call_id) ?? "call"}: done` : problem.detail;
       if (text === null) return;
       made.text = text;

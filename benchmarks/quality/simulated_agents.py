@@ -109,7 +109,7 @@ class SimulatedAgents:
                 return self._tests(call)
             case "report":
                 return _report(call)
-            case "answer" if purpose == "fuse":
+            case "fusion":
                 return self._fused(call)
             case "analysis":
                 return _form(agreements=[], conflicts=[], gaps=[])

@@ -40,11 +40,9 @@ class Follower:
         await self.page.evaluate(FOLLOW, [path, sorted(EVENT_TYPES)])
 
     async def until(self, condition: str, timeout_s: float = 60) -> None:
-        """Wait until the page finds an expression to be true."""
         await self.page.wait_for_function(condition, timeout=timeout_s * 1_000, polling=20)
 
     async def said(self) -> list[list[str]]:
-        """What the gateway said about the stream itself."""
         return await self.page.evaluate("seen.said")
 
     async def events(self) -> list[tuple[str, str, str]]:
@@ -58,7 +56,6 @@ def follower(page: Page) -> Follower:
 
 
 async def stored(stack: Stack, deliberation_id: str) -> list[tuple[str, str, str]]:
-    """Id, type and data of every event that the log holds."""
     epoch = (await stack.journal.state()).epoch
     pattern = f"deliberations.default.{deliberation_id}.>"
     events = [(f"{epoch}-{record.sequence}", record.data.decode()) async for record in stack.journal.read(pattern, 0)]
@@ -105,7 +102,6 @@ async def followed_to_its_end(stack: Stack, follower: Follower, deliberation_id:
 
 
 def stored_while_away(events: list[tuple[str, str, str]], away: tuple[datetime, datetime]) -> list[dict[str, Any]]:
-    """The events stored while the browser had no gateway."""
     parsed = [json.loads(data) for _, _, data in events]
     return [event for event in parsed if away[0] < datetime.fromisoformat(event["ts"]) < away[1]]
 

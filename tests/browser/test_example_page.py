@@ -14,7 +14,6 @@ pytestmark = [pytest.mark.browser, pytest.mark.e2e]
 
 
 async def shown(page: Page, url: str) -> None:
-    """Go there once a server listens."""
     async with asyncio.timeout(20):
         while True:
             try:
@@ -34,7 +33,6 @@ async def test_the_page_shows_the_verdict_although_its_proxy_refused_it_meanwhil
         refused = asyncio.Event()
 
         async def refuse(route: Route) -> None:
-            """The proxy answers 502 while its gateway restarts."""
             await route.fulfill(status=502)
             refused.set()
 

@@ -91,7 +91,6 @@ async def test_the_strategy_chooses_the_number_of_agents_unless_one_is_given(qui
 async def test_a_finished_council_is_shown_with_its_ranking_as_in_the_documentations_picture(
     page: Page, stack: Stack
 ) -> None:
-    """Leaves the picture in build/images; docs/images has a copy."""
     deliberation_id = await stack.submit(task=TASK, role="DEV", num_agents=3, seed=7)
     await stack.until(deliberation_id, status="completed")
     await page.set_viewport_size({"width": 1280, "height": 760})

@@ -33,7 +33,6 @@ def site() -> Iterator[str]:
 
 @pytest.fixture
 async def reader(chromium: BrowserContext) -> AsyncIterator[tuple[Page, list[str]]]:
-    """A page, and the URLs that it has requested."""
     page = await chromium.new_page()
     requested = list[str]()
     page.on("request", lambda request: requested.append(request.url))

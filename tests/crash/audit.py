@@ -43,19 +43,16 @@ class Audit:
         self.after_end = [fact for _, fact in self.facts[len(self.before_end) + 1 :]]
 
     def expect(self, holds: bool, otherwise: str) -> None:
-        """Record a fault unless the condition holds."""
         if not holds:
             self.faults.append(otherwise)
 
     @property
     def verdict(self) -> Verdict | None:
-        """The verdict without its cost, which repeated calls raise."""
         end = self.ends[0] if self.ends else None
         verdict = end.verdict if isinstance(end, Completed) else None
         return verdict and verdict.model_copy(update={"calls": 0})
 
     def hold(self) -> None:
-        """Check the invariants of the log."""
         self.expect(len(self.ends) == 1, f"{len(self.ends)} ends")
         twice = [
             s for s, n in Counter(e.subject for e, event in self.events if isinstance(event, Fact)).items() if n > 1

@@ -75,7 +75,6 @@ class _Subscription:
         self.end()
 
     def end(self) -> None:
-        """Deliver nothing more."""
         if self.task is not None:
             self.task.cancel()
 
@@ -96,7 +95,6 @@ class InMemoryClient:
         self._options: dict[str, Any] = {}
 
     async def step(self, name: str, effect: Callable[[], _Answer]) -> _Answer:
-        """A step of the process that the connection belongs to."""
         if self._process is not None:
             return await self._process.step(name, effect)
         await asyncio.sleep(0)
@@ -118,7 +116,6 @@ class InMemoryClient:
 
     @property
     def name(self) -> str:
-        """The name of the process that owns it."""
         return "" if self._process is None else self._process.name
 
     def _gone(self) -> None:
@@ -158,7 +155,6 @@ class InMemoryClient:
             await self._options["reconnected_cb"]()
 
     async def lose(self, for_s: float) -> None:
-        """Lose this connection alone, for some seconds."""
         self._disconnected()
         await asyncio.sleep(0)
         asyncio.get_running_loop().call_later(for_s, self._returned)
@@ -229,7 +225,6 @@ class InMemoryClient:
 async def journal_over(
     server: InMemoryServer, name: str, process: Process | None = None, timeout_s: float = 2.5
 ) -> JetStreamJournal:
-    """The real journal over the server in memory."""
     client = InMemoryClient(server, process)
     journal = JetStreamJournal("nats://memory", name=name, timeout_s=timeout_s, client=client)  # pyright: ignore[reportArgumentType]
     await journal.open()

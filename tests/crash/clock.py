@@ -51,7 +51,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self.now_s
 
     def now(self) -> datetime:
-        """The present, in UTC, as `ports.Clock` has it."""
         return EPOCH + timedelta(seconds=self.now_s)
 
 

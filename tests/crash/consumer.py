@@ -27,11 +27,9 @@ class Pull:
 
     @classmethod
     def of(cls, body: dict[str, Any], inbox: str) -> Self:
-        """A pull from the body of the API's request."""
         return cls(inbox, body["batch"], body["expires"] * _NANOSECOND, body["idle_heartbeat"] * _NANOSECOND)
 
     def end(self) -> None:
-        """The pull has ended."""
         for timer in self.timers:
             timer.cancel()
 
@@ -69,7 +67,6 @@ class Consumer:
         self._up = True
 
     def info(self) -> dict[str, Any]:
-        """The API's answer."""
         unsettled = min([*self._outstanding, *self._new], default=float("inf"))
         floor = max((each for each in self.acknowledged if each < unsettled), default=0)
         return {
@@ -80,16 +77,13 @@ class Consumer:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is pending or unacknowledged."""
         return not self._new and not self._outstanding
 
     def add(self, sequence: int) -> None:
-        """Take in a new message of the stream."""
         self._new.append(sequence)
         self._serve()
 
     def pull(self, pull: Pull) -> None:
-        """Take in a pull."""
         loop = asyncio.get_running_loop()
         pull.timers.append(loop.call_later(pull.expires_s, self._expired, pull))
         pull.timers.append(loop.call_later(pull.heartbeat_s, self._heartbeat, pull))
@@ -97,7 +91,6 @@ class Consumer:
         self._serve()
 
     def again(self, sequence: int) -> bool:
-        """Redeliver an unacknowledged message now; False when it is not outstanding."""
         if sequence not in self._outstanding:
             return False
         self._due(sequence)
@@ -105,7 +98,6 @@ class Consumer:
 
     @property
     def held(self) -> list[int]:
-        """The sequences that are delivered and unacknowledged."""
         return list(self._outstanding)
 
     def acknowledge(self, sequence: int, word: bytes) -> None:
@@ -149,7 +141,6 @@ class Consumer:
         self._new.extendleft(reversed(forgotten))
 
     def live(self) -> None:
-        """The server has restarted."""
         self._up = True
         self._serve()
 
@@ -190,7 +181,6 @@ class Consumer:
                 self._pulls.rotate(-1)
 
     def _flushed_at_s(self) -> float:
-        """When a change made now is on disk."""
         now_s = asyncio.get_running_loop().time()
         if self._flush_s + FLUSH_S <= now_s:
             self._flush_s = now_s

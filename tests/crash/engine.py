@@ -59,13 +59,11 @@ class Engine:
         asked.process.on_death(lambda: self.close(asked))
 
     def close(self, asked: Asked) -> None:
-        """Record that either side closed the connection. Idempotent."""
         if asked.closed_at_s is None:
             asked.closed_at_s = asyncio.get_running_loop().time()
 
     @property
     def open(self) -> list[Asked]:
-        """Requests with an open connection."""
         return [asked for asked in self.asked if asked.closed_at_s is None]
 
 

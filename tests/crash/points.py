@@ -57,7 +57,6 @@ class Process:
         return asyncio.get_running_loop().create_task(work, context=self.context)
 
     def adopt(self, task: "asyncio.Task[Any]") -> None:
-        """Add a task, which ends with the process."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -66,7 +65,6 @@ class Process:
         self._deaths.append(call)
 
     def die(self) -> None:
-        """As SIGKILL does. Idempotent."""
         if not self.alive:
             return
         self.alive = False
@@ -82,18 +80,15 @@ class Process:
             asyncio.get_running_loop().call_soon(self._bury)
 
     def stop(self) -> None:
-        """As SIGSTOP does: no step begins or ends until `go_on`."""
         self._going_on = self._going_on or asyncio.Event()
 
     def go_on(self) -> None:
-        """As SIGCONT does. Idempotent."""
         if self._going_on is not None:
             self._going_on.set()
             self._going_on = None
 
     @property
     def stopped(self) -> bool:
-        """Whether it is stopped."""
         return self._going_on is not None
 
     async def _turn(self) -> None:

@@ -23,7 +23,6 @@ _COUNCIL = CouncilScript()
 
 
 def answered(call: Call) -> str:
-    """The engine's answer: always the same for the same call."""
     text = _COUNCIL(call).text
     assert text is not None
     return text
@@ -56,11 +55,9 @@ class Ran:
 
     @property
     def verdict(self) -> Verdict | None:
-        """The verdict without its cost."""
         return self.audit.verdict
 
     def step(self, number: int) -> str:
-        """A point in words."""
         if number > len(self.reached):
             return f"{number} (never reached)"
         point = self.reached[number - 1]
@@ -99,7 +96,6 @@ class Script:
     agents: AgentsOver = "ray"
 
     def run(self) -> Ran:
-        """Run it in a loop and a time of its own."""
         with virtual_time(self.seed) as loop:
             coordinators = 1 if self.hang is None else 2
             return loop.run_until_complete(self._story(Stack(loop, Points(), answered, coordinators, self.agents)))

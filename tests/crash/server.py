@@ -97,12 +97,10 @@ class InMemoryServer:
         self.log = self._streams[STREAM]
 
     def stream(self, name: str) -> Stream:
-        """A stream by its name."""
         return self._streams[name]
 
     @property
     def idle(self) -> bool:
-        """Whether no consumer has anything pending or unacknowledged."""
         return all(consumer.empty for consumer in self.consumers.values())
 
     def kill(self) -> None:
@@ -116,7 +114,6 @@ class InMemoryServer:
                 consumer.die()
 
     def start(self) -> None:
-        """Restart: clients connect again, and forgotten deliveries are made at once."""
         if not self.up:
             self.up = True
             for call in list(self.returns):
@@ -125,7 +122,6 @@ class InMemoryServer:
                 consumer.live()
 
     def fate(self, subject: str) -> Fate:
-        """The fate of the next request or acknowledgement on this subject."""
         for place, (pattern, fate) in enumerate(self.fates):
             if subject_matches(pattern, subject):
                 del self.fates[place]
@@ -133,7 +129,6 @@ class InMemoryServer:
         return "served"
 
     def send(self, subject: str, data: bytes, *, headers: Headers | None = None, reply: str = "") -> bool:
-        """Deliver a message to its subscribers; False when there are none."""
         return self._give(subject, subject, data, headers, reply)
 
     def _give(self, address: str, subject: str, data: bytes, headers: Headers | None, reply: str) -> bool:
@@ -178,7 +173,6 @@ class InMemoryServer:
         return {"stream": "ORCHESTRATOR_EVENTS", "seq": 2 * len(self.announced), "count": 2}
 
     def publish(self, subject: str, data: bytes, headers: Headers, reply: str) -> None:
-        """Take any published message."""
         if subject.startswith("announced."):
             self.batches[headers["Nats-Batch-Id"]] = subject
         if subject.startswith(ACK):
@@ -212,7 +206,6 @@ class InMemoryServer:
         return stream.erase(sequence)
 
     def _note_early(self, task: StageRequest) -> None:
-        """Note the calls of a task that somebody still waits for."""
         subject = f"deliberations.{task.tenant}.{task.deliberation_id}"
         if f"{subject}.end" in self.log.last or self.now() >= task.deadline_at:
             return

@@ -106,11 +106,9 @@ class Service:
 
     @property
     def ready(self) -> bool:
-        """Whether it is reachable."""
         return self.part is not None and self.process.alive
 
     def start(self) -> None:
-        """Start it in a new process."""
         if self._over:
             return
         self.part = None
@@ -134,7 +132,6 @@ class Service:
             running.cancel()
 
     def end(self) -> None:
-        """Stop, for good."""
         self._over = True
         self.process.go_on()
         self.process.die()
@@ -164,12 +161,10 @@ class Stack:
         self.services = [self.gateway, self.agent, self.coordinator, *self.others]
 
     def start(self) -> None:
-        """Start every process."""
         for service in self.services:
             service.start()
 
     async def stop(self) -> None:
-        """End every process, and let their cancelled tasks finish."""
         for service in self.services:
             service.end()
         await asyncio.sleep(1)
@@ -180,15 +175,12 @@ class Stack:
             service.process.die()
 
     def stands(self, deliberation_id: str, tail: str) -> bool:
-        """Whether a fact is in the log."""
         return f"deliberations.{TENANT}.{deliberation_id}.{tail}" in self.server.log.last
 
     def events(self, deliberation_id: str) -> list[Event]:
-        """Facts and views of a deliberation, in order."""
         return [decode(each.data) for each in self.server.log.matching(f"deliberations.{TENANT}.{deliberation_id}.>")]
 
     def ask(self, payload: bytes, response: _Response) -> None:
-        """Deliver a handle call to the agent's replica."""
         request = StageRequest.model_validate_json(payload)
         process = self.agent.process
         process.on_death(lambda: response.result.put_nowait(ActorDiedError()))
@@ -208,7 +200,6 @@ class Stack:
 
     @property
     def connections(self) -> list[InMemoryClient]:
-        """The connections to the log that are open."""
         owners = {id(each.owner): each.owner for each in self.server.interests}
         return [owner for owner in owners.values() if isinstance(owner, InMemoryClient)]
 
@@ -269,30 +260,24 @@ class Stack:
             await asyncio.sleep(RETRY_S)
 
     async def submit(self, body: dict[str, Any], key: str) -> str:
-        """Submit a deliberation; returns its id."""
         response = await self.insist("POST", "/deliberations", json=body, headers={"Idempotency-Key": key})
         assert response.status_code in (200, 202), response.text
         return response.json()["id"]
 
     async def cancel(self, deliberation_id: str) -> None:
-        """Cancel a deliberation, which may have ended."""
         response = await self.insist("POST", f"/deliberations/{deliberation_id}/cancel")
         assert response.status_code in (200, 202), response.text
 
     def outside(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a client's work outside of every process."""
         self._clients.append(asyncio.get_running_loop().create_task(work, context=Context()))
 
     async def idle(self) -> None:
-        """Wait until every client has got its answer."""
         await asyncio.gather(*self._clients)
 
     async def wait(self, seconds: float) -> None:
-        """Wait in virtual time."""
         await asyncio.sleep(seconds)
 
     async def steps(self, count: int, within_s: float) -> None:
-        """Wait for so many more steps, but no longer than `within_s`."""
         until_s, enough = self.loop.time() + within_s, len(self.points.reached) + count
         while self.loop.time() < until_s and (reached := len(self.points.reached)) < enough:
             # One loop turn at a time, because many steps may share one moment; time passes when no step is made.
@@ -302,16 +287,13 @@ class Stack:
                 await asyncio.sleep(0.02)
 
     async def kill(self, service: Service) -> None:
-        """Kill a service's process."""
         service.process.die()
 
     async def kill_server(self, down_s: float) -> None:
-        """Kill the log's server; it restarts after `down_s`."""
         self.server.kill()
         self.loop.call_later(down_s, self.server.start)
 
     async def heal(self) -> None:
-        """Clear pending faults, and wake hung processes."""
         self.server.fates.clear()
         for service in self.services:
             service.process.go_on()

@@ -52,7 +52,6 @@ class Stream:
         return message
 
     def info(self) -> dict[str, Any]:
-        """The API's answer."""
         bounds = {"first_seq": 1, "last_seq": len(self.stored)}
         return {"created": CREATED, "config": {"name": self.name}, "state": bounds}
 
@@ -68,7 +67,6 @@ class Stream:
         return {"message": {"subject": found.subject, "seq": found.sequence, "data": data}}
 
     def _last(self, pattern: str) -> Stored | None:
-        """The newest message on matching subjects."""
         if pattern in self.last:
             return self.last[pattern]
         return max(
@@ -78,14 +76,12 @@ class Stream:
         )
 
     def purge(self, subject: str) -> dict[str, Any]:
-        """Remove the messages on one subject; returns the API's answer."""
         purged = {each.sequence for each in self.stored if each.subject == subject} - self.removed
         self.removed |= purged
         self.last.pop(subject, None)
         return {"success": True, "purged": len(purged)}
 
     def erase(self, sequence: int) -> dict[str, Any]:
-        """Remove one message; returns the API's answer."""
         if sequence in self.removed:
             return {"error": {"code": 400, "err_code": 10_043, "description": f"sequence {sequence} not found"}}
         self.removed.add(sequence)
@@ -97,7 +93,6 @@ class Stream:
         return {"success": True}
 
     def matching(self, pattern: str, after: int = 0) -> list[Stored]:
-        """Everything above a sequence on subjects that match, in order."""
         return [
             each
             for each in self.stored[after:]

@@ -55,7 +55,6 @@ def undisturbed(strategy: str, agents: AgentsOver = "ray") -> Ran:
 
 
 def sampled(runs: Sequence[_Item], strategy: str, agents: AgentsOver) -> Sequence[_Item]:
-    """The runs that are made without CRASH_POINTS=all."""
     return runs if ALL or agents == "ray" else runs[:: OVER_NATS_EVERY[strategy]]
 
 
@@ -197,7 +196,6 @@ def test_a_cancel_at_any_step_leads_to_one_end_and_stops_every_call(strategy: st
 
 @both_agents
 def test_two_kills_and_a_cancel_at_any_steps_leave_one_correct_end(agents: AgentsOver) -> None:
-    """A third of the runs have a cancel at some step."""
     faults: list[str] = []
     for seed in sampled(range(DOUBLE_KILLS), "council", agents):
         chance = random.Random(seed)

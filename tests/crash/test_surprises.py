@@ -135,7 +135,6 @@ def test_heartbeats_keep_the_work_of_a_long_call(monkeypatch: pytest.MonkeyPatch
 def test_a_redelivered_item_takes_no_second_slot(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Ten slots, and an item that is redelivered twenty times."""
     monkeypatch.setattr("tests.crash.engine.FIRST_S", 19.0)
 
     async def story(stack: Stack) -> None:

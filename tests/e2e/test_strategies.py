@@ -23,7 +23,7 @@ COUNCIL = [{"role": "DEV", "count": 2}, {"role": "QA", "count": 1}]
 N = 3
 CANARY = "zirconium-heron"
 REVIEWING = ("critique", "score", "judge", "pick")
-WRITING = ("answer", "turn", "program", "revision")
+WRITING = ("answer", "turn", "program", "revision", "fusion")
 PERSONAS = {name: role.persona for name, role in read_roles(None).items()}
 
 

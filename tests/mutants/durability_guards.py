@@ -414,6 +414,20 @@ DURABILITY_GUARDS = (
         "tests/unit/test_fold.py::test_a_second_outcome_of_a_call_is_ignored",
     ),
     Guard(
+        "a late text is no version of its agent's answer",
+        "app/deliberation/works.py",
+        "        if self.left_out or self.finished is None or self.finished.text is None:\n",
+        "        if self.finished is None or self.finished.text is None:\n",
+        "tests/components/api/test_one_reading.py::test_every_view_says_the_same_of_each_agent",
+    ),
+    Guard(
+        "a text fused from several answers is no agent's own",
+        "app/deliberation/outputs.py",
+        'VERSION_KINDS = frozenset(ANSWER_FIELDS) - {"fusion"}\n',
+        "VERSION_KINDS = frozenset(ANSWER_FIELDS)\n",
+        "tests/components/api/test_one_reading.py::test_every_view_says_the_same_of_each_agent",
+    ),
+    Guard(
         "an acceptance stands alone: not beside a tombstone",
         "app/log/journal.py",
         '        alone = f"{subject}.*" if isinstance(fact, Accepted) else None\n',

@@ -1,12 +1,13 @@
 // What the TypeScript helper does that no scripted connection shows; HELPER names the folder of its built modules.
 
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { test } from "node:test";
 import { pathToFileURL } from "node:url";
 
 const built = (name) => import(pathToFileURL(join(process.env.HELPER, name)).href);
-const { EventStream, StreamLost } = await built("index.js");
+const { EventStream, StreamLost, Texts } = await built("index.js");
 const { Follower, WAITS } = await built("follower.js");
 
 const ACCEPTED = { type: "deliberation.accepted", deliberation_id: "d-1" };
@@ -128,3 +129,12 @@ test("reads credentials for every connection, and repeats the filters", async ()
   assert.deepEqual(asked.map((each) => each.url), [url, url]);
   assert.equal(stream.cursor, "e1-2");
 });
+
+// STORIES names a file with the events of councils in every way that they can end, and the texts that follow.
+for (const [name, { events, texts }] of Object.entries(JSON.parse(readFileSync(process.env.STORIES, "utf8")))) {
+  test(`the texts of ${name}`, () => {
+    const rebuilt = new Texts();
+    for (const event of [...events, ...events]) rebuilt.apply(event);
+    assert.deepEqual(Object.fromEntries([...rebuilt].map(([callId, { text }]) => [callId, text])), texts);
+  });
+}

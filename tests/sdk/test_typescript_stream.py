@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from app.deliberation.facts import encode
 from sdk import build
 from tests.components.client.scripted_streams import NAMES, fixture, scripted
 from tests.sdk.conftest import json_of, output_of
+from tests.unit.strategies.stories import STORIES, events_of, story, texts_of
 
 pytestmark = pytest.mark.sdk
 
@@ -45,9 +47,15 @@ async def test_rebuilds_every_text(name: str) -> None:
     assert results["texts"] == script["texts"]
 
 
-async def test_the_helper_waits_retries_and_stops() -> None:
-    tests = Path(__file__).with_name("stream.test.mjs")
-    report = await output_of([build.NODE, "--test", tests], HELPER=str(MODULE.parent))
+async def test_the_helper_waits_retries_stops_and_rebuilds_the_texts_of_every_story(tmp_path: Path) -> None:
+    tests, stories = Path(__file__).with_name("stream.test.mjs"), tmp_path / "stories.json"
+    told = {
+        name: {"events": [json.loads(encode(event)) for event in events_of(facts)], "texts": texts_of(facts)}
+        for name in STORIES
+        if (facts := story(name))
+    }
+    stories.write_text(json.dumps(told))
+    report = await output_of([build.NODE, "--test", tests], HELPER=str(MODULE.parent), STORIES=str(stories))
     assert "fail 0" in report and "pass 0" not in report
 
 

@@ -43,12 +43,10 @@ _Fact = TypeVar("_Fact", bound=Fact)
 
 
 def in_seconds(seconds: float) -> datetime:
-    """So many seconds after the acceptance."""
     return NOW + timedelta(seconds=seconds)
 
 
 def quorum_of(size: int) -> int:
-    """The quorum that a gateway fills in."""
     return 1 if size == 1 else max(2, (size + 1) // 2)
 
 
@@ -165,7 +163,6 @@ def revision(text: str, issues: int = 1) -> str:
 
 
 def ballot(call: Call, score: Callable[[str], int]) -> str:
-    """A ballot that gives every criterion of a candidate `score(candidate id)`."""
     return json.dumps(
         {
             letter: {
@@ -248,7 +245,7 @@ class CouncilScript:
 
     def _said(self, call: Call) -> str:
         match call.output.kind:
-            case "answer":
+            case "answer" | "fusion":
                 return answer(self.text(call.call_id))
             case "critique":
                 return critique(*self.issues(call.call_id))
@@ -316,7 +313,6 @@ class Run:
 
     @property
     def cut(self) -> list[tuple[str, int, str]]:
-        """The stages that were cut: purpose, round and what cut them."""
         stages = self.completed.degraded.cut if self.completed.degraded else ()
         return [(stage.purpose, stage.round, stage.by) for stage in stages]
 
@@ -325,13 +321,11 @@ class Run:
         return [stage.purpose for stage in self.all(StageOpened)]
 
     def asked(self, purpose: str) -> list[Call]:
-        """The calls of all stages with this purpose."""
         ids = {call.call_id for stage in self.all(StageOpened) if stage.purpose == purpose for call in stage.calls}
         return [call for call in self.calls if call.call_id in ids]
 
 
 def run(asked: Specification, script: Callable[[Call], Reply] | None = None) -> Run:
-    """The whole deliberation, from its acceptance."""
     return resumed([accepted(asked)], script)
 
 

@@ -1,6 +1,5 @@
 """Answers are equal when they say the same, and missing when they cannot be read."""
 
-import json
 from fractions import Fraction
 
 import pytest
@@ -56,18 +55,9 @@ def test_texts_that_say_something_else_are_two_answers(one: str, other: str) -> 
     assert normalise(one, "text") != normalise(other, "text")
 
 
-@pytest.mark.parametrize("normaliser", ["text", "exact", "number", "choice", "json"])
-def test_a_blank_answer_is_missing(normaliser: Normaliser) -> None:
-    assert normalise(" \n\t", normaliser) is None
-
-
 def test_marks_alone_are_still_an_answer() -> None:
     assert normalise("...", "text") == "..."
     assert normalise("**", "text") is not None
-
-
-def test_an_exact_answer_is_itself_but_for_the_space_around_it() -> None:
-    assert normalise(" A **b**. \n", "exact") == "A **b**."
 
 
 @pytest.mark.parametrize(
@@ -241,11 +231,6 @@ def test_a_form_not_readable_from_any_text_adds_a_requirement(normaliser: Normal
     assert "yes; no" in (requirement("choice", ("yes", "no")) or "")
 
 
-@pytest.mark.parametrize("normaliser", ["text", "exact"])
-def test_a_form_readable_from_any_text_adds_no_requirement(normaliser: Normaliser) -> None:
-    assert requirement(normaliser) is None
-
-
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -298,7 +283,6 @@ def test_a_text_without_a_document_is_missing(text: str) -> None:
 )
 @pytest.mark.parametrize("normaliser", ["text", "number", "choice", "json", "exact"])
 def test_a_hostile_text_is_read_or_missing_at_once(pattern: str, normaliser: Normaliser) -> None:
-    """Each of these takes minutes where reading is quadratic."""
     answer = normalise(pattern * (60_000 // len(pattern)), normaliser, ())
     assert answer is None or answer
 
@@ -326,18 +310,6 @@ def test_a_count_holds_votes_shares_and_voters() -> None:
     ]
 
 
-def test_nothing_counted_has_no_share() -> None:
-    count = tally([("a", None)], seed=1)
-    assert (count.groups, count.votes, count.agreement, count.margin, count.tie) == ((), 0, None, None, False)
-    alone = tally([("a", "x")], seed=1)
-    assert (alone.agreement, alone.margin) == (None, None)
-
-
-def test_an_agent_may_vote_twice_and_is_named_once() -> None:
-    (group,) = tally([("a", "x"), ("a", "x")], seed=1).groups
-    assert (group.votes, group.agents) == (2, ("a",))
-
-
 def test_a_long_answer_is_cut_in_the_tally() -> None:
     (row,) = tally([("a", "x" * 2_000)], seed=1).tallies
     assert len(row.answer) == TALLY_CHARS_MAX
@@ -356,7 +328,3 @@ def test_the_seed_and_the_first_voters_order_ties(answers: list[str], seed: int)
 def test_every_tied_answer_leads_under_some_seed() -> None:
     leaders = {tally([("a", "x"), ("b", "y"), ("c", "z")], seed).groups[0].answer for seed in range(30)}
     assert leaders == {"x", "y", "z"}
-
-
-def test_a_json_string_of_json_is_a_string() -> None:
-    assert normalise(json.dumps('{"a": 1}'), "json") == json.dumps('{"a": 1}')

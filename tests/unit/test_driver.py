@@ -1,4 +1,4 @@
-"""The driver: it obeys the engine's decisions, and knows the moments at which time alone decides."""
+"""The driver: it obeys the decider's decisions, and knows the moments at which time alone decides."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -7,11 +7,9 @@ import pytest
 
 from app.deliberation.decider import RunStage
 from app.deliberation.driver import awaits_stopped_calls, drive, next_moment, waits_for_calls
-from app.deliberation.facts import CallFinished, CallStarted, Completed, Fact, View
+from app.deliberation.facts import CallFinished, CallStarted, Fact, View
 from app.deliberation.fold import State, begin, fold
-from app.deliberation.specification import OnDeadline
 from app.deliberation.strategies import STRATEGIES
-from app.testing import FakeClock
 from tests.unit.facts_of import NOW, TIMEOUT_S, accepted, answer, cancelling, closed, end, finished, opened
 from tests.unit.facts_of import specification as of
 
@@ -31,12 +29,6 @@ def test_the_next_moment_is_the_next_deadline_of_the_open_stage_or_of_the_delibe
 ) -> None:
     moment = next_moment(state_after(opened()), NOW + timedelta(seconds=after_s))
     assert moment == NOW + timedelta(seconds=next_s)
-
-
-def test_without_an_open_stage_the_next_moment_is_the_deadline() -> None:
-    deadline_at = NOW + timedelta(seconds=TIMEOUT_S)
-    assert next_moment(begin(accepted()), NOW) == deadline_at
-    assert next_moment(state_after(opened(), finished(), closed(seen=["dev-001"])), NOW) == deadline_at
 
 
 def test_an_open_stage_waits_until_it_may_close_or_a_fact_or_the_deadline_ends_the_wait() -> None:
@@ -74,32 +66,6 @@ def test_the_driver_yields_every_event_to_the_end_and_folds_the_facts() -> None:
     events = list(drive(begin(first, 1), STRATEGIES["independent"], lambda: NOW, run))
     calls = ["call.started", "call.finished"] * 2
     assert [event.type for event in events] == ["stage.opened", *calls, "stage.closed", "deliberation.completed"]
-
-
-@pytest.mark.parametrize(
-    ("on_deadline", "answered", "types"),
-    [
-        ("best", 2, ["stage.opened", "call.finished", "call.finished", "stage.closed", "deliberation.completed"]),
-        ("best", 1, ["stage.opened", "call.finished", "stage.closed", "deliberation.completed"]),
-        ("best", 0, ["stage.opened", "deliberation.timeout"]),
-        ("fail", 1, ["stage.opened", "call.finished", "deliberation.timeout"]),
-    ],
-)
-def test_the_deadline_closes_the_open_stage_and_ends_without_another(
-    on_deadline: OnDeadline, answered: int, types: list[str]
-) -> None:
-    clock = FakeClock(NOW)
-
-    def run_until_deadline(_: State, stage: RunStage) -> Iterator[CallFinished | View]:
-        for call in stage.calls[:answered]:
-            yield finished(call.agent_id, stage.opened.stage, answer("Blue."))
-        clock.advance(TIMEOUT_S)
-
-    first = accepted(of(2, strategy="best_of_n", on_deadline=on_deadline))
-    events = list(drive(begin(first, 1), STRATEGIES["best_of_n"], clock.now, run_until_deadline))
-    assert [event.type for event in events] == types
-    if isinstance(end := events[-1], Completed):
-        assert end.degraded is not None and "deadline" in end.degraded.reasons
 
 
 def test_the_driver_takes_up_an_open_stage_with_the_calls_that_lack_an_outcome() -> None:

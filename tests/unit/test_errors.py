@@ -37,9 +37,3 @@ def test_every_error_has_a_code_of_its_own() -> None:
 def test_a_recorded_problem_always_has_a_detail(error: DeliberationError, detail: str) -> None:
     problem = problem_of(error)
     assert (problem.code, problem.detail, problem.retryable) == ("call_timeout", detail, True)
-
-
-def test_errors_carry_a_code_and_whether_to_retry() -> None:
-    assert errors.QueueFull("full", retry_after_s=7).retry_after_s == 7
-    assert errors.InvalidRequest("bad", "/task").field == "/task"
-    assert errors.InvalidRequest("bad").field is None

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from app.deliberation.calls import Usage
 from app.deliberation.errors import Gone, UnexpectedFact
 from app.deliberation.facts import Cancelled, Completed, Deleted, Fact, Failed, TimedOut
-from app.deliberation.fold import TERMINAL, TRANSITIONS, State, apply, begin, fold, usage
+from app.deliberation.fold import TERMINAL, TRANSITIONS, State, apply, fold, usage
 from app.deliberation.specification import Prices
 from tests.unit.facts_of import (
     ID,
@@ -135,10 +135,6 @@ def test_an_orderly_handover_does_not_count_as_a_takeover_without_progress() -> 
     assert folded(*facts, taken_over(4)).takeovers_without_progress == 2, "the one that died after it is counted again"
 
 
-def test_no_fact_is_no_state() -> None:
-    assert fold([]) is None
-
-
 @pytest.mark.parametrize(
     "facts",
     [
@@ -192,12 +188,6 @@ def test_a_second_outcome_of_a_call_is_ignored() -> None:
     assert state.finished.keys() == {"s1-dev-001"}
 
 
-def test_the_first_request_to_stop_stands() -> None:
-    state = folded(accepted(), cancelling("first"), end(Cancelled), cancelling("second"))
-    assert state.cancel is not None
-    assert state.cancel.reason == "first"
-
-
 def test_a_late_outcome_is_kept_but_not_seen() -> None:
     state = folded(accepted(), opened(), finished(), closed(seen=["dev-001"]), finished("dev-002"), end())
     late = apply(state, finished("dev-003"), 7)
@@ -206,20 +196,6 @@ def test_a_late_outcome_is_kept_but_not_seen() -> None:
     assert late.end == state.end
     assert late.stages[0].closed is not None
     assert late.stages[0].closed.seen == ("s1-dev-001",)
-
-
-def test_the_state_reports_its_facts() -> None:
-    state = begin(accepted(), 4)
-    assert (state.deliberation_id, state.specification, state.started_at) == (ID, accepted().specification, None)
-    assert (state.status, state.revision, state.last_sequence) == ("pending", 1, 4)
-    assert state.open_stage is None
-    state = apply(state, opened(), 9)
-    assert state.open_stage is not None
-    assert state.started_at == NOW
-    state = apply(state, closed(), 8)
-    assert state.open_stage is None
-    assert (state.last_sequence, state.revision, state.ended) == (9, 3, False)
-    assert apply(state, end()).ended
 
 
 @pytest.mark.parametrize("strategy", ["single", "independent", "best_of_n", "council"])

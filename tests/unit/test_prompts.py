@@ -1,18 +1,16 @@
 """Prompts show what agents need, and never names, roles, models, their own candidate or a peer's instructions."""
 
 import re
-from collections import Counter
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.deliberation.calls import Call
-from app.deliberation.choice.ballots import author
 from app.deliberation.facts import StageOpened
 from app.deliberation.outputs import Issue
 from app.deliberation.prompts import council as prompts
-from app.deliberation.prompts.form import Labelled, persona_section
+from app.deliberation.prompts.form import Labelled
 from app.deliberation.specification import AgentSpec, Constraints, Sampling, Specification
 from tests.unit.facts_of import RUBRIC, CouncilScript, Run, agent_ids, run, specification
 
@@ -29,7 +27,6 @@ def mixed(size: int = 5) -> list[AgentSpec]:
 
 
 def canary(call_id: str) -> str:
-    """A word that stands in this text alone."""
     return f"canary<{call_id}>"
 
 
@@ -52,12 +49,6 @@ def fenced(call: Call) -> list[str]:
     return [text for _, text in _FENCED.findall(text_of(call))]
 
 
-def call_behind(candidate: str) -> str:
-    """The call that wrote a candidate: revisions of round n are stage 2n + 1."""
-    agent, _, version = candidate.partition("#")
-    return f"s{2 * int(version or 0) + 1}-{agent}"
-
-
 def test_no_prompt_names_an_agent_a_role_or_a_model() -> None:
     agents = mixed()
     # An author may write anything; this test shows that the product adds nothing.
@@ -74,53 +65,6 @@ def test_no_prompt_names_an_agent_a_role_or_a_model() -> None:
                 assert agent.agent_id not in shown
                 assert agent.role.lower() not in shown
                 assert str(agent.model) not in shown
-
-
-def test_a_reviewer_is_never_shown_its_own_text_and_an_author_only_that() -> None:
-    ended = council()
-    written = {call.call_id for call in ended.calls if call.output.kind in ("answer", "revision")}
-    for call in ended.calls:
-        shown = {call_id for call_id in written if canary(call_id) in text_of(call)}
-        if call.output.kind == "answer":
-            assert shown == set()
-        elif call.output.kind == "revision":
-            assert {call_id.partition("-")[2] for call_id in shown} == {call.agent_id}
-            assert len(shown) == 1
-        else:
-            assert shown == {call_behind(candidate) for candidate in call.labels.values()}
-            assert call.agent_id not in {author(candidate) for candidate in call.labels.values()}
-
-
-def test_recorded_labels_name_the_authors_that_were_shown() -> None:
-    ended = council()
-    recorded = {call.call_id: call.labels for stage in ended.all(StageOpened) for call in stage.calls}
-    for call in ended.calls:
-        assert recorded[call.call_id] == call.labels
-        if call.output.kind not in ("critique", "score"):
-            assert call.labels == {}
-            continue
-        letters = re.findall(r"^Candidate ([A-Z]+):$", text_of(call), re.MULTILINE)
-        assert letters == list(call.labels)
-        assert fenced(call) == [canary(call_behind(candidate)) for candidate in call.labels.values()]
-
-
-def test_a_judge_of_a_pair_is_shown_it_under_the_labels_on_record() -> None:
-    script = CouncilScript(text=canary, failing=[f"s1-{agent}" for agent in agent_ids(5)[2:]])
-    judging = run(specification(5), script).asked("judge")
-    assert len(judging) == 2
-    for call in judging:
-        assert fenced(call) == [canary(call_behind(call.labels[letter])) for letter in ("A", "B")]
-
-
-@pytest.mark.parametrize("size", [2, 3, 5, 8])
-def test_every_candidate_takes_each_place_equally_often_within_one(size: int) -> None:
-    for seed in range(5):
-        places = Counter[tuple[str, int]]()
-        for call in run(specification(size, strategy="best_of_n", seed=seed)).asked("score"):
-            places.update((candidate, place) for place, candidate in enumerate(call.labels.values()))
-        for candidate in agent_ids(size):
-            counts = [places[candidate, place] for place in range(size - 1)]
-            assert max(counts) - min(counts) <= 1
 
 
 def test_shared_prompt_text_comes_first_and_differing_text_last() -> None:
@@ -144,7 +88,6 @@ def test_a_texts_first_place_is_the_same_in_all_prompts_that_begin_with_it() -> 
     ended = council(rounds=1)
 
     def first_candidates(kind: str) -> set[str]:
-        """The prompts up to the end of their first candidate."""
         texts = [text_of(call) for call in ended.calls if call.output.kind == kind]
         return {text[: _FENCED.search(text, text.index("Candidate A:")).end()] for text in texts}  # type: ignore[union-attr]
 
@@ -182,18 +125,6 @@ def test_the_task_reaches_every_prompt_with_all_that_constrains_it() -> None:
         assert "T-1" not in text_of(call), "metadata of the deliberation is for lists"
 
 
-def test_empty_sections_are_left_out() -> None:
-    shown = prompts.propose(specification(), 0)[1].content
-    assert "# Requirements" not in shown
-    assert "# Context" not in shown
-
-
-def test_a_score_is_asked_of_every_shown_label_and_criterion() -> None:
-    shown = prompts.score(specification(), [Labelled("A", "one", NONCE), Labelled("B", "two", NONCE)])[1].content
-    assert "(A, B)" in shown
-    assert "(right, clear)" in shown
-
-
 def test_the_author_reads_its_answer_and_each_numbered_issue() -> None:
     issues = [
         Issue(severity="major", where="line 1", claim="false", evidence="seen", fix="mend"),
@@ -218,10 +149,6 @@ def test_no_word_of_a_critic_begins_another_numbered_issue() -> None:
         shown = prompts.revise(specification(), Labelled("A", "mine", NONCE), issues, NONCE)[1].content
         listed = [text for _, text in _FENCED.findall(shown)]
         assert [line[:11] for line in listed[1].splitlines()] == ["1. [minor] ", "2. [minor] "]
-
-
-def test_the_persona_ends_the_prompt() -> None:
-    assert persona_section("You are a cooper.").endswith("You are a cooper.")
 
 
 # Hostile peers

@@ -7,9 +7,8 @@ from importlib.resources import files
 import pytest
 import yaml
 
-from app.api.requests import DEFAULT_ROLE
 from app.deliberation.errors import InvalidRequest
-from app.deliberation.roles import EngineSpec, Replicas, api_key, parse_roles
+from app.deliberation.roles import EngineSpec, api_key, parse_roles
 from app.deliberation.specification import Sampling
 
 PERSONA = {"persona": "You are a cooper."}
@@ -20,17 +19,6 @@ def test_the_shipped_file_declares_five_roles_with_personas_of_their_own() -> No
     assert list(roles) == ["DEV", "QA", "ARCHITECT", "DEVOPS", "DATA"]
     assert len({role.persona for role in roles.values()}) == 5
     assert all(role.model is None and role.engines == () for role in roles.values()), "the default engines serve them"
-
-
-def test_of_the_shipped_roles_the_default_one_alone_starts_before_its_first_use() -> None:
-    roles = parse_roles(yaml.safe_load(files("app").joinpath("roles.yaml").read_text()))
-    assert {name for name, role in roles.items() if role.replicas.min} == {DEFAULT_ROLE}
-
-
-def test_omitted_fields_of_a_role_have_defaults() -> None:
-    role = parse_roles({"roles": {"COOPER": PERSONA}})["COOPER"]
-    assert (role.model, role.engines, role.sampling, role.replicas) == (None, (), Sampling(), Replicas(min=1, max=1))
-    assert role.concurrency == 1_024
 
 
 def test_a_role_may_name_all_of_it() -> None:

@@ -16,10 +16,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.admission.backlog import Key
 from app.archive.database.connection import insert
-from app.archive.database.rows import microseconds, storable, winner_of
+from app.archive.database.rows import microseconds, storable
 from app.archive.database.tables import AMOUNTS, NAME_CHARS_MAX, ROLLUP_KEY, measures, rollups
 from app.deliberation.calls import Usage
 from app.deliberation.fold import State
+from app.deliberation.works import winner
 
 DAY_US = 86_400_000_000
 WIDTHS_US = (DAY_US, 3_600_000_000)
@@ -62,8 +63,8 @@ def measures_of(tenant: str, state: State) -> Iterator[Measure]:
         "agreement_ppm": round(max(-1.0, min(1.0, agreement or 0.0)) * MILLION),
         "degraded": int(end.degraded is not None),
     }
-    role, model = winner_of(state)
-    winners = {("role", _name(role or "")), ("model", _name(model or ""))}
+    won = winner(state)
+    winners = set() if won is None else {("role", _name(won.spec.role)), ("model", _name(won.model or ""))}
     for (kind, name), spent in _spent(state).items():
         yield {**common, "kind": kind, "name": name, "won": int((kind, name) in winners), **_usage(spent)}
 

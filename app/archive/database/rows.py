@@ -72,16 +72,6 @@ def row_of(written: Written, log: int) -> dict[str, object]:
     }
 
 
-def winner_of(state: State) -> tuple[str | None, str | None]:
-    """The role of the agent that won, and the model of its last answer."""
-    if state.end is None or state.end.verdict is None or state.end.verdict.winner is None:
-        return None, None
-    winner = state.end.verdict.winner
-    role = next((agent.role for agent in state.specification.agents if agent.agent_id == winner), None)
-    models = [each.model for each in state.finished.values() if each.agent_id == winner and each.answered]
-    return role, next((storable(each) for each in reversed(models) if each is not None), None)
-
-
 def storable(name: str) -> str:
     """A name without the character that PostgreSQL refuses. An engine may call its model anything."""
     return name.replace("\0", "")

@@ -8,9 +8,9 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 
 from app.archive.database.rows import label, labels_of
-from app.catalog.projection import answers
 from app.deliberation.facts import TERMINAL_STATUS
 from app.deliberation.fold import State
+from app.deliberation.works import works
 
 WORD_CHARS_MAX = 64
 # PostgreSQL holds 1 MiB of words and positions for a row; a position takes up to 6 bytes beside its word.
@@ -81,7 +81,8 @@ def document(tenant: str, state: State) -> str:
     status = status_value(state.status)
     filters = {label(tenant, "tenant", tenant), label(tenant, "status", status), *labels_of(tenant, state)}
     decided = () if verdict is None or verdict.content is None else (verdict.content,)
-    found = dict.fromkeys((state.specification.task, *decided, *answers(state)))
+    answers = (version.text for work in works(state) for version in work.versions)
+    found = dict.fromkeys((state.specification.task, *decided, *answers))
     texts = (f"{BOUNDARY} {_separated(text)}" for text in found)
     words = " ".join((*(_marked(each) for each in sorted(filters)), *texts))
     # Where words have several spaces between them, this is more than their size.

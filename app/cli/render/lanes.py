@@ -105,21 +105,18 @@ class CouncilView:
 
     @property
     def ended(self) -> bool:
-        """Whether the terminal event has arrived."""
         return self.status in facts.TERMINAL_STATUS.values()
 
     @property
     def simulated(self) -> bool:
-        """Whether a simulator serves any of the agents."""
         return any(is_simulated(lane.model) for lane in self.lanes.values())
 
     @property
     def tokens(self) -> int:
-        """Tokens of all finished calls."""
         return sum(lane.tokens for lane in self.lanes.values())
 
     def text(self, lane: Lane) -> str:
-        """What the lane's newest call has written so far."""
+        """The text of the lane's newest call so far."""
         found = self._texts.get(lane.call_id)
         return "" if found is None else found.text
 
@@ -258,10 +255,8 @@ class CouncilView:
         for proposal in found.proposals:
             lane = self._lane(proposal.agent_id, proposal.role)
             lane.model = proposal.model or lane.model
-            lane.calls_done = max(lane.calls_done, proposal.usage.calls)
-            lane.calls_opened = max(lane.calls_opened, lane.calls_done)
-            lane.tokens = max(lane.tokens, proposal.usage.tokens)
+            lane.calls_opened, lane.calls_done = proposal.calls_total, proposal.calls_finished
+            lane.tokens = proposal.usage.tokens
         for call in snapshot.unfinished:
             lane = self._lane(call.agent_id)
             lane.call_id, lane.state, lane.purpose = call.call_id, "writing", self.purpose
-            lane.calls_opened = max(lane.calls_opened, lane.calls_done + 1)

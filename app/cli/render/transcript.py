@@ -5,7 +5,7 @@ Foreign text stands in block quotes or fences, so that no answer can pass for a 
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, cast
 
@@ -19,16 +19,14 @@ from app.cli.render.prose import counted, printable, prose
 from app.cli.render.ranking import SIMULATED, TALLY_CHARS_MAX, confidence, degraded_text, dissent, line_of, votes_text
 from app.deliberation.facts import CallFinished, Fact, PlannedCall, StageClosed, StageOpened, Verdict
 from app.deliberation.fold import TERMINAL
+from app.deliberation.outputs import ANSWER_FIELDS
 from app.deliberation.specification import Evidence
 from app.webhooks.resources import Delivery
 
 EVENT_TYPES = "stage.opened,call.finished,stage.closed"
-# What the field of each kind of output with an answer is, and what stands before its text.
-_ANSWER_OF = {
-    **dict.fromkeys(("answer", "revision", "turn"), ("answer", "Answer")),
-    "program": ("code", "Program"),
-    "tests": ("tests", "Tests"),
-}
+# The field of each form that is shown alone; its name stands before its text.
+_SHOWN: Mapping[str, str] = {**ANSWER_FIELDS, "tests": "tests"}
+_TITLES = {"answer": "Answer", "code": "Program", "tests": "Tests"}
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>#|~&])")
 
 
@@ -77,14 +75,14 @@ def _fields(text: str) -> dict[str, Any]:
 
 def _answer(kind: str, fields: dict[str, Any]) -> Iterator[str]:
     """What leads to an answer, then the answer, each below its name. The confidence stands in the heading."""
-    name, title = _ANSWER_OF[kind]
+    name = _SHOWN[kind]
     answer = fields[name]
     if before := {key: value for key, value in fields.items() if key not in (name, "confidence")}:
         # A reply to an issue is a paragraph of its own.
         text = prose(json.dumps(before), line_end="\n\n")
         if text.strip():
             yield f"{'Replies to issues' if 'responses' in before else 'Reasoning'}:\n\n{_quoted(text)}\n"
-    yield f"{title}:\n"
+    yield f"{_TITLES[name]}:\n"
     if name == "answer":
         yield f"{_quoted(answer) if isinstance(answer, str) else _fenced(json.dumps(answer, indent=2), 'json')}\n"
     else:
@@ -105,7 +103,7 @@ def _call(call: PlannedCall | None, finished: CallFinished, *, late: bool) -> It
         yield f"Shown: {', '.join(f'{label} is {_text_of(shown)}' for label, shown in call.labels.items())}\n"
     if finished.problem is not None:
         yield f"Failed: {finished.problem.code}: {_inline(finished.problem.detail)}\n"
-    elif kind in _ANSWER_OF and _ANSWER_OF[kind][0] in fields:
+    elif kind in _SHOWN and _SHOWN[kind] in fields:
         yield from _answer(kind, fields)
     else:
         yield f"{_quoted(prose(finished.text or ''), line_breaks=True)}\n"

@@ -54,6 +54,11 @@ class Ranked:
     degraded: tuple[str, ...] = ()
 
 
+def candidate_id(author: str, version: int) -> CandidateId:
+    """The author for a first version, `author#n` for later ones."""
+    return author if version == 0 else f"{author}#{version}"
+
+
 def author(candidate: CandidateId) -> str:
     """The agent that wrote a candidate."""
     return candidate.partition("#")[0]

@@ -69,7 +69,6 @@ class Labelled(NamedTuple):
 
     @property
     def section(self) -> str:
-        """The candidate's section of a prompt."""
         return f"Candidate {self.label}:\n{fence(self.text, self.nonce)}"
 
 

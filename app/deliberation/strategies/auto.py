@@ -51,7 +51,7 @@ ESCALATIONS: Mapping[str, Escalation] = MappingProxyType(
 
 
 class AutoParameters(Parameters):
-    """How drafts are compared, and the strategy that follows when they are not unanimous."""
+    """The comparison of drafts, and the strategy that follows when they are not unanimous."""
 
     normaliser: Normaliser = Field(default="text", description=FORMS)
     options: Options = Field(default=(), description=OPTIONS)
@@ -126,7 +126,6 @@ def _best(run: StrategyRun, drafts: Sequence[Candidate], conclusion: Conclusion,
 
 
 def _steps() -> tuple[str, ...]:
-    """Every purpose that a stage may have, once."""
     steps = {"propose": "propose"}
     for escalation in ESCALATIONS.values():
         for step in escalation.definition.steps:

@@ -15,7 +15,7 @@ from app.deliberation.strategies.steps.strategy_run import Candidate, Step, Stra
 
 
 class BestOfNParameters(Parameters):
-    """How the scores become a choice."""
+    """The rule that turns scores into a choice."""
 
     aggregation: Aggregation = Field(default="borda", description="How the scores are counted into one ranking")
 

@@ -7,11 +7,12 @@ end early, because more of them tend to hurt (arXiv:2502.19130). A round begins 
 revisions and the scores.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from pydantic import Field
 
-from app.deliberation.calls import Call
+from app.deliberation.budget import BYTES_PER_TOKEN, predicted, priced
+from app.deliberation.calls import Call, Cost
 from app.deliberation.choice.aggregation import Aggregation
 from app.deliberation.choice.anonymity import nonce, ring
 from app.deliberation.choice.ballots import Ballot, mean_scores
@@ -19,10 +20,13 @@ from app.deliberation.choice.ballots import author as author_of
 from app.deliberation.choice.critiques import CritiqueStopRule, RoundScores, demanded, ends_rounds, is_settled
 from app.deliberation.decider import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.outputs import Critique, Issue, Output
-from app.deliberation.prompts.council import critique, revise
+from app.deliberation.prompts.council import critique, revise, score
+from app.deliberation.prompts.form import Labelled
 from app.deliberation.specification import Parameters, Specification
-from app.deliberation.strategies.steps.reserves import revising, scoring
-from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun, written
+from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun, ballot_tokens, written
+
+# The longest label, in a prompt's list of labels and between candidates.
+_PER_CANDIDATE = "AA, \n\n"
 
 
 class CouncilParameters(Parameters):
@@ -52,7 +56,6 @@ def _council(specification: Specification) -> Strategy:
 
 
 def continue_from(run: StrategyRun, drafts: Sequence[Candidate]) -> Step[Conclusion]:
-    """The strategy after its proposals, one per author, with the specification's parameters."""
     specification = run.specification
     parameters = CouncilParameters.model_validate(specification.parameters)
     latest = {draft.author: draft for draft in drafts}
@@ -89,7 +92,6 @@ def continue_from(run: StrategyRun, drafts: Sequence[Candidate]) -> Step[Conclus
 
 
 def _versions(drafts: Sequence[Candidate], latest: Mapping[str, Candidate]) -> list[Candidate]:
-    """The first and the last version of each author."""
     return [*drafts, *(candidate for candidate in latest.values() if candidate.version > 0)]
 
 
@@ -119,7 +121,7 @@ def _criticised(
             )
     # The quorum scales with the number of critics per author.
     quorum = min(specification.quorum * len(calls) // len(latest), len(calls))
-    reserve = revising(run, latest, calls) + scoring(run, _versions(drafts, latest), coming=latest)
+    reserve = _revising(run, latest, calls) + _scoring(run, _versions(drafts, latest), coming=latest)
     outcomes = yield from run.ask("critique", round, calls, quorum=quorum, stages_left=stages_left, reserve=reserve)
     if not outcomes.admitted:
         return None
@@ -148,7 +150,7 @@ def _revised(
         output = Output(kind="revision", issues=len(open_issues))
         prompt = revise(specification, run.shown("A", latest[author]), open_issues, mark)
         calls.append(run.call(agent, prompt, output))
-    reserve = scoring(run, _versions(drafts, latest), coming=issues)
+    reserve = _scoring(run, _versions(drafts, latest), coming=issues)
     outcomes = yield from run.ask("revise", round, calls, quorum=1, stages_left=stages_left, reserve=reserve)
     if not outcomes.admitted:
         return None
@@ -156,6 +158,47 @@ def _revised(
     revised = {version.author: version for version in versions if version}
     run.report(len(calls) - len(revised), len(calls), f"revisions of round {round} failed")
     return revised
+
+
+def _scoring(run: StrategyRun, versions: Sequence[Candidate], coming: Collection[str] = ()) -> Cost:
+    """The cost of scoring each other's versions, with an unwritten last version of each author in `coming`."""
+    authors = list(dict.fromkeys(version.author for version in versions))
+    specification = run.specification
+    if not specification.budget.counts_tokens:
+        return Cost(calls=len(authors))
+    frame = sum(len(message.content.encode()) for message in score(specification, []))
+    empty = Labelled("AA", "", nonce(specification.seed, "reserve"))
+    each = len((empty.section + _PER_CANDIDATE).encode())
+    sizes = _sizes(run, versions, coming)
+    total = Cost(calls=len(authors))
+    for reviewer in map(run.agent, authors):
+        shown = [size + each for author, size in sizes if author != reviewer.agent_id]
+        bound = ballot_tokens(reviewer, len(shown), len(specification.constraints.rubric))
+        prompt = (frame + sum(shown)) // BYTES_PER_TOKEN
+        total += priced(specification.budget, reviewer.role, prompt, bound)
+    return total
+
+
+def _revising(run: StrategyRun, latest: Mapping[str, Candidate], critiques: Sequence[Call]) -> Cost:
+    """The cost of a stage in which every author revises on these critiques, which are not written yet."""
+    specification = run.specification
+    if not specification.budget.counts_tokens:
+        return Cost(calls=len(latest))
+    mark = nonce(specification.seed, "reserve")
+    calls = [
+        run.call(run.agent(author), revise(specification, run.shown("A", own), (), mark), Output(kind="revision"))
+        for author, own in latest.items()
+    ]
+    return predicted(specification.budget, calls) + run.reading(latest, sum(call.max_tokens for call in critiques))
+
+
+def _sizes(run: StrategyRun, versions: Sequence[Candidate], coming: Collection[str]) -> list[tuple[str, int]]:
+    """The bytes of each author's first and last version; the last one of authors in `coming` is not written yet."""
+    first = [(each.author, len(each.text.encode())) for each in versions if not each.version]
+    last = {each.author: len(each.text.encode()) for each in versions if each.version}
+    for author in coming:
+        last[author] = max(last.get(author, 0), run.agent(author).sampling.max_tokens * BYTES_PER_TOKEN)
+    return [*first, *last.items()]
 
 
 COUNCIL = StrategyDefinition(

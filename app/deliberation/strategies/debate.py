@@ -8,19 +8,21 @@ arXiv:2502.04790). First and final answers have a vote each (Free-MAD, arXiv:250
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Literal
 
 from pydantic import Field
 
-from app.deliberation.answers import FORMS, OPTIONS, Normaliser, Options
-from app.deliberation.calls import Call
-from app.deliberation.choice.anonymity import in_one_order, lettered
+from app.deliberation.answers import FORMS, OPTIONS, READ_AS, Count, Normaliser, Options, normalise, tally
+from app.deliberation.calls import Call, ChatMessage
+from app.deliberation.choice.anonymity import fence, in_one_order, lettered
 from app.deliberation.choice.neighbours import neighbours
 from app.deliberation.decider import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.outputs import DebateTurn, Output
-from app.deliberation.prompts.debate import turn
+from app.deliberation.prompts.form import Labelled, messages
 from app.deliberation.specification import Parameters, Specification
-from app.deliberation.strategies.steps.counts import asking_for
-from app.deliberation.strategies.steps.positions import Positions
+from app.deliberation.strategies.steps.counts import asking_for, by_answers
 from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun
 
 _NOT_COUNTED = {
@@ -39,6 +41,74 @@ class DebateParameters(Parameters):
     neighbours: int = Field(default=2, ge=1, le=8, description="Other answers that a dissenter reads, at most")
     normaliser: Normaliser = Field(default="text", description=FORMS)
     options: Options = Field(default=(), description=OPTIONS)
+
+
+Taken = Literal["switched", "kept", "unfounded", "unread"]
+"""A turn's result: another answer with a cited error, the same answer, another without one, or an unreadable one."""
+
+
+@dataclass(slots=True)
+class Positions:
+    """Each author's first and latest candidate, and how many turns it has taken."""
+
+    seed: int
+    normaliser: Normaliser
+    options: tuple[str, ...]
+    first: Mapping[str, Candidate]
+    latest: dict[str, Candidate]
+    turns: Counter[str] = field(default_factory=Counter[str])
+
+    def read(self, candidate: Candidate) -> str | None:
+        """An answer as it is compared; None when it cannot be read."""
+        return normalise(candidate.text, self.normaliser, self.options)
+
+    def answers(self, candidates: Mapping[str, Candidate]) -> dict[str, str | None]:
+        """Answers as they are compared, by author."""
+        return {author: self.read(candidate) for author, candidate in candidates.items()}
+
+    def dissenters(self, agreement: float) -> list[str]:
+        """The authors outside the plurality: all while the first place is shared, none when enough of all agree."""
+        answers = self.answers(self.latest)
+        count = tally(answers.items(), self.seed)
+        # Exact decimal: 0.56 · 25 is 14, and more in binary.
+        if count.first >= Fraction(str(agreement)) * len(answers):
+            return []
+        leading = count.groups[0].answer if count.groups and not count.tie else None
+        return [author for author, answer in answers.items() if leading is None or answer != leading]
+
+    def take(self, author: str, turn: DebateTurn, tokens: int, call_id: str) -> Taken:
+        """Apply a turn: a different answer becomes the author's latest if the turn cites an error."""
+        self.turns[author] += 1
+        candidate = Candidate(author, self.turns[author], turn.answer, tokens, call_id, turn.reasoning)
+        answer = self.read(candidate)
+        if answer is None:
+            return "unread"
+        if answer == self.read(self.latest[author]):
+            return "kept"
+        if not any(character.isalnum() for character in turn.error):
+            return "unfounded"
+        self.latest[author] = candidate
+        return "switched"
+
+    def conclude(self, run: StrategyRun) -> Conclusion:
+        """Count first and final answers, once without any turn, and rank authors by the votes for their answer.
+
+        The plurality's text is the first final holder's, in the council's order, or the first drafter's when no author
+        holds it any more. Unreadable answers come last: fewer tokens first, then a seeded hash.
+        """
+        first, final = self.answers(self.first), self.answers(self.latest)
+        # Final answers come first: of one author's two answers with equal votes the later one leads.
+        count = tally([*final.items(), *(first.items() if self.turns else ())], self.seed)
+        if self.turns:
+            finals = Counter(final.values())
+            count = Count(tuple(replace(group, final=finals[group.answer]) for group in count.groups))
+        unread = list(final.values()).count(None)
+        run.report(unread, len(final), f"answers could not be read as {READ_AS[self.normaliser]}")
+        standing = dict(self.latest)
+        if count.groups and count.groups[0].answer not in final.values():
+            author = count.groups[0].agents[0]
+            standing[author] = self.first[author]
+        return by_answers(run, [(each, self.read(each)) for each in standing.values()], final, count)
 
 
 def _debate(specification: Specification) -> Strategy:
@@ -81,7 +151,7 @@ def _switched(run: StrategyRun, positions: Positions, reading: Mapping[str, Sequ
         texts = [(run.shown(letter, candidate), candidate.reasoning) for letter, candidate in shown.items()]
         (own,) = (letter for letter, author in authors.items() if author == speaker)
         labelled = {letter: candidate.id for letter, candidate in shown.items()}
-        prompt = turn(specification, texts, own)
+        prompt = _prompt(specification, texts, own)
         calls.append(run.call(run.agent(speaker), prompt, Output(kind="turn"), labelled=labelled))
     stages_left = specification.rounds - round + 1
     quorum = min(specification.quorum, len(calls))
@@ -95,6 +165,32 @@ def _switched(run: StrategyRun, positions: Positions, reading: Mapping[str, Sequ
     for found, words in _NOT_COUNTED.items():
         run.report(results[found], len(calls), f"turns of round {round} {words}")
     return results["switched"] > 0
+
+
+def _prompt(specification: Specification, shown: Sequence[tuple[Labelled, str]], own: str) -> tuple[ChatMessage, ...]:
+    """Check the answer with the letter `own` against the others, each with its reasons; switch for an error only.
+
+    The prompt hides how many agents hold which answer: debaters follow agreement, which is no evidence
+    (arXiv:2509.05396).
+    """
+    texts = [
+        section
+        for candidate, because in shown
+        for section in (candidate.section, f"Its reasons:\n{fence(because, candidate.nonce)}" if because else "")
+    ]
+    return messages(
+        specification,
+        *texts,
+        "# Your work: debate\nAbove are answers that differ. One of them is your own earlier answer; its letter comes "
+        "last. Any of them may be right, yours too. Work the task through again and look for the step at which they "
+        "part. Change your answer only when you find a concrete error in your own: say in `error` where it stands and "
+        "why it is wrong, so that a reader can check it. That others think otherwise, or sound sure, is no error. "
+        "Without one leave `error` empty and give your answer again as it is.",
+        '# Your reply\n{"reasoning": what you checked, briefly; "error": the error in your earlier answer, or ""; '
+        '"answer": the complete answer, changed or not; "confidence": 0 to 100}',
+        # Last, since prompts that show the same answers differ in this line alone.
+        f"# Your own answer\nCandidate {own} is your own earlier answer.",
+    )
 
 
 DEBATE = StrategyDefinition(

@@ -11,13 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from app.deliberation.answers import TALLY_CHARS_MAX
-from app.deliberation.choice.anonymity import arrangements, lettered, nonce
+from app.deliberation.budget import predicted
+from app.deliberation.calls import Call, ChatMessage, Cost
+from app.deliberation.choice.anonymity import arrangements, fence, lettered, nonce
 from app.deliberation.decider import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.facts import Tally
 from app.deliberation.outputs import Analysis, Output
-from app.deliberation.prompts.fusion import analyse, fuse
+from app.deliberation.prompts.council import ANSWER_FORM, judge_pair
+from app.deliberation.prompts.form import Labelled, messages
 from app.deliberation.specification import Specification
-from app.deliberation.strategies.steps.reserves import fusing, gating
 from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun, written
 
 ROUND = 1
@@ -86,11 +88,11 @@ def _fused(run: StrategyRun, drafts: Sequence[Candidate], single: Candidate, mem
     labelled = lettered((*arrangements(list(by_id), list(by_id), seed, ROUND)[reviewer], reviewer))
     texts = [run.shown(letter, by_id[candidate]) for letter, candidate in labelled.items()]
 
-    gate = gating(run, single, members.writer, members.judges)
-    prompt = analyse(run.specification, texts)
+    gate = _gating(run, single, members.writer, members.judges)
+    prompt = _analysis_prompt(run.specification, texts)
     agent = run.agent(members.analyst)
     call = run.call(agent, prompt, Output(kind="analysis"), labelled=labelled, judging=True)
-    reserve = fusing(run, texts, members.writer, call) + gate
+    reserve = _fusing(run, texts, members.writer, call) + gate
     outcomes = yield from run.ask("analyse", ROUND, [call], quorum=1, stages_left=3, reserve=reserve)
     analysis = outcomes.answer(call)
     if not isinstance(analysis, Analysis):
@@ -98,8 +100,8 @@ def _fused(run: StrategyRun, drafts: Sequence[Candidate], single: Candidate, mem
             run.degraded.append("not fused: the analysis is missing")
         return None
 
-    prompt = fuse(run.specification, texts, analysis, nonce(seed, "fuse", ROUND))
-    call = run.call(run.agent(members.writer), prompt, Output(kind="answer"), labelled=labelled)
+    prompt = _fusion_prompt(run.specification, texts, analysis, nonce(seed, "fuse", ROUND))
+    call = run.call(run.agent(members.writer), prompt, Output(kind="fusion"), labelled=labelled)
     outcomes = yield from run.ask("fuse", ROUND, [call], quorum=1, stages_left=2, reserve=gate)
     fused = written(outcomes, call, version=1)
     if fused is None and outcomes.admitted:
@@ -120,6 +122,67 @@ def _gated(
     )
     tally = tally if ballots else ()
     return replace(best, content=shipped.text, call_id=shipped.call_id, tally=tally, degraded=tuple(run.degraded))
+
+
+def _fusing(run: StrategyRun, texts: Sequence[Labelled], writer: str, analysis: Call) -> Cost:
+    """The cost of fusing these candidates with the analysis, which is not written yet."""
+    specification = run.specification
+    if not specification.budget.counts_tokens:
+        return Cost(calls=1)
+    nothing = Analysis(agreements=(), conflicts=(), gaps=())
+    prompt = _fusion_prompt(specification, texts, nothing, nonce(specification.seed, "reserve"))
+    call = run.call(run.agent(writer), prompt, Output(kind="fusion"))
+    return predicted(specification.budget, [call]) + run.reading([writer], analysis.max_tokens)
+
+
+def _gating(run: StrategyRun, single: Candidate, writer: str, judges: Sequence[str]) -> Cost:
+    """The cost of comparing the fused text, which is not written yet, with the best single text in both orders."""
+    specification = run.specification
+    if not specification.budget.counts_tokens:
+        return Cost(calls=2)
+    unwritten = Labelled("B", "", nonce(specification.seed, "reserve"))
+    prompt = judge_pair(specification, run.shown("A", single), unwritten)
+    fused = run.agent(writer).sampling.max_tokens
+    calls = [run.call(run.agent(judges[turn % len(judges)]), prompt, Output(kind="pair")) for turn in range(2)]
+    return predicted(specification.budget, calls) + run.reading(judges, 2 * fused)
+
+
+def _analysis_prompt(specification: Specification, candidates: Sequence[Labelled]) -> tuple[ChatMessage, ...]:
+    """List agreements, conflicts and gaps of the candidates; the analyst neither ranks nor writes."""
+    return messages(
+        specification,
+        *(each.section for each in candidates),
+        "# Your work: analyse\nRead every candidate and compare what they say, not how they say it. List agreements "
+        "(what they establish together, and which of it the task bears out), conflicts (where they contradict each "
+        "other: what each says, by its letter, and which side its own evidence supports) and gaps (what the task, the "
+        "rubric or a requirement asks for and no candidate gives). That many say the same proves nothing. One point an "
+        "entry, each one checkable; a list may be empty. Do not rank and do not write an answer.",
+        '# Your reply\n{"agreements": [at most 8 sentences], "conflicts": [at most 8], "gaps": [at most 8]}',
+    )
+
+
+def _fusion_prompt(
+    specification: Specification, candidates: Sequence[Labelled], analysis: Analysis, nonce: str
+) -> tuple[ChatMessage, ...]:
+    """Write one answer from candidates and the analysis that names their labels; `nonce` fences the analysis."""
+    return messages(
+        specification,
+        *(each.section for each in candidates),
+        f"Analysis:\n{fence(_listed(analysis), nonce)}",
+        "# Your work: fuse\nWrite the one answer that the candidates make possible together. Keep what is right in the "
+        "best of them, settle each conflict by the evidence, and take from the others only what makes it better. "
+        "Invent nothing: every fact, figure, name and claim stands in a candidate or in the task, or follows from "
+        "them. What the candidates leave open stays open, and the answer says so. The reader knows neither the "
+        "candidates nor the analysis: mention neither.",
+        f"# Your reply\n{ANSWER_FORM}",
+    )
+
+
+def _listed(analysis: Analysis) -> str:
+    points = {"Agreements": analysis.agreements, "Conflicts": analysis.conflicts, "Gaps": analysis.gaps}
+    return "\n".join(
+        f"{heading}:\n" + ("\n".join(f"- {each}" for each in listed) or "- none") for heading, listed in points.items()
+    )
 
 
 FUSE = StrategyDefinition(

@@ -26,7 +26,7 @@ from app.deliberation.strategies.steps.strategy_run import Candidate, Step, Stra
 
 
 class TournamentParameters(Parameters):
-    """How the candidates meet."""
+    """The pairing of the candidates."""
 
     format: Literal["round_robin", "swiss", "knockout"] = Field(
         default="round_robin",
@@ -49,7 +49,6 @@ class TournamentParameters(Parameters):
         return rounds
 
     def rounds(self, candidates: int) -> int:
-        """How many rounds so many candidates play."""
         if self.format == "round_robin":
             return 1
         if self.format == "knockout" or self.rounds_of_pairs is None:

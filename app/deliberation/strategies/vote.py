@@ -29,7 +29,7 @@ _OPEN_FORMS = ("text", "exact", "json")
 
 
 class VoteParameters(Parameters):
-    """How answers are compared, and when enough are in."""
+    """The comparison of answers, and the rule that ends the vote."""
 
     normaliser: Literal["text", "number", "choice", "json", "exact", "none"] = Field(
         default="text",

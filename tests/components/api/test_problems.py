@@ -8,7 +8,6 @@ from app.api.problems import STATUSES, pointer
 from app.deliberation.errors import (
     CallFailure,
     DeliberationError,
-    QueueFull,
     StrategyDrift,
     UnexpectedFact,
 )
@@ -91,12 +90,3 @@ async def test_router_errors_are_problem_documents(
     assert (problem["code"], problem["status"], problem["instance"]) == (code, status, path)
     assert problem["request_id"] == response.headers["x-request-id"]
     assert response.headers.get("allow") == allow
-
-
-async def test_a_long_path_is_truncated_in_the_problem(gateway: Served) -> None:
-    response = await gateway.client.get("/" + "x" * 20_000)
-    assert len(response.json()["instance"]) == 256
-
-
-def test_queue_full_carries_retry_after() -> None:
-    assert QueueFull("full", 7).retry_after_s == 7

@@ -5,7 +5,6 @@ import hashlib
 import hmac
 import json
 from datetime import UTC, datetime, timedelta
-from typing import get_args
 
 import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
@@ -16,7 +15,6 @@ from app.api.webhook_payloads import (
     TERMINAL_EVENTS,
     delivery_id,
     is_end,
-    ordered,
     patterns,
     payload,
     subscribed,
@@ -38,10 +36,6 @@ def stored(fact: Fact, sequence: int = 7, tenant: str = "default") -> Record:
     return Record(f"{prefix(tenant, fact.deliberation_id)}.{suffix(fact)}", sequence, encode(fact))
 
 
-def test_events_are_all_types_of_facts_and_no_views() -> None:
-    assert set(EVENTS) == {each.model_fields["type"].default for each in get_args(Fact)}
-
-
 @pytest.mark.parametrize(
     "fact", [STORY.accepted(), STORY.opened(), STORY.finished("dev-001"), STORY.closed(), STORY.completed()]
 )
@@ -59,10 +53,6 @@ def test_patterns_always_match_the_end_and_never_views() -> None:
         for view in ("call.s1-dev-001.delta", "call.s1-dev-001.started"):
             assert not any(subject_matches(pattern, f"deliberations.t.d1.{view}") for pattern in subjects)
     assert is_end(stored(STORY.completed())) and not is_end(stored(STORY.closed()))
-
-
-def test_orders_events_without_repetition() -> None:
-    assert ordered(["deliberation.timeout", "stage.opened", "stage.opened"]) == ("stage.opened", "deliberation.timeout")
 
 
 def test_a_payload_wraps_the_bytes_of_the_fact() -> None:

@@ -14,8 +14,8 @@ from app.archive.database.migrate import migrate
 from app.archive.database.rows import Written
 from app.archive.database.store import Archived, RowFilter, Store
 from app.archive.transfer import export_archive, import_archive
-from app.catalog.projection import state_of
 from app.deliberation.facts import Cancelled, Deleted, StageOpened, decode
+from app.deliberation.fold import state_of
 from app.lifecycle.specify import deliberation_id
 from app.log.stream_settings import DAY_S
 from app.settings import ARCHIVE_RETENTION_S

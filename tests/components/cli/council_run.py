@@ -17,8 +17,8 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from app.api.resource import resource
 from app.api.schemas import StrategyResource
-from app.catalog.projection import resource
 from app.client.sse import Frame
 from app.deliberation.calls import Call, FactProblem, Usage
 from app.deliberation.decider import RunStage
@@ -43,7 +43,7 @@ Script = Callable[[Call], str | None]
 def answer_text(call: Call) -> str:
     """A valid output of the call's kind, which names the agent in its human part."""
     match call.output.kind:
-        case "answer":
+        case "answer" | "fusion":
             return json.dumps(
                 {"reasoning": f"{call.agent_id} thinks.", "answer": f"# {call.agent_id}", "confidence": 80}
             )

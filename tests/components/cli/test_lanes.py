@@ -2,13 +2,18 @@ import json
 
 import pytest
 
+from app.api.event_schemas import DeliberationSnapshot
+from app.api.resource import resource
 from app.cli.render.lanes import CouncilView, expected_stages
 from app.cli.render.prose import prose
 from app.client.sse import Frame
 from app.deliberation.calls import Call, FactProblem
 from app.deliberation.facts import CallDelta, CallFinished, CallStarted, StageOpened, encode
+from app.deliberation.fold import fold
 from app.deliberation.strategies import STRATEGIES
 from tests.components.cli.council_run import ID, MODEL, Script, answer_text, council_of, specification
+from tests.unit.facts_of import NOW
+from tests.unit.strategies.stories import STORIES, events_of, read, story
 
 
 def folded(frames: list[Frame]) -> CouncilView:
@@ -191,3 +196,22 @@ def test_ignores_unknown_events(event: str, data: str) -> None:
     view = CouncilView()
     assert view.apply(Frame(event, data)) is None
     assert view.lanes == {}
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_lanes_count_what_the_core_reads_live_and_after_a_snapshot(name: str) -> None:
+    facts = story(name)
+    view = CouncilView()
+    for event in events_of(facts):
+        view.apply(Frame(event.type, encode(event).decode()))
+    restored = CouncilView()
+    state = fold(enumerate(facts, start=1))
+    assert state is not None
+    found = resource(state, epoch="e", retention_s=60)
+    snapshot = DeliberationSnapshot(deliberation_id=found.id, ts=NOW, deliberation=found, unfinished=())
+    restored.apply(Frame(snapshot.type, snapshot.model_dump_json()))
+    for agent_id, work in read(facts).items():
+        for lane in (view.lanes[agent_id], restored.lanes[agent_id]):
+            counts = {"calls_total": lane.calls_opened, "calls_finished": lane.calls_done, "tokens": lane.tokens}
+            assert counts == {name: work[name] for name in counts}
+    assert (view.status, view.ended_at) == (restored.status, restored.ended_at) == (state.status, found.ended_at)

@@ -13,12 +13,11 @@ from starlette.types import Receive, Scope, Send
 
 from app.archive.database.migrate import migrate
 from app.archive.database.rows import Written
-from app.catalog.projection import state_of
 from app.deliberation.calls import Call, Usage
 from app.deliberation.decider import RunStage
 from app.deliberation.driver import drive
 from app.deliberation.facts import Accepted, CallFinished, Fact, StageOpened, decode
-from app.deliberation.fold import State, begin
+from app.deliberation.fold import State, begin, state_of
 from app.deliberation.strategies import STRATEGIES
 from app.main import create_app, lifespan_of
 from app.routes.dependencies import Gateway

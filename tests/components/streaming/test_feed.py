@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from app.deliberation.facts import Fact, View
 from app.deliberation.ports import Record, StreamState
 from app.log.paging import of_deliberation
-from app.streaming.feed import Feed
+from app.streaming.feed import Feed, RingLimits, Viewer, Watch
 from app.streaming.frames import VIEW_TYPES, EventFrame
-from app.streaming.watch import RingLimits, Viewer, Watch
 from app.testing import InMemoryJournal
 from tests.conditions import until
 from tests.story import Story
@@ -71,7 +70,6 @@ async def begun(watch: Watch) -> Watch:
 
 
 async def gathered(viewer: Viewer, count: int) -> list[EventFrame]:
-    """The next `count` frames or more; fails after five seconds."""
     frames: list[EventFrame] = []
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(5):
@@ -81,7 +79,6 @@ async def gathered(viewer: Viewer, count: int) -> list[EventFrame]:
 
 
 async def write(journal: InMemoryJournal, *events: Fact | View) -> list[int]:
-    """Store events and return their sequences."""
     for event in events:
         if event.type in VIEW_TYPES:
             await journal.publish_view(TENANT, event)  # pyright: ignore[reportArgumentType]
@@ -99,17 +96,6 @@ async def test_replay_joins_live_events_without_gap_or_duplicate() -> None:
         live = await write(journal, *(story.delta("dev-001", offset, "x") for offset in range(3)))
         assert [each.sequence for each in await gathered(viewer, 3)] == live
         assert viewer.position == live[-1]
-
-
-async def test_events_of_other_deliberations_between_ones_own_are_skipped() -> None:
-    journal, story, other = LossyJournal(), Story("a"), Story("b")
-    await write(journal, other.accepted(), story.accepted())
-    async with Feed(journal, limits=SMALL) as feed, feed.watch(A) as watch:
-        viewer = feed.viewer(await begun(watch), 0)
-        for offset in range(20):
-            await write(journal, *(other.delta("dev-001", offset, "x") for _ in range(9)))
-            await write(journal, story.delta("dev-001", offset, "x"))
-        assert [each.sequence for each in await gathered(viewer, 21)] == [2, *range(12, 203, 10)]
 
 
 async def test_a_frame_is_encoded_once_for_all_viewers() -> None:
@@ -154,17 +140,6 @@ async def test_viewers_share_one_subscription_that_closes_after_the_last_one_lef
             await begun(first)
             assert first is second and first.viewers == 2 and journal.subscriptions == 1
         await until(lambda: feed.watched == 0 and journal.subscriptions == 0)
-
-
-async def test_a_watch_stays_open_for_a_viewer_that_comes_soon() -> None:
-    journal = LossyJournal()
-    async with Feed(journal, limits=RingLimits(linger_s=60)) as feed:
-        async with feed.watch(A) as first:
-            await begun(first)
-        async with feed.watch(A) as second:
-            assert second is first
-        assert journal.opened == 1 and feed.watched == 1
-    assert journal.subscriptions == 0
 
 
 async def test_events_lost_with_a_connection_are_read_from_the_log() -> None:
@@ -219,18 +194,6 @@ async def test_draining_wakes_every_viewer_even_when_only_the_event_is_set() -> 
         feed.draining.set()
         async with asyncio.timeout(5):
             assert not await waiting
-
-
-async def test_a_cancelled_viewer_does_not_affect_others() -> None:
-    journal, story = LossyJournal(), Story("a")
-    async with Feed(journal, limits=SMALL) as feed, feed.watch(A) as watch:
-        await begun(watch)
-        leaves, stays = (asyncio.create_task(gathered(feed.viewer(watch, 0), 1)) for _ in range(2))
-        await asyncio.sleep(0)
-        leaves.cancel()
-        await write(journal, story.accepted())
-        async with asyncio.timeout(5):
-            assert [each.sequence for each in await stays] == [1]
 
 
 @pytest.mark.parametrize(

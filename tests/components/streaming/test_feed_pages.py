@@ -2,8 +2,7 @@
 
 import asyncio
 
-from app.streaming.feed import Feed
-from app.streaming.watch import RingLimits
+from app.streaming.feed import Feed, RingLimits
 from tests.components.streaming.test_feed import A, LossyJournal, begun, write
 from tests.story import Story
 

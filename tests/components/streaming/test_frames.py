@@ -4,7 +4,7 @@ import pytest
 
 from app.deliberation.facts import encode
 from app.deliberation.ports import Record
-from app.streaming.frames import EVENT_TYPES, VIEW_TYPES, EventFrame, EventSelection, FrameBatcher, Ring, frame_of
+from app.streaming.frames import EventFrame, EventSelection, FrameBatcher, Ring, frame_of
 from tests.story import Story
 
 
@@ -47,11 +47,6 @@ def test_a_frame_is_id_and_type_before_the_stored_bytes() -> None:
 @pytest.mark.parametrize("data", [b"", b"{}", b"hello", b'{"type":"call.delta', b'{"type":"call.delta",\n"x":1}'])
 def test_bytes_that_are_not_an_event_give_no_frame(data: bytes) -> None:
     assert frame_of("e", Record("deliberations.default.a.accepted", 1, data)) is None
-
-
-def test_event_and_view_types_match_the_facts() -> None:
-    assert {"deliberation.accepted", "call.delta", "deliberation.timeout"} <= EVENT_TYPES
-    assert VIEW_TYPES == {"call.started", "call.delta", "call.waiting"}
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,9 @@ from sqlalchemy import select
 from app.archive.database.connection import Database
 from app.archive.database.rows import DELETED, Written, labels_of, row_of
 from app.archive.database.tables import deliberations, labels, texts
-from app.catalog.projection import state_of
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import Accepted, Fact, decode
+from app.deliberation.fold import state_of
 from app.deliberation.ports import Record
 from app.log.journal import JetStreamJournal
 from app.routes.dependencies import SystemClock

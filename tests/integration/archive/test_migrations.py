@@ -15,8 +15,8 @@ from app.archive.database.search_query import parse
 from app.archive.database.store import Archived, Store
 from app.archive.database.tables import deliberations, labels, metadata, position
 from app.catalog.entries import ListFilter
-from app.catalog.projection import state_of
 from app.deliberation.errors import ArchiveUnavailable, InvalidRequest
+from app.deliberation.fold import state_of
 from tests.integration.archive.test_store import records_of, told
 from tests.story import Story
 

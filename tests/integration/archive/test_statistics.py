@@ -20,9 +20,9 @@ from app.archive.database.rows import Written, row_of
 from app.archive.database.statistics import StatsFilter
 from app.archive.database.store import Store
 from app.archive.database.tables import AMOUNTS, ROLLUP_KEY, measures, rollups
-from app.catalog.projection import state_of
 from app.deliberation.calls import Usage, UsageCost
 from app.deliberation.facts import Degraded, StrategyRef, Verdict, encode, prefix, suffix
+from app.deliberation.fold import state_of
 from app.deliberation.ports import Record
 from app.deliberation.specification import AgentSpec
 from tests.story import NOW, Story

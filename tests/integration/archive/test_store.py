@@ -15,10 +15,10 @@ from app.archive.database.rows import Written, label
 from app.archive.database.store import Store
 from app.archive.database.tables import VERSION_MAX, deliberations, labels, position
 from app.catalog.entries import Entry, ListFilter
-from app.catalog.projection import state_of
 from app.deliberation.calls import FactProblem, Usage
 from app.deliberation.errors import Gone
 from app.deliberation.facts import Fact, Failed, StrategyRef, Verdict, encode, prefix, suffix
+from app.deliberation.fold import state_of
 from app.deliberation.ports import Record
 from tests.story import NOW, Story
 

@@ -28,9 +28,9 @@ from app.archive.database.migrate import migrate
 from app.archive.database.store import Store
 from app.archive.service import figures, projector_of
 from app.archive.settings import ArchiveSettings
-from app.catalog.projection import state_of
 from app.deliberation.announcements import announcement, recorded_responses
 from app.deliberation.facts import CancelRequested, Deleted
+from app.deliberation.fold import state_of
 from app.deliberation.roles import EngineSpec, Role
 from app.lifecycle.context import SUBJECT
 from app.log.gateway_log import log_figures

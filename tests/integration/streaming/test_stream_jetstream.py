@@ -36,7 +36,6 @@ TEXT = "Grün ist die Farbe, 緑は色, \u2028\x85 and 𝄞 is not; "
 
 @asynccontextmanager
 async def gateway(nats_url: str) -> AsyncGenerator[httpx.AsyncClient, None]:
-    """A gateway with its own connection to the log."""
     app = create_app(Settings(nats_url=nats_url, heartbeat_s=1))
     config = uvicorn.Config(app, port=0, lifespan="on", ws="none", log_config=None, timeout_graceful_shutdown=5)
     server = uvicorn.Server(config)
@@ -83,7 +82,6 @@ class Rebuilt:
                 return
 
     def newest(self) -> dict[str, str]:
-        """The text of each call's newest attempt, which was inserted last."""
         return {call_id: text for (call_id, _), text in self.texts.items()}
 
     def put(self, call: dict[str, Any], offset: int, piece: str) -> None:
@@ -101,7 +99,6 @@ async def frames_of(response: httpx.Response) -> AsyncGenerator[Frame, None]:
 
 
 async def read_some(client: httpx.AsyncClient, path: str, rebuilt: Rebuilt, frames_max: int, resume: bool) -> None:
-    """One connection, closed after `frames_max` frames."""
     headers = {"Last-Event-ID": rebuilt.last_id} if resume and rebuilt.last_id else {}
     query = {"after": "0"} if resume else {}
     async with client.stream("GET", path, params=query, headers=headers) as response:
@@ -241,7 +238,6 @@ class Proxy:
 
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[str, None]:
-        """The URL of the proxy."""
         server = await asyncio.start_server(self._join, "127.0.0.1", 0)
         host, port = server.sockets[0].getsockname()
         yield f"nats://{host}:{port}"
@@ -375,7 +371,6 @@ async def test_a_starting_gateway_refuses_no_stream(
 
 
 async def answering(client: httpx.AsyncClient, path: str) -> None:
-    """Wait until the gateway answers from its log."""
     while True:
         try:
             if (await client.get(path, headers={"Accept": "application/json"})).status_code == 200:

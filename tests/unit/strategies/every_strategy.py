@@ -23,7 +23,7 @@ from tests.unit.facts_of import BROKEN, NOW, CouncilScript, Run, by_number, run,
 Script = Callable[[Call], Reply]
 Behaviour = Callable[[], CouncilScript]
 
-WRITING = ("answer", "turn", "program", "revision")
+WRITING = ("answer", "turn", "program", "revision", "fusion")
 """The kinds of output that hold a text which may win."""
 
 PRICES = Prices(currency="USD", prompt=Decimal("0.5"), completion=Decimal("1.75"))
@@ -39,7 +39,6 @@ def secret(call_id: str) -> str:
 
 
 def distinct(call_id: str) -> str:
-    """An answer of this call alone."""
     return f"A {secret(call_id)} of its own."
 
 
@@ -49,7 +48,6 @@ def disagreeing() -> CouncilScript:
 
 
 def agreeing() -> CouncilScript:
-    """All give one answer."""
     return CouncilScript(text=lambda _: "A colour that all name.")
 
 
@@ -59,7 +57,6 @@ def content() -> CouncilScript:
 
 
 def counting() -> CouncilScript:
-    """Every agent says another number."""
     return CouncilScript(text=lambda call_id: f"It is {int(hashlib.sha256(call_id.encode()).hexdigest()[:8], 16)}.")
 
 
@@ -79,7 +76,6 @@ def with_a_fault_each() -> CouncilScript:
 
 
 def attached_to_the_old() -> CouncilScript:
-    """Whatever replaces a first version is thought worse than it."""
     return CouncilScript(text=distinct, score=lambda candidate: 0 if "#" in candidate else by_number(candidate))
 
 
@@ -102,7 +98,6 @@ class Way:
         seed: int = 7,
         agents: Sequence[AgentSpec] | None = None,
     ) -> Specification:
-        """The specification that a gateway would accept."""
         found = specification(size, strategy=self.strategy, rounds=rounds, budget=budget, seed=seed, agents=agents)
         parameters = STRATEGIES[self.strategy].parameters.model_validate(dict(self.parameters))
         return found.model_copy(update={"parameters": parameters.model_dump(mode="json")})
@@ -233,8 +228,6 @@ def failing(script: Script, fails: Callable[[Call], bool]) -> Script:
 
 
 def rewriting(script: Script, change: Callable[[Call, str], str | None]) -> Script:
-    """The script, but with another text where `change` gives one."""
-
     def scripted(call: Call) -> Reply:
         reply = script(call)
         text = None if reply.text is None else change(call, reply.text)
@@ -260,7 +253,6 @@ def priced(script: Script) -> Script:
 
 
 def subsets(of: Sequence[_Item]) -> Iterator[tuple[_Item, ...]]:
-    """All of them, the empty one first."""
     return chain.from_iterable(combinations(of, count) for count in range(len(of) + 1))
 
 
@@ -273,7 +265,6 @@ def verdict(ended: Run) -> Verdict:
 
 
 def stages(ended: Run) -> list[list[Call]]:
-    """The calls of each stage that was opened, with their prompts."""
     by_id = {call.call_id: call for call in ended.calls}
     return [[by_id[call.call_id] for call in stage.calls] for stage in ended.all(StageOpened)]
 
@@ -283,7 +274,6 @@ def prompt(call: Call) -> str:
 
 
 def transcript(facts: Sequence[Fact]) -> list[bytes]:
-    """The facts without times and sequence numbers, outcomes by call id."""
     fixed = {"ts": NOW, "soft_deadline_at": NOW, "call_deadline_at": NOW, "duration_ms": 0}
     timeless = [
         fact.model_copy(update={name: fixed[name] for name in fixed.keys() & type(fact).model_fields.keys()})

@@ -22,10 +22,6 @@ FORMS = [requirement("number"), requirement("choice"), requirement("choice", ("A
 WAYS: list[tuple[str, dict[str, Any]]] = [*((name, {}) for name in COUNTING), ("auto", {"escalate_to": "debate"})]
 
 
-def test_the_strategies_that_count_are_known() -> None:
-    assert set(COUNTING) == {"vote", "debate", "auto"}
-
-
 @pytest.mark.parametrize(("strategy", "more"), WAYS)
 @pytest.mark.parametrize(
     ("normaliser", "options"), [("number", ()), ("choice", ()), ("choice", ("A", "B", "C", "D")), ("json", ())]
@@ -41,10 +37,3 @@ def test_every_prompt_states_the_form_once(
     assert [prompt(call).count(form) for call in ended.calls] == [1] * len(ended.calls)
     if strategy == "debate" or more:
         assert "debate" in ended.purposes
-
-
-@pytest.mark.parametrize(("strategy", "more"), WAYS)
-def test_a_text_needs_no_form(strategy: str, more: dict[str, Any]) -> None:
-    filled = STRATEGIES[strategy].parameters.model_validate(more).model_dump(mode="json")
-    ended = run(specification(4, strategy=strategy, parameters=filled), answering(SAID["text"]))
-    assert not [form for form in FORMS for call in ended.calls if form and form in prompt(call)]

@@ -60,12 +60,10 @@ def _patterns(outcomes: Sequence[CallFinished]) -> Iterator[list[CallFinished]]:
 
 
 def failed(outcome: CallFinished) -> CallFinished:
-    """A problem in place of an answer, at the same cost."""
     return outcome.model_copy(update={"text": None, "problem": BROKEN})
 
 
 def concludes(way: Way, cut: Cut, whole: Run) -> None:
-    """Asserts the best end that these facts allow."""
     ended = cut.concluded()
     added = ended.facts[len(cut.facts) :]
     assert ended.calls == [], "a call is made after the deadline"

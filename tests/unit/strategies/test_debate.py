@@ -2,23 +2,14 @@
 
 import re
 from collections import Counter
-from dataclasses import replace
 from itertools import combinations
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from app.deliberation.calls import Call
 from app.deliberation.choice.ballots import author
-from app.deliberation.decider import Strategy
-from app.deliberation.facts import StageOpened
-from app.deliberation.specification import Specification
-from app.deliberation.strategies import STRATEGIES
-from app.deliberation.strategies.debate import DEBATE, DebateParameters, continue_from
-from app.deliberation.strategies.steps.strategy_run import StrategyRun
 from app.testing import Reply
 from tests.unit.facts_of import CouncilScript, agent_ids, answer, run, turn
 from tests.unit.strategies.debating import Turns, asked, council, prompt, spoke, verdict, votes
@@ -26,18 +17,6 @@ from tests.unit.strategies.debating import Turns, asked, council, prompt, spoke,
 SIZES = (1, 2, 3, 5, 9)
 
 # Accounting
-
-
-@pytest.mark.parametrize("rounds", [0, 1, 2, 5])
-@pytest.mark.parametrize("size", SIZES)
-def test_calls_are_the_drafts_when_they_agree_and_one_for_each_and_round_when_none_ever_does(
-    size: int, rounds: int
-) -> None:
-    agreeing = run(asked(size, rounds=rounds), CouncilScript(text=lambda _: "The same."))
-    assert len(agreeing.calls) == agreeing.end.usage.calls == size
-    differing = run(asked(size, rounds=rounds))
-    assert len(differing.calls) == differing.end.usage.calls == (1 if size == 1 else size * (1 + rounds))
-    assert (agreeing.completed.degraded, differing.completed.degraded) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -77,30 +56,6 @@ def test_dissenters_speak_until_enough_agree_or_nothing_changes(drafts: str, tur
 def test_the_share_that_is_enough_is_a_parameter(drafts: str, agreement: float, debated: bool) -> None:
     ended = run(asked(len(drafts), agreement=agreement), council(drafts))
     assert bool(spoke(ended)) == debated
-
-
-@pytest.mark.parametrize(
-    "parameters",
-    [
-        {"agreement": 0.5},
-        {"agreement": 1.1},
-        {"neighbours": 0},
-        {"neighbours": 9},
-        {"normaliser": "none"},
-        {"depth": 1},
-    ],
-)
-def test_parameters_outside_their_bounds_are_refused(parameters: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError, match=next(iter(parameters))):
-        DebateParameters.model_validate(parameters)
-
-
-def test_every_round_has_time_and_waits_for_a_quorum_of_its_speakers() -> None:
-    assert [stage.quorum for stage in run(asked(5, rounds=2), council("aabcd")).all(StageOpened)] == [3, 3]
-    assert [stage.quorum for stage in run(asked(5), council("aaabc")).all(StageOpened)] == [3, 2]
-    stages = run(asked(3, rounds=3)).all(StageOpened)
-    shares = [(stage.soft_deadline_at - stages[0].ts).total_seconds() for stage in stages]
-    assert shares == pytest.approx([25, 100 / 3, 50, 98])
 
 
 # Counting
@@ -267,29 +222,4 @@ def test_two_answers_stand_in_one_order_in_all_prompts_of_a_debate_and_in_either
     assert min(first[agent] for agent in agent_ids(4)) >= 2
 
 
-def test_a_latest_answer_is_read_in_the_next_round() -> None:
-    ended = run(asked(3, rounds=2), council("abc", {"s2-dev-001": "d", "s2-dev-002": "e", "s2-dev-003": "f"}))
-    second = [call for call in ended.asked("debate") if call.call_id.startswith("s3-")]
-    assert {shown for call in second for shown in call.labels.values()} == {f"{agent}#1" for agent in agent_ids(3)}
-
-
 # Going on from drafts that exist
-
-
-def test_it_goes_on_from_drafts_of_some_members_as_another_strategy_leaves_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def escalating(specification: Specification) -> Strategy:
-        part = StrategyRun(specification.model_copy(update={"agents": specification.agents[:3]}))
-        drafts = yield from part.propose(stages_left=2)
-        return (yield from continue_from(StrategyRun(specification, stage=part.stage), drafts[::-1]))
-
-    monkeypatch.setattr("app.testing.STRATEGIES", {"debate": replace(DEBATE, run=escalating)})
-    ended = run(asked(5), council("abbcc"))
-    assert spoke(ended) == ["1"]
-    assert votes(ended) == {"b": 4, "a": 2}
-
-
-def test_the_strategy_is_registered() -> None:
-    assert STRATEGIES["debate"] is DEBATE
-    assert DEBATE.rounds

@@ -106,19 +106,3 @@ def test_a_voter_cannot_agree_with_itself() -> None:
     ended = run(asked(2, normaliser="number"), script)
     assert (spoke(ended), votes(ended)) == (["2"], {"7": 2})
     assert (verdict(ended).agreement, verdict(ended).margin) == (None, None)
-
-
-@pytest.mark.parametrize("size", [1, 3])
-def test_unreadable_answers_still_give_a_reported_verdict(size: int) -> None:
-    ended = run(asked(size, normaliser="number"), CouncilScript(text=lambda _: "many"))
-    assert (ended.content, verdict(ended).tally, verdict(ended).agreement) == ("many", (), None)
-    assert ended.degraded == (f"{size} of {size} answers could not be read as a number",)
-    assert {each.score for each in verdict(ended).ranking} == {None}
-    assert verdict(ended).tie == (size > 1)
-
-
-def test_options_of_a_choice_are_read() -> None:
-    drafts = dict(zip(agent_ids(3), ["yes", "The answer is: Yes", "no"], strict=True))
-    specification = asked(3, rounds=0, normaliser="choice", options=["yes", "no"])
-    ended = run(specification, lambda call: Reply(text=answer(drafts[call.agent_id])))
-    assert votes(ended) == {"yes": 2, "no": 1}

@@ -8,8 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from app.deliberation.answers import requirement
-from app.deliberation.calls import Call
 from app.deliberation.choice.stopping import may_stop
 from app.deliberation.facts import Failed, StageOpened, Verdict
 from app.deliberation.specification import Budget
@@ -101,15 +99,6 @@ def test_without_approaches_agents_get_one_prompt_and_seeds_that_follow_each_oth
     assert [call.seed - calls[0].seed for call in calls] == list(range(9))
 
 
-@pytest.mark.parametrize("strategy", ["vote", "auto"])
-@pytest.mark.parametrize("parameters", [{"normaliser": "number"}, {"normaliser": "choice", "options": ["yes", "no"]}])
-def test_prompts_state_the_form_in_which_answers_are_read(strategy: str, parameters: dict[str, Any]) -> None:
-    form = requirement(parameters["normaliser"], tuple(parameters.get("options", ())))
-    ended = run(specification(3, strategy=strategy, parameters=parameters))
-    for call in ended.asked("propose"):
-        assert f"# Requirements\n- {form}\n" in call.messages[-1].content
-
-
 answers = st.lists(st.sampled_from(["a", "a", "b", "b", "c", "seven", FAILS]), min_size=1, max_size=12)
 
 
@@ -169,11 +158,6 @@ def test_agents_that_never_answer_are_not_waited_for_beyond_the_quorum() -> None
     assert (ended.content, ended.degraded) == ("a", ("3 of 4 agents answered",))
 
 
-def test_a_wave_may_close_with_the_quorum_or_with_all_of_a_smaller_wave() -> None:
-    ended = vote("aabba", {"normaliser": "choice"}, quorum=2)
-    assert [stage.quorum for stage in ended.all(StageOpened)] == [2, 1, 1]
-
-
 # The verdict of a count
 
 
@@ -201,12 +185,6 @@ def test_a_verdict_holds_the_count_and_every_standing() -> None:
     assert ended.degraded == ("1 of 6 answers could not be read as a number",)
 
 
-def test_one_answer_has_no_agreement() -> None:
-    alone = verdict(vote("a"))
-    assert (alone.agreement, alone.margin, alone.tie) == (None, None, False)
-    assert [each.votes for each in alone.tally] == [1]
-
-
 def test_a_tie_is_reported_and_broken_by_the_seed() -> None:
     ended = [vote("abab", {"normaliser": "choice"}, seed=seed) for seed in range(12)]
     assert {each.content for each in ended} == {"a", "b"}
@@ -214,13 +192,6 @@ def test_a_tie_is_reported_and_broken_by_the_seed() -> None:
     assert {tuple(each.purposes) for each in ended} == {("propose", "propose")}, (
         "choices that differ are not picked from"
     )
-
-
-def test_a_choice_is_one_of_the_options() -> None:
-    said = ("Approve.", "reject", "**approve**", "I would rather not say", "Reject, it leaks")
-    ended = vote(said, {"normaliser": "choice", "options": ["approve", "reject"], "stop": "none"})
-    assert {each.answer: each.votes for each in verdict(ended).tally} == {"approve": 2, "reject": 2}
-    assert ended.degraded == ("1 of 5 answers could not be read as a choice",)
 
 
 # The pick
@@ -257,11 +228,6 @@ def test_only_answers_that_were_read_are_picked_from() -> None:
     assert {call.agent_id, *call.labels.values()} == {"dev-001", "dev-003", "dev-004"}
 
 
-def test_choices_that_all_differ_are_not_picked_from() -> None:
-    ended = vote("abc", {"normaliser": "choice"})
-    assert (set(ended.purposes), verdict(ended).tie) == ({"propose"}, True)
-
-
 def test_the_seed_draws_the_picker_and_its_reading_order() -> None:
     picks = [vote(["one", "two", "three", "four"], seed=seed).asked("pick")[0] for seed in range(40)]
     assert {call.agent_id for call in picks} == set(agent_ids(4))
@@ -271,19 +237,6 @@ def test_the_seed_draws_the_picker_and_its_reading_order() -> None:
 def test_two_texts_that_agree_are_counted_and_nothing_is_picked() -> None:
     ended = vote(["Blue, I say", "Red", "**blue, I say.**"])
     assert (ended.purposes, ended.content) == (["propose", "propose"], "Blue, I say")
-
-
-def test_two_answers_are_too_few_to_pick_from() -> None:
-    for parameters in ({}, {"normaliser": "none"}):
-        ended = vote(["Blue", "Red"], parameters)
-        assert (ended.purposes, ended.degraded, verdict(ended).tie) == (["propose"], (), True)
-    assert {vote(["Blue", "Red"], seed=seed).winner for seed in range(12)} == set(agent_ids(2))
-
-
-def test_without_a_count_there_is_no_tally_and_no_share() -> None:
-    found = verdict(vote(["one", "one", "two"], {"normaliser": "none"}))
-    assert (found.tally, found.agreement, found.margin, found.tie, found.dissent) == ((), None, None, False, ())
-    assert {each.score for each in found.ranking} == {None}
 
 
 def test_where_nothing_can_be_read_a_call_picks() -> None:
@@ -372,20 +325,3 @@ def test_parameters_that_mean_nothing_are_refused_by_name(given_: dict[str, Any]
     with pytest.raises(ValidationError) as refused:
         VoteParameters.model_validate(given_)
     assert [error["loc"] for error in refused.value.errors()] == [where]
-
-
-def test_parameters_with_their_defaults_filled_in_are_the_same_parameters() -> None:
-    for given_ in ({}, {"normaliser": "choice", "options": ["yes", "no"]}, {"stop": "beta"}):
-        filled = VoteParameters.model_validate(given_).model_dump(mode="json")
-        assert VoteParameters.model_validate(filled) == VoteParameters.model_validate(given_)
-
-
-def test_the_time_is_shared_with_later_stages() -> None:
-    def share(call: Call, ended: Run) -> float:
-        stage = next(s for s in ended.all(StageOpened) if call.call_id in {each.call_id for each in s.calls})
-        return (stage.soft_deadline_at - stage.ts).total_seconds()
-
-    counting = vote("abc", {"normaliser": "choice"})
-    picking = vote(["one", "two", "three"])
-    whole = vote("abc", {"normaliser": "choice", "stop": "none"})
-    assert [share(each.calls[0], each) for each in (whole, counting, picking)] == pytest.approx([98, 50, 100 / 3])

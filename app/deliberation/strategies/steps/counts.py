@@ -20,7 +20,6 @@ def asking_for(specification: Specification, normaliser: Normaliser, options: tu
 
 
 def counted(drafts: Sequence[Candidate], normaliser: Normaliser, options: tuple[str, ...], seed: int) -> Count:
-    """The drafts' answers, read and counted."""
     return tally(((draft.author, normalise(draft.text, normaliser, options)) for draft in drafts), seed)
 
 

@@ -8,11 +8,21 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from app.deliberation.budget import needs_of_first_stage
+from app.deliberation.budget import needs_of_first_stage, priced
 from app.deliberation.calls import Ask, Call, ChatMessage, Cost
 from app.deliberation.choice.aggregation import Aggregation
 from app.deliberation.choice.anonymity import arrangements, call_seed, lettered, nonce
-from app.deliberation.choice.ballots import Ballot, Ranked, agreement, author, ballot, dissent, effective_votes, rank
+from app.deliberation.choice.ballots import (
+    Ballot,
+    Ranked,
+    agreement,
+    author,
+    ballot,
+    candidate_id,
+    dissent,
+    effective_votes,
+    rank,
+)
 from app.deliberation.decider import Conclusion, Outcomes
 from app.deliberation.errors import BudgetExhausted, QuorumNotReached
 from app.deliberation.facts import Dissent, Standing, Tally
@@ -45,8 +55,7 @@ class Candidate:
 
     @property
     def id(self) -> str:
-        """The candidate's id: the author for a first version, `author#n` for later ones."""
-        return self.author if self.version == 0 else f"{self.author}#{self.version}"
+        return candidate_id(self.author, self.version)
 
 
 def written(outcomes: Outcomes, call: Call, version: int = 0) -> Candidate | None:
@@ -80,7 +89,6 @@ class StrategyRun:
     degraded: list[str] = field(default_factory=list[str])
 
     def agent(self, agent_id: str) -> AgentSpec:
-        """The council's member with this id."""
         return next(agent for agent in self.specification.agents if agent.agent_id == agent_id)
 
     def call(
@@ -128,7 +136,7 @@ class StrategyRun:
         stages_left: int,
         reserve: Cost | None = None,
     ) -> Step[Outcomes]:
-        """Ask for a stage. The engine refuses it, and reports so in `degraded`, when the budget or the time is over.
+        """Ask for a stage. The decider refuses it, and reports so in `degraded`, when the budget or the time is over.
 
         The budget must hold the `reserve` besides. A refused stage takes no number.
         """
@@ -138,6 +146,15 @@ class StrategyRun:
         if outcomes.admitted:
             self.stage += 1
         return outcomes
+
+    def reading(self, readers: Iterable[str], tokens: int) -> Cost:
+        """The cost of so many unwritten tokens in the prompts of these agents, at the price of the dearest role.
+
+        It is part of a reserve. Reserves err upwards, as `budget.predicted` does: a text counts at its author's bound.
+        """
+        roles = sorted({self.agent(reader).role for reader in readers})
+        budget = self.specification.budget
+        return max((priced(budget, role, tokens) for role in roles), key=lambda cost: cost.amount)
 
     def report(self, count: int, total: int, words: str) -> None:
         """Add "`count` of `total` `words`" to `degraded`, unless there are none."""
@@ -322,7 +339,7 @@ class Samples:
 
     @property
     def left(self) -> int:
-        """How many agents have not been asked."""
+        """The number of agents that have not been asked."""
         return self.run.specification.size - self.asked
 
     def ask(self, size: int, stages_left: int) -> Step[bool]:

@@ -18,11 +18,11 @@ from app.archive.database.connection import Database
 from app.archive.database.migrate import migrate
 from app.archive.database.rows import Written
 from app.archive.database.store import ArchivedRow, RowFilter, Store
-from app.catalog.projection import state_of
 from app.cli import cli
 from app.cli.stack.layout import StackOptions, plan_stack
 from app.deliberation.errors import ArchiveUnavailable
 from app.deliberation.facts import encode, prefix, suffix
+from app.deliberation.fold import state_of
 from app.deliberation.ports import Record
 from tests.story import NOW, Story
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from app.api.resource import resource
 from app.api.schemas import Deliberation
-from app.catalog.projection import resource
 from app.cli.bench.dataset import FAULTS_MAX, DatasetInvalid, Question, parse_dataset
 from app.cli.bench.grading import Flips, GradedAnswer, first_drafts, flips, grade, summed_up, wilson
 from app.deliberation.fold import fold

@@ -8,7 +8,7 @@ from alembic import op
 
 from app.archive.database import transcript
 from app.archive.database.rows import Written, labels_of, row_of
-from app.catalog.projection import state_of
+from app.deliberation.fold import state_of
 
 revision = "0002"
 down_revision = "0001"

@@ -7,7 +7,7 @@ from sqlalchemy.dialects import postgresql
 from app.archive.database import transcript
 from app.archive.database.texts import put_statement, written
 from app.archive.database.words import document
-from app.catalog.projection import state_of
+from app.deliberation.fold import state_of
 
 revision = "0003"
 down_revision = "0002"

@@ -7,7 +7,7 @@ from alembic import op
 
 from app.archive.database import transcript
 from app.archive.database.measures import measures_of
-from app.catalog.projection import state_of
+from app.deliberation.fold import state_of
 
 revision = "0006"
 down_revision = "0005"

@@ -1,4 +1,4 @@
-"""The resource of a deliberation, from facts that the product's engine writes."""
+"""The resource of a deliberation, from facts that the decider writes."""
 
 import json
 import random
@@ -9,8 +9,8 @@ import pytest
 
 from app.api.headers import Submission
 from app.api.requests import DeliberationRequest
-from app.api.schemas import Deliberation, dump
-from app.catalog.projection import resource, state_of
+from app.api.resource import resource
+from app.api.schemas import Deliberation
 from app.deliberation.calls import Call, FactProblem, Usage
 from app.deliberation.errors import UnexpectedFact
 from app.deliberation.facts import (
@@ -18,13 +18,11 @@ from app.deliberation.facts import (
     CallFinished,
     Cancelled,
     CancelRequested,
-    Completed,
     Fact,
     StageClosed,
     StageOpened,
-    encode,
 )
-from app.deliberation.fold import State, apply, begin, fold
+from app.deliberation.fold import State, apply, begin, state_of
 from app.deliberation.ports import Record
 from app.deliberation.strategies import STRATEGIES
 from app.lifecycle.specify import Identity, body_sha256, specification
@@ -32,8 +30,6 @@ from app.lifecycle.specify import accepted as accept
 from app.process_settings import read_roles
 from app.testing import FakeClock
 from tests.components.routes.served import played, written
-from tests.unit.facts_of import agent_ids, run
-from tests.unit.strategies.debating import asked, council, spoke, verdict, votes
 
 CLOCK = FakeClock()
 NOW = CLOCK.now()
@@ -124,13 +120,6 @@ def test_criteria_are_means_over_ballots_with_the_chosen_text() -> None:
         assert {criterion.ballots for criterion in proposal.criteria} == {2}
 
 
-def test_usage_by_agent_sums_to_the_total() -> None:
-    first = accepted()
-    read = resource_of(first, played(first, now=CLOCK.now))
-    assert sum(proposal.usage.completion_tokens for proposal in read.proposals) == read.usage.completion_tokens > 0
-    assert sum(proposal.usage.calls for proposal in read.proposals) == read.usage.calls == 12
-
-
 def test_progress_counts_the_calls_of_the_open_stage() -> None:
     first = accepted()
     facts = played(first, now=CLOCK.now, until_stage=2)
@@ -181,23 +170,6 @@ def close(seen: tuple[str, ...]) -> StageClosed:
     return StageClosed(deliberation_id="d1", ts=NOW, stage=1, purpose="propose", round=0, seen=seen, reason="deadline")
 
 
-def test_a_failed_call_is_an_error_and_never_an_answer() -> None:
-    first = accepted()
-    read = resource_of(first, first_stage(first, {"dev-001": ANSWER, "dev-002": None}))
-    assert [proposal.status for proposal in read.proposals] == ["answered", "failed", "pending"]
-    assert read.proposals[1].error == FactProblem(code="call_timeout", detail="late", retryable=True)
-    assert read.proposals[1].content is None
-
-
-def test_an_answer_after_its_stage_closed_is_late() -> None:
-    first = accepted()
-    _, *outcomes = first_stage(first, {"dev-001": ANSWER, "dev-002": ANSWER, "dev-003": ANSWER})
-    opened, in_time, late = first_stage(first, {"dev-001": ANSWER})[0], outcomes[:2], outcomes[2]
-    read = resource_of(first, [opened, *in_time, close(("s1-dev-001", "s1-dev-002")), late])
-    assert [proposal.status for proposal in read.proposals] == ["answered", "answered", "late"]
-    assert read.proposals[2].content is None
-
-
 def test_an_answer_of_an_unknown_shape_is_ignored() -> None:
     first = accepted()
     read = resource_of(first, first_stage(first, {"dev-001": '{"other":1}'}))
@@ -242,27 +214,11 @@ def test_a_cancellation_lists_cut_and_later_finished_calls() -> None:
     assert resource_of(first, [opened, before]).cancellation is None
 
 
-def test_equal_facts_give_equal_bytes() -> None:
-    first = accepted()
-    facts = played(first, now=CLOCK.now)
-    assert dump(resource_of(first, facts)) == dump(resource_of(first, facts))
-
-
 def test_damaged_facts_are_reported_without_their_content() -> None:
     with pytest.raises(UnexpectedFact) as caught:
         state_of([Record("deliberations.t.d.accepted", 1, b'{"type":"deliberation.accepted","task":"canary"}')])
     assert "canary" not in str(caught.value)
     assert caught.value.__cause__ is None
-
-
-def test_records_fold_into_the_same_state() -> None:
-    first = accepted()
-    facts = [first, *played(first, now=CLOCK.now)]
-    records = [Record("s", sequence, encode(fact)) for sequence, fact in enumerate(facts, start=1)]
-    state = state_of(records)
-    assert state is not None
-    assert isinstance(state.end, Completed)
-    assert state_of([]) is None
 
 
 def test_a_program_shows_its_check_results() -> None:
@@ -278,21 +234,3 @@ def test_a_program_shows_its_check_results() -> None:
     assert proposal.content == "def f(): return 1"
     (check,) = proposal.checks
     assert (check.name, check.passed, check.reason) == ("holds", False, "returned 1, not 2")
-
-
-def test_a_debates_proposals_show_the_version_that_stands() -> None:
-    """A turn that did not count is a version too: a switch at the second attempt is the third text."""
-    turns = {"s2-dev-001": "z!", "s2-dev-002": "c", "s3-dev-001": "c"}
-    ended = run(asked(3, rounds=2), council("abc", turns))
-    assert spoke(ended) == ["123", "1"]
-    assert votes(ended) == {"c": 4, "a": 1, "b": 1}
-    state = fold(enumerate(ended.facts, start=1))
-    assert state is not None
-    shown = {each.agent_id: each for each in resource(state, epoch="e", retention_s=60).proposals}
-    assert {agent: proposal.content for agent, proposal in shown.items()} == dict.fromkeys(agent_ids(3), "c")
-    assert [version.content for version in shown["dev-001"].revisions] == ["a", "z"]
-    assert {each.agent_id: each.version for each in verdict(ended).ranking} == {
-        "dev-001": 2,
-        "dev-002": 1,
-        "dev-003": 0,
-    }

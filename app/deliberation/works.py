@@ -1,0 +1,180 @@
+"""The work of each agent, read off the facts. Resource, announcement, archive and CLI show this reading.
+
+The form of a call's output says whether its agent was asked for an answer; no rule depends on a stage's purpose.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+from app.deliberation.calls import FactProblem, Usage
+from app.deliberation.errors import InvalidOutput
+from app.deliberation.facts import CallFinished, PlannedCall, StageOpened, Standing
+from app.deliberation.fold import State
+from app.deliberation.outputs import (
+    VERSION_KINDS,
+    IssueResponse,
+    Output,
+    ParsedOutput,
+    Revision,
+    answer_text,
+    parse_output,
+)
+from app.deliberation.specification import AgentSpec, Constraints
+
+# A revision may answer any issue, because the number of issues in its prompt is not recorded.
+_ISSUES_MAX = 1_000
+
+WorkStatus = Literal["pending", "answered", "failed", "late", "skipped"]
+"""The outcome of an agent's calls for an answer.
+
+`answered`: an answer counts. Otherwise `failed`: a call ended in a problem; `late`: a stage closed without its answer;
+`skipped`: the deliberation ended first; `pending`: the answer may still come.
+"""
+
+
+def form_of(constraints: Constraints, planned: PlannedCall) -> Output:
+    criteria = tuple(criterion.id for criterion in constraints.rubric)
+    form = Output(kind=planned.output, labels=tuple(planned.labels), criteria=criteria, issues=_ISSUES_MAX)
+    return form.with_answers_of(constraints.answer_schema)
+
+
+class AgentCall(NamedTuple):
+    """A planned call with its outcome, if any. `left_out`: its stage closed without the outcome."""
+
+    opened: StageOpened
+    planned: PlannedCall
+    finished: CallFinished | None
+    left_out: bool
+
+    def output(self, constraints: Constraints) -> ParsedOutput | None:
+        """The output that counts; None without one, and for a text that another version of the gateway accepted."""
+        if self.left_out or self.finished is None or self.finished.text is None:
+            return None
+        try:
+            return parse_output(form_of(constraints, self.planned), self.finished.text)
+        except InvalidOutput:
+            return None
+
+
+class Version(NamedTuple):
+    """A counted text of an agent, numbered from 0; `responses` are a revision's to the issues of its critics."""
+
+    number: int
+    round: int
+    text: str
+    responses: tuple[IssueResponse, ...]
+    finished: CallFinished
+
+
+@dataclass(frozen=True)
+class AgentWork:
+    """The work of one member of the council: its calls, in the order of the stages, and what they brought."""
+
+    spec: AgentSpec
+    constraints: Constraints
+    calls: tuple[AgentCall, ...]
+    ended: bool
+    standing: Standing | None
+    spent: tuple[Usage, ...]
+
+    @cached_property
+    def versions(self) -> tuple[Version, ...]:
+        """The versions of its answer, oldest first."""
+        found: list[Version] = []
+        for call in self._asked:
+            parsed = call.output(self.constraints)
+            text = None if parsed is None else answer_text(parsed)
+            if text is not None and call.finished is not None:
+                responses = parsed.responses if isinstance(parsed, Revision) else ()
+                found.append(Version(len(found), call.opened.round, text, responses, call.finished))
+        return tuple(found)
+
+    @property
+    def _asked(self) -> list[AgentCall]:
+        return [call for call in self.calls if call.planned.output in VERSION_KINDS]
+
+    @property
+    def chosen(self) -> Version | None:
+        """The version that stands in the ranking, else the last one."""
+        if not self.versions:
+            return None
+        last = len(self.versions) - 1
+        return self.versions[last if self.standing is None else min(self.standing.version, last)]
+
+    @property
+    def status(self) -> WorkStatus:
+        if any(each.finished is not None and each.finished.answered and not each.left_out for each in self._asked):
+            return "answered"
+        if any(each.finished is not None and each.finished.problem is not None for each in self._asked):
+            return "failed"
+        if any(each.left_out for each in self._asked):
+            return "late"
+        return "skipped" if self.ended else "pending"
+
+    @property
+    def problem(self) -> FactProblem | None:
+        """The problem of its last failed call for an answer; None unless its status is `failed`."""
+        problems = [each.finished.problem for each in self._asked if each.finished and each.finished.problem]
+        return problems[-1] if self.status == "failed" else None
+
+    @property
+    def model(self) -> str | None:
+        """The model that wrote the chosen version, else the last one asked, else that of the specification."""
+        if self.chosen is not None and self.chosen.finished.model is not None:
+            return self.chosen.finished.model
+        models = [each.finished.model for each in self._asked if each.finished and each.finished.model]
+        return models[-1] if models else self.spec.model
+
+    @property
+    def calls_finished(self) -> int:
+        """The count of calls that nothing waits for: with an outcome, left out, or of an ended deliberation."""
+        return sum(self.ended or each.left_out or each.finished is not None for each in self.calls)
+
+    @property
+    def usage(self) -> Usage:
+        """The sum over its calls with an outcome."""
+        return Usage.total(self.spent)
+
+    @property
+    def duration_ms(self) -> int:
+        return sum(each.finished.duration_ms for each in self.calls if each.finished is not None)
+
+
+def calls(state: State) -> Iterator[AgentCall]:
+    """Every planned call, in the order of the stages."""
+    for stage in state.stages:
+        seen = None if stage.closed is None else frozenset(stage.closed.seen)
+        for planned in stage.opened.calls:
+            left_out = seen is not None and planned.call_id not in seen
+            yield AgentCall(stage.opened, planned, state.finished.get(planned.call_id), left_out)
+
+
+def works(state: State) -> tuple[AgentWork, ...]:
+    """The work of each member, in the order of the ranking, then of the council."""
+    verdict = None if state.end is None else state.end.verdict
+    standings = {} if verdict is None else {standing.agent_id: standing for standing in verdict.ranking}
+    places = {agent_id: place for place, agent_id in enumerate(standings)}
+    spent: dict[str, list[Usage]] = {}
+    for finished in state.finished.values():
+        spent.setdefault(finished.agent_id, []).append(finished.usage)
+    by_agent: dict[str, list[AgentCall]] = {agent.agent_id: [] for agent in state.specification.agents}
+    for call in calls(state):
+        by_agent.setdefault(call.planned.agent_id, []).append(call)
+    return tuple(
+        AgentWork(
+            spec=agent,
+            constraints=state.specification.constraints,
+            calls=tuple(by_agent[agent.agent_id]),
+            ended=state.ended,
+            standing=standings.get(agent.agent_id),
+            spent=tuple(spent.get(agent.agent_id, ())),
+        )
+        for agent in sorted(state.specification.agents, key=lambda agent: places.get(agent.agent_id, len(places)))
+    )
+
+
+def winner(state: State) -> AgentWork | None:
+    verdict = None if state.end is None else state.end.verdict
+    return next((work for work in works(state) if verdict and work.spec.agent_id == verdict.winner), None)
