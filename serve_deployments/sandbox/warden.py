@@ -17,7 +17,7 @@ from serve_deployments.sandbox.confinement import CannotIsolate, Isolation, Reso
 from serve_deployments.sandbox.verdict import ProgramRun, failure
 
 # A test that no program passes: it loads a program that has no tests.
-_IMPOSSIBLE = {"call": "", "arguments": [], "expected": None}
+_IMPOSSIBLE: dict[str, Any] = {"call": "", "arguments": [], "expected": None}
 
 
 class Order(NamedTuple):
