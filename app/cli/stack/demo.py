@@ -22,8 +22,7 @@ from app.cli.render.panels import seconds
 from app.cli.render.progress import StackReady
 from app.cli.render.silence import print_to_stderr
 from app.cli.stack.layout import StackOptions
-from app.cli.stack.stack import running_stack
-from app.cli.stack.up import Checklist
+from app.cli.stack.up import Checklist, running_stack
 from app.cli.watch import until_ended, watch_deliberation
 from app.deliberation.roles import ROLES_BY_COMPLEXITY, Complexity
 

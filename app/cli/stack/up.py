@@ -5,7 +5,11 @@ import json
 import logging
 import os
 import shlex
+import shutil
 import signal
+import time
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -30,8 +34,19 @@ from app.cli.options import (
 from app.cli.render import progress
 from app.cli.render.progress import ProgressEvent, ProgressReport, as_document
 from app.cli.render.prose import printable
-from app.cli.stack.layout import LOOPBACK, StackOptions
-from app.cli.stack.stack import running_stack
+from app.cli.stack.checks import status_of
+from app.cli.stack.children import declare_on_given, stack_children
+from app.cli.stack.layout import (
+    LOOPBACK,
+    Layout,
+    StackOptions,
+    exclusive,
+    make_data_dir,
+    make_ray_dir,
+    mask_credentials,
+    plan_stack,
+)
+from app.cli.stack.supervisor import marked, supervised, sweep
 from app.cli.target import options_for
 from app.deliberation.roles import engine_base
 
@@ -48,6 +63,8 @@ TITLES = {
     "archive": "Archive",
     "planning": "Plans",
 }
+_LEFTOVERS_GRACE_S = 3.0
+_SLOW_AFTER_S = 60.0
 _SLOWEST = {"ray", "deployer"}
 _EXAMPLE = {"task": "Reverse a linked list", "num_agents": 3}
 
@@ -160,6 +177,110 @@ class Checklist:
             self.status.stop()
 
 
+@dataclass(frozen=True, slots=True)
+class RunningStack:
+    """A stack that is ready to serve. `nats_url` is for the gateway's rights; `layout.nats_url_of` has other users'."""
+
+    layout: Layout
+    url: str
+    nats_url: str
+    engine_urls: tuple[str, ...]
+    log_key_file: Path
+
+
+@asynccontextmanager
+async def running_stack(options: StackOptions, report: ProgressReport = lambda _: None) -> AsyncGenerator[RunningStack]:
+    """Run the whole stack around the body, which begins when the gateway is ready to serve.
+
+    Raises CommandError when the data directory is in use or unusable, and when the stack cannot start. State stays in
+    the data directory: the next stack there continues the same log. Cancelling the body stops the stack in order.
+    """
+    began_s = time.monotonic()
+    make_data_dir(options.data_dir)
+    with exclusive(options.data_dir):
+        await _end_leftovers(options.data_dir, report)
+        layout = plan_stack(options, report)
+        for log in layout.stack_run.logs_dir.glob("*.log"):
+            log.replace(log.with_suffix(".previous"))
+        if options.nats_url is not None:
+            await declare_on_given(layout, report)
+        with _ray_directory(layout, report) if layout.uses_ray else nullcontext():
+            async with supervised(stack_children(layout), layout.stack_run, report):
+                await _until_serving(layout, report)
+                # Only for information: an engine may take minutes to load, and may restart at any time.
+                for url in options.engine_urls:
+                    answers = await status_of(f"{url}/v1/models") is not None
+                    report(progress.PartGiven("engine", mask_credentials(url), answers=answers))
+                report(_ready(layout, time.monotonic() - began_s))
+                nats_url = layout.nats_url_of("gateway")
+                yield RunningStack(layout, layout.url, nats_url, layout.engine_urls, layout.log_key_file)
+
+
+@contextmanager
+def _ray_directory(layout: Layout, report: ProgressReport) -> Generator[None]:
+    """Make Ray's directory and remove it afterwards; `logs/ray` links into it, and ends as a copy of Ray's logs."""
+
+    def remove_kept() -> None:
+        if kept.is_symlink():
+            kept.unlink()
+        shutil.rmtree(kept, ignore_errors=True)
+
+    kept, logs = layout.stack_run.logs_dir / "ray", layout.ray_dir / "session_latest" / "logs"
+    make_ray_dir(layout.ray_dir)
+    remove_kept()
+    kept.symlink_to(logs)
+    try:
+        yield
+    finally:
+        remove_kept()
+        try:
+            if logs.is_dir():
+                shutil.copytree(logs, kept, symlinks=True)
+        except OSError:
+            # A full disk fails many copies; one notice is enough.
+            report(progress.Noticed(f"not all of Ray's logs could be kept in {kept}"))
+        shutil.rmtree(layout.ray_dir, ignore_errors=True)
+
+
+def _ready(layout: Layout, seconds: float) -> progress.StackReady:
+    return progress.StackReady(
+        url=layout.url,
+        nats_url=layout.nats_url,
+        engine_urls=tuple(mask_credentials(url) for url in layout.engine_urls),
+        ray_address=layout.ray_address,
+        roles=layout.roles,
+        simulated=not layout.options.engine_urls,
+        data_dir=str(layout.data_dir),
+        seconds=seconds,
+        keys=layout.options.key_pepper is not None,
+        host=layout.options.host,
+    )
+
+
+async def _until_serving(layout: Layout, report: ProgressReport) -> None:
+    slow_at_s = time.monotonic() + _SLOW_AFTER_S
+    while (status := await status_of(f"{layout.url}/readyz")) != 200:
+        await asyncio.sleep(0.05)
+        if time.monotonic() > slow_at_s:
+            slow_at_s = float("inf")
+            report(
+                progress.Noticed(
+                    f"{layout.url}/readyz still answers {status} and says why; logs: {layout.stack_run.logs_dir}"
+                )
+            )
+
+
+async def _end_leftovers(data_dir: Path, report: ProgressReport) -> None:
+    """End the processes that a killed supervisor left running; its state file has the mark."""
+    try:
+        mark = str(json.loads((data_dir / "stack.json").read_text(encoding="utf-8"))["mark"])
+    except (FileNotFoundError, ValueError, KeyError):
+        return
+    if left := marked(mark):
+        report(progress.Noticed(f"an earlier run was cut short: ending {len(left)} processes of it"))
+        await sweep(mark, grace_s=_LEFTOVERS_GRACE_S)
+
+
 async def _up(options: StackOptions, report: ProgressReport) -> Exit:
     task = asyncio.current_task()
     assert task is not None, "asyncio.run gives every coroutine a task"
@@ -171,8 +292,8 @@ async def _up(options: StackOptions, report: ProgressReport) -> Exit:
             for number in (signal.SIGINT, signal.SIGTERM):
                 asyncio.get_running_loop().add_signal_handler(number, task.cancel)
 
-    async with running_stack(options, report_and_listen) as stack:
-        await stack.supervisor.forever()
+    async with running_stack(options, report_and_listen):
+        await asyncio.Event().wait()
     return Exit.SUCCESS
 
 
