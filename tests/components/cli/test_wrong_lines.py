@@ -128,11 +128,11 @@ LINES: list[tuple[str, int, str, str]] = [
     ("up --engine-url gpu:8000", 2, "is not a URL that begins with http://", HELP),
     ("up --host 0.0.0.0", 2, "set KEY_PEPPER", HELP),
     ("up --port 70000", 2, "Invalid value for '--port'", HELP),
-    ("KEY_PEPPER=short up", 2, "KEY_PEPPER has 5 characters, and needs 32 or more", "`openssl rand -hex 32`"),
-    ("WEBHOOK_SECRETS=short up", 2, "WEBHOOK_SECRETS has 5 characters", "`openssl rand -hex 32`"),
+    ("KEY_PEPPER=short up", 2, "KEY_PEPPER: A secret has 32 or more characters", "`openssl rand -hex 32`"),
+    ("WEBHOOK_SECRETS=short up", 2, "WEBHOOK_SECRETS: A secret has 32 or more characters", "`openssl rand -hex 32`"),
     ("ROLES_FILE={dir}/nowhere up", 2, "nowhere: No such file or directory", "by --roles"),
     ("LOG_KEY_FILE={dir}/nowhere up", 2, "LOG_KEY_FILE", "correct the file"),
-    ("DRAIN_TIMEOUT=long up", 2, "DRAIN_TIMEOUT is a number from 0 to 600", "correct DRAIN_TIMEOUT"),
+    ("DRAIN_TIMEOUT=long up", 2, "DRAIN_TIMEOUT: It is not an integer", "correct DRAIN_TIMEOUT"),
 ]
 REQUESTS: list[tuple[str, str, Any, int, str]] = [
     # method, path, body, status, the remedy or what names the fault
