@@ -17,11 +17,11 @@ from app.cli.bench.results import result_document, result_lines
 from app.cli.client import GatewayClient, JsonObject, parsed
 from app.cli.exits import CommandError, Exit, FieldFault, cause, naming_options, print_json
 from app.cli.render.lanes import is_simulated
-from app.cli.render.progress import ProgressEvent
+from app.cli.render.progress import Checklist, ProgressEvent
 from app.cli.render.silence import heartbeats, progress_reports
 from app.cli.stack.checks import status_of
 from app.cli.stack.layout import StackOptions, mask_credentials
-from app.cli.stack.up import Checklist, running_stack
+from app.cli.stack.up import running_stack
 from app.cli.watch import until_ended
 from app.quality.dataset import DatasetInvalid, Question, parse_dataset
 from app.quality.experiments import AGENTS_MAX, VOTE

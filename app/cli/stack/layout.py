@@ -153,16 +153,10 @@ class Layout:
             "url": self.url,
             "nats_url": self.nats_url,
             "log": self.log,
-            "nats_url_files": str(self.data_dir / "nats_urls"),
-            "engine_urls": self.engine_urls,
-            "ray_address": self.ray_address,
             "data_dir": str(self.data_dir),
             "ray_dir": str(self.ray_dir),
-            "ray_token_file": str(self.ray_token_file),
-            "log_key_file": str(self.log_key_file),
             # Its public identifier; empty where the gateway asks for no keys.
             "key_pepper": Pepper(self.options.key_pepper).id if self.options.key_pepper else "",
-            "webhook_secret_file": str(self.data_dir / WEBHOOK_SECRET_FILE),
         }
         state_file = self.data_dir / "stack.json"
         return StackRun(mark=self.mark, logs_dir=self.data_dir / "logs", state_file=state_file, facts=facts)

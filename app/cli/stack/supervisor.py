@@ -22,7 +22,6 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -114,36 +113,31 @@ def activity_of(mark: str, child: str) -> Activity | None:
     return Activity(ticks / os.sysconf("SC_CLK_TCK"), waits) if found else None
 
 
-def _in_child(niceness: int) -> None:
-    if sys.platform == "linux":
-        # A killed supervisor must not leave a running stack behind; other systems cannot prevent that.
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    os.nice(niceness)
+async def _spawn(child: "Child", mark: str, log: Path) -> asyncio.subprocess.Process:
+    """Start a child's command, its output appended to `log`; raises OSError when it cannot be run."""
 
+    def in_child() -> None:
+        if sys.platform == "linux":
+            # A killed supervisor must not leave a running stack behind; other systems cannot prevent that.
+            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        os.nice(child.niceness)
 
-async def _spawn(
-    command: Sequence[str], environment: Mapping[str, str], log: Path, niceness: int
-) -> asyncio.subprocess.Process:
-    """Start a command, its output appended to `log`; raises OSError when it cannot be run."""
-    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    try:
+    with os.fdopen(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)) as output:
         return await asyncio.create_subprocess_exec(
-            *command,
-            env=environment,
+            *child.command,
+            env={**child.environment, STACK_MARK: mark, CHILD_MARK: child.name},
             stdin=subprocess.DEVNULL,
-            stdout=descriptor,
+            stdout=output,
             stderr=subprocess.STDOUT,
             # A session of its own would have CPU of its own, whatever its niceness (autogroups of Linux).
             process_group=0,
-            preexec_fn=partial(_in_child, niceness),
+            preexec_fn=in_child,
         )
-    finally:
-        os.close(descriptor)
 
 
-def _kill_group(pid: int) -> None:
+def _kill_group(leader: asyncio.subprocess.Process) -> None:
     with suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
+        os.killpg(leader.pid, signal.SIGKILL)
 
 
 async def _end(process: asyncio.subprocess.Process, grace_s: float) -> None:
@@ -155,7 +149,7 @@ async def _end(process: asyncio.subprocess.Process, grace_s: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 await process.wait()
-    _kill_group(process.pid)
+    _kill_group(process)
     await process.wait()
 
 
@@ -356,7 +350,7 @@ class Supervisor:
         """Kill all remaining processes; after `stop` there are none."""
         for run in self._runs.values():
             if run.process.returncode is None:
-                _kill_group(run.process.pid)
+                _kill_group(run.process)
         await sweep(self._stack.mark)
 
     async def keep(self, child: Child) -> None:
@@ -385,9 +379,8 @@ class Supervisor:
     async def _start(self, child: Child, attempt: int) -> ChildRun:
         log = self._stack.logs_dir / f"{child.name}.log"
         log_from_byte = log.stat().st_size if log.exists() else 0
-        environment = {**child.environment, STACK_MARK: self._stack.mark, CHILD_MARK: child.name}
         try:
-            process = await _spawn(child.command, environment, log, child.niceness)
+            process = await _spawn(child, self._stack.mark, log)
         except OSError as error:
             raise StackFailed(child.name, f"{child.command[0]} cannot be run: {error}", hint=child.hint) from error
         run = self._runs[child.name] = ChildRun(process, log, log_from_byte, attempt)
@@ -464,7 +457,6 @@ class Supervisor:
                 "pid": run.process.pid,
                 "ready": self._ready[child.name].is_set(),
                 "attempt": run.attempt,
-                "command": child.command,
                 "ports": child.ports,
                 "log": str(run.log),
             }

@@ -10,15 +10,13 @@ import signal
 import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import structlog
 import typer
 from rich.console import Console
-from rich.status import Status
-from rich.text import Text
 
 from app.access.origins import is_loopback
 from app.cli.exits import Exit, print_json, run
@@ -29,11 +27,9 @@ from app.cli.options import (
     RolesOption,
     checked_nats_url,
     checked_url,
-    program,
 )
 from app.cli.render import progress
-from app.cli.render.progress import ProgressEvent, ProgressReport, as_document
-from app.cli.render.prose import printable
+from app.cli.render.progress import Checklist, ProgressEvent, ProgressReport, as_document
 from app.cli.stack.checks import status_of
 from app.cli.stack.children import declare_on_given, stack_children
 from app.cli.stack.layout import (
@@ -47,26 +43,10 @@ from app.cli.stack.layout import (
     plan_stack,
 )
 from app.cli.stack.supervisor import marked, supervised, sweep
-from app.cli.target import options_for
 from app.deliberation.roles import engine_base
 
-TITLES = {
-    "nats": "NATS",
-    "engine": "Engine",
-    "simulator": "Engine simulator",
-    "ray": "Ray",
-    "deployer": "Ray Serve",
-    "coordinator": "Coordinator",
-    "worker": "Worker",
-    "gateway": "Gateway",
-    "webhooks": "Webhooks",
-    "archive": "Archive",
-    "planning": "Plans",
-}
 _LEFTOVERS_GRACE_S = 3.0
 _SLOW_AFTER_S = 60.0
-_SLOWEST = {"ray", "deployer"}
-_EXAMPLE = {"task": "Reverse a linked list", "num_agents": 3}
 
 
 def _checked_engines(values: list[str] | None) -> list[str]:
@@ -89,92 +69,6 @@ PortOption = Annotated[
 HostOption = Annotated[str, typer.Option(help="The gateway's listen address.")]
 DataOption = Annotated[Path, typer.Option("--data-dir", help="Directory of the log; it survives a restart.")]
 SimulateOption = Annotated[str, typer.Option("--simulate", metavar="ARGS", help="Arguments of the simulator.")]
-
-
-@dataclass(slots=True)
-class Checklist:
-    """Reports progress on a terminal: a line for each ready child, and a moving last line for those that start.
-
-    Without a terminal it prints a line when only Ray is missing, which takes longest.
-    """
-
-    console: Console
-    starting: dict[str, str] = field(default_factory=dict[str, str])
-    status: Status | None = None
-
-    def __call__(self, event: ProgressEvent) -> None:
-        """Report one event."""
-        match event:
-            case progress.ChildStarted(name=name):
-                self.starting[name] = TITLES[name]
-            case progress.ChildReady():
-                self.starting.pop(event.name, None)
-                again = " again" if event.attempt > 1 else ""
-                self._line("✔", "green", TITLES[event.name], f"{event.detail}  ({event.seconds:.1f} s{again})")
-                if not self.console.is_terminal and self.starting and self.starting.keys() <= _SLOWEST:
-                    self._line("…", "dim", "Waiting for", ", ".join(self.starting.values()))
-            case progress.ChildDied():
-                self._tail(event.log_tail)
-                when = f"starting it again {f'in {event.restart_in_s:g} s' if event.restart_in_s else 'after that one'}"
-                self._line("!", "yellow", TITLES[event.name], f"{event.reason}; {when}")
-            case progress.ChildFailed():
-                self._tail(event.log_tail)
-                self._line("✘", "red", TITLES[event.name], f"{event.reason}; its log: {event.log}")
-            case progress.PortShifted():
-                self._line("!", "yellow", TITLES[event.name], f"port {event.wanted} is taken, using {event.port}")
-            case progress.PartGiven(url=url, answers=True):
-                self._line("✔", "green", TITLES[event.name], f"{url}  given")
-            case progress.PartGiven(url=url):
-                self._line("!", "yellow", TITLES[event.name], f"{url}  given, but it does not answer now")
-            case progress.Noticed(text=text):
-                self._line("!", "yellow", "", text)
-            case progress.StackReady():
-                self.starting.clear()
-                self._ready(event)
-            case progress.StackStopping(name=name):
-                self.starting = {name: f"stopping {TITLES[name]}"}
-            case progress.StackStopped():
-                self.starting.clear()
-                self._line("✔", "green", "Stopped", f"({event.seconds:.1f} s)")
-                self._tail(event.left)
-        self._move()
-
-    def _line(self, sign: str, style: str, title: str, text: str) -> None:
-        self.console.print(Text.assemble((f" {sign} ", style), f"{title:<17}" if title else "", printable(text)))
-
-    def _tail(self, lines: tuple[str, ...]) -> None:
-        for line in lines:
-            self.console.print(Text(f"   │ {printable(line)}", "dim"))
-
-    def _ready(self, event: progress.StackReady) -> None:
-        open_to = "loopback only" if is_loopback(event.host) else "open to all that reach this host"
-        mode = f"Keys are required, {open_to}" if event.keys else "Development mode: no keys, loopback only"
-        command, at = program(), options_for(Path(event.data_dir))
-        self._hint("Data:", event.data_dir)
-        if event.keys:
-            self._hint("A key:", f"export DELIBERATE_API_KEY=$({command} keys create me --tenant mine{at})")
-        self._hint("Ask:", f'{command} ask "{_EXAMPLE["task"]}"{at}')
-        self._hint("Or:", f"curl -sS {event.url}/deliberations \\")
-        self._hint("", "-H 'content-type: application/json' \\")
-        if event.keys:
-            self._hint("", '-H "authorization: Bearer $DELIBERATE_API_KEY" \\')
-        self._hint("", f"-d '{json.dumps(_EXAMPLE)}'")
-        self._hint(f"{mode}.")
-        self._hint(f"Up in {event.seconds:.1f} s; Ctrl-C stops it.")
-
-    def _hint(self, title: str, command: str = "") -> None:
-        self.console.print(Text(f"   {title:<7} {command}".rstrip()))
-
-    def _move(self) -> None:
-        if not self.console.is_terminal:
-            return
-        if self.status is None:
-            self.status = self.console.status("")
-        if self.starting:
-            self.status.update(", ".join(self.starting.values()) + " …")
-            self.status.start()
-        else:
-            self.status.stop()
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,26 +112,21 @@ async def running_stack(options: StackOptions, report: ProgressReport = lambda _
 
 @contextmanager
 def _ray_directory(layout: Layout, report: ProgressReport) -> Generator[None]:
-    """Make Ray's directory and remove it afterwards; `logs/ray` links into it, and ends as a copy of Ray's logs."""
-
-    def remove_kept() -> None:
-        if kept.is_symlink():
-            kept.unlink()
-        shutil.rmtree(kept, ignore_errors=True)
-
+    """Make Ray's directory and remove it afterwards; `logs/ray` links to Ray's logs, and has them in the end."""
     kept, logs = layout.stack_run.logs_dir / "ray", layout.ray_dir / "session_latest" / "logs"
     make_ray_dir(layout.ray_dir)
-    remove_kept()
+    if not kept.is_symlink():
+        shutil.rmtree(kept, ignore_errors=True)
+    kept.unlink(missing_ok=True)
     kept.symlink_to(logs)
     try:
         yield
     finally:
-        remove_kept()
+        kept.unlink()
         try:
             if logs.is_dir():
-                shutil.copytree(logs, kept, symlinks=True)
+                shutil.move(logs.resolve(), kept)
         except OSError:
-            # A full disk fails many copies; one notice is enough.
             report(progress.Noticed(f"not all of Ray's logs could be kept in {kept}"))
         shutil.rmtree(layout.ray_dir, ignore_errors=True)
 

@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 from app.cli import cli
 from app.cli.exits import CommandError
 from app.cli.render.progress import (
+    TITLES,
+    Checklist,
     ChildDied,
     ChildFailed,
     ChildReady,
@@ -41,7 +43,6 @@ from app.cli.stack.supervisor import (
     restart_delay_s,
     write_private,
 )
-from app.cli.stack.up import TITLES, Checklist
 from app.log.connection import server_url
 from app.log.stream_settings import StreamSettings
 from serve_deployments.arguments import WorkerArgs
