@@ -1,5 +1,6 @@
 """Settings that Ray has no flag for: RAY_START_HOOK names one of two functions, and replicas call the third one."""
 
+import time
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any, cast
@@ -19,6 +20,17 @@ def without_servers(ray_params: Any, head: bool) -> None:  # noqa: ANN401 -- Ray
     without_client_server(ray_params, head)
     services: Any = import_module("ray._private.services")
     services.start_api_server = _start_no_dashboard
+    get_node: Callable[..., Any] = services.get_node
+
+    def wait_for_node(*given: object) -> Any:  # noqa: ANN401 -- Ray's own, untyped
+        """Wait as long as it takes: `ray start` gives up after 30 s, which a busy machine may need."""
+        while True:
+            try:
+                return get_node(*given)
+            except RuntimeError:
+                time.sleep(0.1)
+
+    services.get_node = wait_for_node
 
 
 def _start_no_dashboard(*_: object, **__: object) -> tuple[str, None]:

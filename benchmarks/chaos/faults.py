@@ -53,9 +53,9 @@ class Struck:
 def victims(marks: Sequence[str], name: str) -> list[int]:
     """Process ids of the part `name` in the stacks with these marks."""
     found = [process for mark in marks for process in marked(mark)]
-    # Only the part itself, the leader of its group, and not its descendants.
+    # Only the part itself, the session leader, and not its descendants.
     child = _OF_STACK.get(name)
-    pids = [each.pid for each in found if each.child == child and os.getpgid(each.pid) == each.pid]
+    pids = [each.pid for each in found if each.child == child and os.getsid(each.pid) == each.pid]
     if name in _OF_RAY:
         pids += [each.pid for each in found if re.search(_OF_RAY[name], each.command)]
     return pids

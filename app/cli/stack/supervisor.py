@@ -1,9 +1,9 @@
 """Keeps the children of a stack running: starts them by their dependencies, restarts what exits, stops all in reverse.
 
-Each child leads a process group and has two variables that its descendants inherit: DELIBERATE_STACK, the mark of this
+Each child leads a session and has two variables that its descendants inherit: DELIBERATE_STACK, the mark of this
 run of the stack, and DELIBERATE_CHILD, its name. On Linux, /proc/*/environ thus finds all descendants, also those of
 Ray, whose workers have groups of their own and outlive their raylet. Programs that rename themselves (`ray::…`) need
-SPT_NOENV, or the new title overwrites the environment. Other systems have no /proc: only each child's group is ended.
+SPT_NOENV, or the new title overwrites the environment. Other systems have no /proc: only each child's process group is ended.
 
 Nothing is restarted because a machine is slow. A starting child hangs when its processes neither use CPU nor wait for
 it. A child that served hangs when it misses checks while none of its processes waits for CPU.
@@ -47,6 +47,7 @@ _SLOW_AFTER_S = 60.0
 _READINESS_INTERVAL_S = 0.03
 _SWEEP_WITHIN_S = 5.0
 _POLL_S = 0.02
+_AUTOGROUP_WAIT_S = 0.1
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
 _R = TypeVar("_R")
@@ -129,10 +130,21 @@ async def _spawn(child: "Child", mark: str, log: Path) -> asyncio.subprocess.Pro
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            # A session of its own would have CPU of its own, whatever its niceness (autogroups of Linux).
-            process_group=0,
+            start_new_session=True,
             preexec_fn=in_child,
         )
+
+
+async def _lower_session(pid: int, niceness: int) -> None:
+    """Lower the priority of a session, where Linux shares CPU among sessions first (autogroups)."""
+    with suppress(OSError):
+        while True:
+            try:
+                Path(f"/proc/{pid}/autogroup").write_text(str(niceness))  # noqa: ASYNC240 -- /proc
+                return
+            except BlockingIOError:
+                # Linux lets it be changed only every so often.
+                await asyncio.sleep(_AUTOGROUP_WAIT_S)
 
 
 def _kill_group(leader: asyncio.subprocess.Process) -> None:
@@ -387,6 +399,8 @@ class Supervisor:
         self._started[child.name].set()
         self._write_state()
         self._report(progress.ChildStarted(child.name, process.pid, attempt))
+        if child.niceness:
+            await _lower_session(process.pid, child.niceness)
         return run
 
     async def _serve(self, child: Child, run: ChildRun, ever_ready: bool) -> Ended:
