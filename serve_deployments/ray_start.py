@@ -5,6 +5,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, cast
 
+_NODE_WITHIN_S = 600.0
+
 
 def without_client_server(ray_params: Any, head: bool) -> None:  # noqa: ANN401 -- Ray's own, untyped
     """Start no server for `ray://` clients: nothing here uses it, and it takes a fixed port, 90 MB and 0.6 s of CPU."""
@@ -23,11 +25,14 @@ def without_servers(ray_params: Any, head: bool) -> None:  # noqa: ANN401 -- Ray
     get_node: Callable[..., Any] = services.get_node
 
     def wait_for_node(*given: object) -> Any:  # noqa: ANN401 -- Ray's own, untyped
-        """Wait as long as it takes: `ray start` gives up after 30 s, which a busy machine may need."""
+        """Wait for ten minutes: `ray start` gives up after 30 s, which a busy machine may need."""
+        until_s = time.monotonic() + _NODE_WITHIN_S
         while True:
             try:
                 return get_node(*given)
             except RuntimeError:
+                if time.monotonic() > until_s:
+                    raise
                 time.sleep(0.1)
 
     services.get_node = wait_for_node

@@ -3,7 +3,7 @@
 Each child leads a session and has two variables that its descendants inherit: DELIBERATE_STACK, the mark of this
 run of the stack, and DELIBERATE_CHILD, its name. On Linux, /proc/*/environ thus finds all descendants, also those of
 Ray, whose workers have groups of their own and outlive their raylet. Programs that rename themselves (`ray::…`) need
-SPT_NOENV, or the new title overwrites the environment. Other systems have no /proc: only each child's process group is ended.
+SPT_NOENV, or the new title overwrites the environment. Without /proc only each child's group is ended.
 
 Nothing is restarted because a machine is slow. A starting child hangs when its processes neither use CPU nor wait for
 it. A child that served hangs when it misses checks while none of its processes waits for CPU.
