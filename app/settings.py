@@ -4,50 +4,35 @@ import re
 from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
-from pydantic import AfterValidator, AliasGenerator, BeforeValidator, Field, SecretStr
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+from pydantic_settings import NoDecode
 
 from app.access.keys import PEPPER_CHARS_MIN
 from app.access.origins import checked_host, checked_origin
 from app.api.webhook_targets import Rules
-from app.deliberation.roles import ROLE_PATTERN, ROLES_BY_COMPLEXITY, AgentRunner, Complexity
+from app.deliberation.roles import ROLE_PATTERN, ROLES_BY_COMPLEXITY, Complexity
 from app.deliberation.specification import TIMEOUT_S_MAX, TOKEN_PATTERN
-from app.log.stream_settings import (
-    ACK_WAIT_S_MAX,
-    ACK_WAIT_S_MIN,
-    DAY_S,
-    REPLICAS_MAX,
-    RETENTION_S_MAX,
-    RETENTION_S_MIN,
+from app.log.stream_settings import DAY_S, RETENTION_S_MAX, RETENTION_S_MIN
+from app.process_settings import (
+    GatewayDrain,
+    LogAccess,
+    LogRetention,
+    ProcessSettings,
+    RoleRules,
+    RolesFile,
+    StreamRules,
+    listed,
+    setting,
 )
 
-LOG_KEY_DESCRIPTION = (
-    "File with the secrets that sign records, the same for every part and `deliberate keys`. At least 32 characters "
-    "per line, newest first. Without it every record is believed."
-)
 DATABASE_URL_DESCRIPTION = (
     "Database of the archive: `sqlite:///path` of a file, or `postgresql://user:password@host/name`."
 )
 ARCHIVE_RETENTION_S = 90 * DAY_S
 ARCHIVE_RETENTION_S_MAX = 10 * RETENTION_S_MAX
 PACKAGED_ROLES = Path(__file__).with_name("roles.yaml")
-
-
-def variable_of(name: str) -> str:
-    """The environment variable of a setting: its name in upper case, without the suffix of seconds."""
-    return name.removesuffix("_s").upper()
-
-
-def setting(default: Any, description: str, unit: str = "", *, env: str | None = None, **bounds: Any) -> Any:  # noqa: ANN401 -- a field
-    """A documented setting, read from the variable `env` or `variable_of` its name; one in `_s` is in seconds."""
-    return Field(default, validation_alias=env, description=description, json_schema_extra={"unit": unit}, **bounds)
-
-
-def listed(given: object) -> object:
-    """The comma-separated entries, without surrounding spaces."""
-    return tuple(each.strip() for each in given.split(",") if each.strip()) if isinstance(given, str) else given
 
 
 def _retentions(given: object) -> object:
@@ -96,19 +81,6 @@ Origins = Annotated[tuple[Annotated[str, AfterValidator(checked_origin)], ...], 
 OwnHosts = Annotated[tuple[Annotated[str, AfterValidator(checked_host)], ...], NoDecode, BeforeValidator(listed)]
 Retentions = Annotated[Mapping[str, int], NoDecode, BeforeValidator(_retentions)]
 SpendsPerDay = Annotated[Mapping[str, Decimal], NoDecode, BeforeValidator(_spends)]
-
-
-class ProcessSettings(BaseSettings):
-    """Settings of one process, each read from the variable that `setting` names."""
-
-    # Errors leave the values out: some settings are secrets.
-    model_config = SettingsConfigDict(
-        alias_generator=AliasGenerator(validation_alias=variable_of),
-        frozen=True,
-        extra="ignore",
-        populate_by_name=True,
-        hide_input_in_errors=True,
-    )
 
 
 class WebhookRules(ProcessSettings):
@@ -196,12 +168,35 @@ class ArchiveRetention(ProcessSettings):
     )
 
 
-class Settings(WebhookRules, ArchiveRetention, PlanRules, ContextRules, SpendRules):
+class AcceptanceRules(LogAccess, LogRetention, RolesFile, PlanRules, ContextRules, SpendRules):
+    """What decides an acceptance: the same for all gateways and the consumer of plans."""
+
+    deliberation_timeout_s: int = setting(300, "Deadline of a deliberation that names none.", ge=1, le=TIMEOUT_S_MAX)
+    database_url: SecretStr | None = setting(
+        None,
+        f"{DATABASE_URL_DESCRIPTION} Without it there are no lists, and deliberations go with the log. With it, a plan "
+        "starts nothing twice after its facts have left the log.",
+    )
+    queue_depth_max: int = setting(
+        2_000,
+        "Accepted and unfinished deliberations; above it POST answers 429, and plans wait.",
+        "deliberations",
+        ge=1,
+        le=1_000_000,
+    )
+    tenant_in_flight_max: int = setting(
+        500,
+        "Accepted and unfinished deliberations of one tenant, in all gateways; above it POST answers 429. Not in "
+        "development mode.",
+        "deliberations",
+        ge=1,
+        le=1_000_000,
+    )
+
+
+class Settings(AcceptanceRules, RoleRules, StreamRules, ArchiveRetention, GatewayDrain, WebhookRules):
     """The gateway's settings: each a bound with its unit, limits and the name of its environment variable."""
 
-    nats_url: str = setting(
-        "nats://127.0.0.1:4222", "Server that holds the log, or `file:///path` of a file with its URL.", min_length=1
-    )
     host: str = setting("127.0.0.1", "Address to listen on.", min_length=1)
     port: int = setting(8080, "Port to listen on; 0 takes a free one.", ge=0, le=65_535)
     key_pepper: SecretStr | None = setting(
@@ -211,7 +206,6 @@ class Settings(WebhookRules, ArchiveRetention, PlanRules, ContextRules, SpendRul
         "characters",
         min_length=PEPPER_CHARS_MIN,
     )
-    log_key_file: Path | None = setting(None, LOG_KEY_DESCRIPTION)
     session_lifetime_s: int = setting(
         43_200, "How long a browser session lasts; it never outlasts its key.", ge=60, le=2_592_000
     )
@@ -233,46 +227,6 @@ class Settings(WebhookRules, ArchiveRetention, PlanRules, ContextRules, SpendRul
         "requests",
         ge=1,
         le=10_000_000,
-    )
-    tenant_in_flight_max: int = setting(
-        500,
-        "Accepted and unfinished deliberations of one tenant, in all gateways; above it POST answers 429. Not in "
-        "development mode.",
-        "deliberations",
-        ge=1,
-        le=1_000_000,
-    )
-    roles_file: Path | None = setting(None, "Roles of the councils; the packaged ones if unset.")
-    deliberation_timeout_s: int = setting(300, "Deadline of a deliberation that names none.", ge=1, le=TIMEOUT_S_MAX)
-    retention_s: int = setting(
-        DAY_S,
-        "How long facts are kept after acceptance; the maximum age of stream DELIBERATIONS. At least the longest "
-        "deadline, so that no deliberation loses its acceptance before its end.",
-        env="DELIBERATION_CLEANUP",
-        ge=RETENTION_S_MIN,
-        le=RETENTION_S_MAX,
-    )
-    database_url: SecretStr | None = setting(
-        None,
-        f"{DATABASE_URL_DESCRIPTION} Without it there are no lists, and deliberations go with the log.",
-    )
-    stream_replicas: int = setting(
-        1, "Servers that hold each stream, as declared with `deliberate streams apply`.", ge=1, le=REPLICAS_MAX
-    )
-    agents: AgentRunner = setting(
-        "ray",
-        "What runs the agents of roles that do not say it: replicas in Ray Serve, or workers that pull from NATS. The "
-        "workers' queues are declared with the streams.",
-    )
-    ack_wait_s: float = setting(
-        ACK_WAIT_S_MIN,
-        "Silence of a coordinator or worker after which another takes over, as declared with the streams. Its "
-        "heartbeat comes every two seconds.",
-        ge=ACK_WAIT_S_MIN,
-        le=ACK_WAIT_S_MAX,
-    )
-    queue_depth_max: int = setting(
-        2_000, "Accepted and unfinished deliberations; above it POST answers 429.", "deliberations", ge=1, le=1_000_000
     )
     streams_max: int = setting(5_000, "Open SSE streams of this process.", "streams", ge=1, le=100_000)
     streams_per_client_max: int = setting(
@@ -305,15 +259,8 @@ class Settings(WebhookRules, ArchiveRetention, PlanRules, ContextRules, SpendRul
         ge=1,
         le=1_000_000,
     )
-    drain_delay_s: float = setting(
-        0.0, "After a stop signal, how long /readyz reports draining before the socket closes.", ge=0, le=600
-    )
-    drain_timeout_s: int = setting(10, "How long open requests may take to finish after that.", ge=0, le=600)
     webhooks: bool = setting(False, "Whether requests may name a webhook; `python -m app.webhooks` must run too.")
     planning: bool = setting(False, "Whether `python -m app.planning` runs: /readyz misses it, and /metrics shows it.")
-    log_level: Literal["debug", "info", "warning", "error"] = setting(
-        "info", "Lowest severity that is logged; tasks and answers are never logged above debug."
-    )
 
     def kept_s(self, tenant: str) -> int:
         """How long a tenant's deliberations can be read after their acceptance, in seconds."""

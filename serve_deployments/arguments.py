@@ -4,15 +4,15 @@ import os
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator
+from pydantic_settings import NoDecode, SettingsConfigDict
 
 from app.deliberation.errors import InvalidRequest
 from app.deliberation.roles import (
     DEFAULT_KEY_VARIABLE,
-    AgentRunner,
     EngineSpec,
     Role,
     api_key,
@@ -20,79 +20,72 @@ from app.deliberation.roles import (
     engines_of,
     parse_roles,
 )
+from app.process_settings import LogLevel, LogServer, RoleRules, WorkerDrain, listed, setting
 from serve_deployments.engine.keys import read_text
 
-LogLevel = Literal["debug", "info", "warning", "error"]
+EngineUrls = Annotated[tuple[Annotated[str, AfterValidator(engine_base)], ...], NoDecode, BeforeValidator(listed)]
+RoleNames = Annotated[tuple[str, ...], NoDecode, BeforeValidator(listed)]
 
 
-def _setting(variable: str, default: Any, description: str, **bounds: Any) -> Any:  # noqa: ANN401 -- pydantic validates it
-    """A field with the default of an environment variable, which its description names."""
-    return Field(
-        default_factory=lambda: os.environ.get(variable) or default, description=f"{description} ({variable})", **bounds
+class ApplicationArgs(LogServer, RoleRules):
+    """Arguments of the application: those of serveConfigV2, and the environment for the others."""
+
+    # A variable that is set to nothing counts as absent. Subclasses name this class last, to inherit it.
+    model_config = SettingsConfigDict(extra="forbid", env_ignore_empty=True)
+
+    engine_urls: EngineUrls = setting(
+        (),
+        "Base URLs of OpenAI-compatible engines, separated by commas, for roles that name none; their key is in "
+        "`VLLM_API_KEY`.",
+        env="VLLM_URL",
     )
-
-
-class ApplicationArgs(BaseModel):
-    """Arguments of the application; a field's default is the environment variable that its description names."""
-
-    model_config = ConfigDict(extra="forbid", validate_default=True)
-
-    nats_url: str = _setting("NATS_URL", "nats://127.0.0.1:4222", "The log, or `file:///path` of a file with its URL")
-    engine_urls: list[Annotated[str, AfterValidator(engine_base)]] = Field(
-        default_factory=lambda: [url for url in os.environ.get("VLLM_URL", "").split(",") if url.strip()],
-        description="Base URLs of the engines of roles that name none (VLLM_URL, comma-separated); their key is in "
-        "VLLM_API_KEY",
+    model: str | None = setting(
+        None, "Model of roles that name none; the first that the engine serves if unset.", env="VLLM_MODEL"
     )
-    model: str | None = _setting(
-        "VLLM_MODEL", None, "Model of roles that name none; the first that the engine serves when absent"
+    coordinator_replicas: int = setting(
+        1, "Coordinator replicas. While one is replaced, another continues.", "replicas", ge=1, le=64
     )
-    roles_file: str | None = _setting("ROLES_FILE", None, "Path of roles.yaml; the packaged one when absent")
-    agents: AgentRunner = _setting("AGENTS", "ray", "What runs the agents of roles that do not say it: `ray` or `nats`")
-    coordinator_replicas: int = _setting("COORDINATOR_REPLICAS", 1, "Coordinator replicas", ge=1, le=64)
-    coordinator_slots: int = _setting(
-        "COORDINATOR_SLOTS", 2_048, "Deliberations that a coordinator holds at once", ge=1, le=10_000
+    coordinator_slots: int = setting(
+        2_048, "Deliberations that a coordinator holds at once.", "deliberations", ge=1, le=10_000
     )
-    stream_deltas: bool = _setting("STREAM_DELTAS", True, "Whether text is streamed while it grows")
-    engine_away_timeout_s: float = _setting(
-        "ENGINE_AWAY_TIMEOUT",
+    stream_deltas: bool = setting(
+        True,
+        "Whether engines stream their answers. With `false` a hung engine is detected only by the call's deadline, not "
+        "after 20 seconds without a token.",
+    )
+    engine_away_timeout_s: float = setting(
         30.0,
-        "Seconds that a call waits while it can connect to no engine",
+        "How long a call waits while it can connect to none of its engines; then it fails as `engine_unavailable`. "
+        "With a short deadline it gives up after four fifths of the time left.",
         ge=1,
         le=3_600,
     )
 
 
-class ProcessArgs(ApplicationArgs):
-    """Arguments of a process without Ray."""
-
-    log_level: LogLevel = _setting("LOG_LEVEL", "info", "Least severity of logged events")
-
-
-class CoordinatorArgs(ProcessArgs):
+class CoordinatorArgs(LogLevel, ApplicationArgs):
     """Arguments of `python -m serve_deployments.coordinator`."""
 
-    coordinator_host: str = _setting("COORDINATOR_HOST", "127.0.0.1", "Address of /healthz", min_length=1)
-    coordinator_port: int = _setting("COORDINATOR_PORT", 8084, "Port of /healthz; 0 takes a free one", ge=0, le=65_535)
+    coordinator_host: str = setting("127.0.0.1", "Address of /healthz.", min_length=1)
+    coordinator_port: int = setting(8084, "Port of /healthz; 0 takes a free one.", ge=0, le=65_535)
 
 
-class WorkerArgs(ProcessArgs):
-    """Arguments of `deliberate worker`; without `roles` it serves those that run over NATS."""
+class WorkerArgs(LogLevel, WorkerDrain, ApplicationArgs):
+    """Arguments of `deliberate worker`."""
 
-    roles: tuple[str, ...] = ()
-    concurrency: int | None = Field(default=None, ge=1, le=10_000)
-    worker_host: str = _setting("WORKER_HOST", "127.0.0.1", "Address of /healthz", min_length=1)
-    worker_port: int = _setting("WORKER_PORT", 8085, "Port of /healthz; 0 takes a free one", ge=0, le=65_535)
-    worker_drain_s: float = _setting(
-        "WORKER_DRAIN", 5.0, "Seconds that calls may take to finish after a stop signal", ge=0, le=3_600
+    worker_roles: RoleNames = setting((), "Roles to serve, separated by commas; those that run over NATS if unset.")
+    worker_concurrency: int | None = setting(
+        None, "Calls of each role in flight to engines; that of the role if unset.", "calls", ge=1, le=10_000
     )
+    worker_host: str = setting("127.0.0.1", "Address of /healthz.", min_length=1)
+    worker_port: int = setting(8085, "Port of /healthz; 0 takes a free one.", ge=0, le=65_535)
 
 
-def load_roles(path: str | None) -> Mapping[str, Role]:
+def load_roles(path: Path | None) -> Mapping[str, Role]:
     """The roles of a file, or the packaged ones; raises InvalidRequest, which names the fault.
 
     Every key of their engines is read once, so that the fault of a missing one is named before anything starts.
     """
-    source = Path(path) if path else files("app") / "roles.yaml"
+    source = path or files("app") / "roles.yaml"
     try:
         roles = parse_roles(yaml.safe_load(source.read_text(encoding="utf-8")), str(source))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

@@ -40,6 +40,7 @@ GATEWAY = (
     "app.deliberation",
     "app.api",
     "app.log",
+    "app.process_settings",
     "app.admission",
     "app.access",
     "app.settings",
@@ -64,6 +65,7 @@ GATEWAY = (
 CLUSTER = (
     "app.deliberation",
     "app.log",
+    "app.process_settings",
     "app.admission",
     "app.observability",
     "serve_deployments.ray_start",

@@ -1,12 +1,12 @@
 """The sender's settings, read from the environment once."""
 
-from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field, SecretStr
 from pydantic_settings import NoDecode
 
-from app.settings import LOG_KEY_DESCRIPTION, WebhookRules, listed, setting
+from app.process_settings import LogAccess, WebhookTimeout, listed, setting
+from app.settings import WebhookRules
 from app.webhooks.sender.schedule import DELAYS_S
 from app.webhooks.signatures import MASTER_CHARS_MIN
 
@@ -17,13 +17,9 @@ Delays = Annotated[
 ]
 
 
-class SenderSettings(WebhookRules):
-    """Each setting has a description, a unit, limits and an environment variable."""
+class SenderSettings(LogAccess, WebhookTimeout, WebhookRules):
+    """The settings of `python -m app.webhooks`."""
 
-    nats_url: str = setting(
-        "nats://127.0.0.1:4222", "Server that holds the log, or `file:///path` of a file with its URL.", min_length=1
-    )
-    log_key_file: Path | None = setting(None, LOG_KEY_DESCRIPTION)
     webhook_secrets: Secrets = setting(
         (),
         "At least one secret of at least 32 characters, newest first, separated by commas; all of them sign. "
@@ -35,7 +31,6 @@ class SenderSettings(WebhookRules):
     webhook_retries_s: Delays = setting(
         DELAYS_S, "Delays from each failed attempt to the next, separated by commas; up to a fifth is added as jitter."
     )
-    webhook_timeout_s: float = setting(15.0, "Maximum duration of one attempt.", gt=0, le=60)
     webhooks_in_flight_max: int = setting(256, "Maximum of concurrent attempts.", "attempts", ge=1, le=10_000)
     webhooks_in_flight_per_tenant_max: int = setting(64, "The same, per tenant.", "attempts", ge=1, le=10_000)
     webhooks_in_flight_per_host_max: int = setting(8, "The same, per tenant and host.", "attempts", ge=1, le=10_000)
@@ -44,6 +39,3 @@ class SenderSettings(WebhookRules):
     )
     webhooks_host: str = setting("127.0.0.1", "Address of /healthz.", min_length=1)
     webhooks_port: int = setting(8081, "Port of /healthz; 0 takes a free one.", ge=0, le=65_535)
-    log_level: Literal["debug", "info", "warning", "error"] = setting(
-        "info", "Least severity of logged events. Of a webhook's URL only the host is logged."
-    )

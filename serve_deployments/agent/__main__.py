@@ -11,10 +11,16 @@ from serve_deployments.arguments import WorkerArgs
 def _args() -> WorkerArgs:
     parser = argparse.ArgumentParser(prog="deliberate worker", description="Make the calls that come over NATS.")
     parser.add_argument(
-        "--role", action="append", default=[], dest="roles", help="a role to serve; repeatable; default: all over NATS"
+        "--role", action="append", dest="worker_roles", help="a role to serve; repeatable; default: all over NATS"
     )
-    parser.add_argument("--concurrency", type=int, help="calls of each role in flight to engines; default: the role's")
-    args = WorkerArgs.model_validate(vars(parser.parse_args()))
+    parser.add_argument(
+        "--concurrency",
+        type=int,
+        dest="worker_concurrency",
+        help="calls of each role in flight to engines; default: the role's",
+    )
+    given = {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
+    args = WorkerArgs.model_validate(given)
     LogSigner.of_environment()
     roles_of(args)
     return args

@@ -80,12 +80,12 @@ class RoleWorker:
 def roles_of(args: WorkerArgs) -> Mapping[str, Role]:
     """The roles that this worker serves, with engines and concurrency; raises InvalidRequest for unknown or none."""
     roles, engines = load_roles(args.roles_file), default_engines(args.engine_urls)
-    names = args.roles or roles_over_nats(roles, args.agents)
+    names = args.worker_roles or roles_over_nats(roles, args.agents)
     if not names:
         raise InvalidRequest("no role runs over NATS: set AGENTS=nats, or name a role by --role", "role")
     if unknown := next((name for name in names if name not in roles), None):
         raise InvalidRequest(f"--role: there is no role {unknown!r}; the roles are {', '.join(roles)}", "role")
-    bound = {} if args.concurrency is None else {"concurrency": args.concurrency}
+    bound = {} if args.worker_concurrency is None else {"concurrency": args.worker_concurrency}
     return {name: with_engines(roles[name], engines, args.model).model_copy(update=bound) for name in names}
 
 

@@ -5,7 +5,6 @@ from pydantic import ValidationError
 
 from app.main import main
 from app.settings import Settings
-from tests.components.docs.tables import settings_table
 
 
 def test_operators_names_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,11 +79,3 @@ def test_a_wrong_retention_is_one_line_with_the_variable_and_the_remedy(
     printed = capsys.readouterr().err
     assert ended.value.code == 2
     assert printed.startswith("ARCHIVE_RETENTIONS: ") and remedy in printed and printed.count("\n") == 1
-
-
-def test_the_table_lists_every_setting_with_its_description() -> None:
-    table = settings_table(Settings)
-    for name, field in Settings.model_fields.items():
-        assert f"| `{field.validation_alias}` |" in table, name
-        assert field.description
-        assert field.description in table

@@ -44,12 +44,6 @@ def settings_variables(model: type[BaseSettings]) -> set[str]:
     return {str(field.validation_alias) for field in model.model_fields.values()}
 
 
-def application_variables() -> set[str]:
-    """The environment variables of the deploying process and the Serve application."""
-    known = {name for name in strings_in(ROOT / "serve_deployments/arguments.py") if re.fullmatch("[A-Z][A-Z_]+", name)}
-    return known | deployer_variables()
-
-
 def streams_variables() -> set[str]:
     """The environment variables for options of `deliberate streams apply`."""
     source = (ROOT / "app/cli/admin/streams.py").read_text()
@@ -106,9 +100,9 @@ def known_variables(part: str) -> set[str]:
         "migration": lambda: {"DATABASE_URL"},
         "streams": streams_variables,
         "simulator": set[str],
-        "worker": application_variables,
-        "coordinator": application_variables,
-        "application": lambda: application_variables() | ray_variables(),
+        "worker": deployer_variables,
+        "coordinator": deployer_variables,
+        "application": lambda: deployer_variables() | ray_variables(),
     }
     return readers[part]() if part in readers else FOREIGN_VARIABLES[part]
 

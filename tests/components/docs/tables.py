@@ -1,18 +1,34 @@
-"""Tables of the documents: settings from their classes, subjects and payloads from the AsyncAPI document."""
+"""Tables of the documents: settings from their classes, subjects and payloads from the AsyncAPI document.
+
+`python -m tests.components.docs.tables` writes the tables of settings.
+"""
 
 import re
+from inspect import get_annotations
 from pathlib import Path
 from typing import Any, cast
 
 from pydantic_settings import BaseSettings
 
-from app.settings import ArchiveRetention, ContextRules, PlanRules, SpendRules, WebhookRules
+from app.archive.settings import ArchiveSettings
+from app.planning.settings import PlanningSettings
+from app.settings import Settings
+from app.webhooks.settings import SenderSettings
+from serve_deployments.arguments import ApplicationArgs, CoordinatorArgs, WorkerArgs
 
-_SHARED_RULES = (WebhookRules, ArchiveRetention, PlanRules, ContextRules, SpendRules)
-SHARED = {name for rules in _SHARED_RULES for name in rules.model_fields}
 ROOT = Path(__file__).parents[3]
 NEIGHBOURS = ROOT / "docs" / "neighbours.md"
 CONFIGURATION = ROOT / "docs" / "configuration.md"
+# The settings between each marker of configuration.md; a table leaves out the settings of the named class.
+SETTINGS: dict[str, tuple[type[BaseSettings], type[BaseSettings] | None]] = {
+    "settings": (Settings, None),
+    "application-settings": (ApplicationArgs, None),
+    "coordinator-settings": (CoordinatorArgs, ApplicationArgs),
+    "worker-settings": (WorkerArgs, ApplicationArgs),
+    "sender-settings": (SenderSettings, None),
+    "archive-settings": (ArchiveSettings, None),
+    "planning-settings": (PlanningSettings, None),
+}
 
 
 def between(document: Path, marker: str) -> str:
@@ -22,8 +38,10 @@ def between(document: Path, marker: str) -> str:
 
 
 def deployer_variables() -> set[str]:
-    """The variables of the deploying process, as documented."""
-    return set(re.findall(r"^\| `([A-Z_]+)` \|", between(CONFIGURATION, "deployer-settings"), re.MULTILINE))
+    """The variables of the deploying process, and of coordinators and workers without Ray."""
+    by_hand = re.findall(r"^\| `([A-Z_]+)` \|", between(CONFIGURATION, "other-settings"), re.MULTILINE)
+    models = (ApplicationArgs, CoordinatorArgs, WorkerArgs)
+    return {*by_hand, *(str(field.validation_alias) for model in models for field in model.model_fields.values())}
 
 
 def _limits(field: dict[str, Any]) -> str:
@@ -46,14 +64,24 @@ def _unit(name: str, field: dict[str, Any]) -> str:
     return "seconds" if name.endswith("_s") else field["unit"]
 
 
-def settings_table(model: type[BaseSettings]) -> str:
-    """A Markdown table of settings; settings shared with another process come last."""
+def settings_table(model: type[BaseSettings], without: type[BaseSettings] | None = None) -> str:
+    """A Markdown table of settings: a class's own first, then those of its bases."""
     fields = model.model_json_schema(by_alias=False)["properties"]
+    declared = dict.fromkeys(name for each in model.__mro__ for name in get_annotations(each))
     rows: list[str] = []
-    for name, field in sorted(fields.items(), key=lambda named: named[0] in SHARED):
-        variable, unit = model.model_fields[name].validation_alias, _unit(name, field)
-        rows.append(f"| `{variable}` | {_default(field)} | {unit} | {_limits(field)} | {field['description']} |")
+    for name in declared:
+        if name in fields and (without is None or name not in without.model_fields):
+            field, variable = fields[name], model.model_fields[name].validation_alias
+            unit = _unit(name, field)
+            rows.append(f"| `{variable}` | {_default(field)} | {unit} | {_limits(field)} | {field['description']} |")
     return "\n".join(["| variable | default | unit | limits | what it is |", "|---|---|---|---|---|", *rows])
+
+
+def write_settings() -> None:
+    text = CONFIGURATION.read_text()
+    for marker, (model, without) in SETTINGS.items():
+        text = text.replace(between(CONFIGURATION, marker), f"{settings_table(model, without)}\n")
+    CONFIGURATION.write_text(text)
 
 
 def _type(field: dict[str, Any]) -> str:
@@ -91,3 +119,7 @@ def payload_table(document: dict[str, Any], title: str) -> str:
     fields = document["components"]["schemas"][title]["properties"]
     rows = [f"| `{name}` | {_type(field)} | {field.get('description', '')} |" for name, field in fields.items()]
     return "\n".join(["| field | type | meaning |", "|---|---|---|", *rows])
+
+
+if __name__ == "__main__":
+    write_settings()

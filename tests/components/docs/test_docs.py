@@ -3,24 +3,19 @@
 import re
 
 import pytest
-from pydantic_settings import BaseSettings
 
-from app.archive.settings import ArchiveSettings
 from app.deliberation.decider import StrategyDefinition
 from app.deliberation.facts import DEGRADED_REASONS
 from app.deliberation.roles import Role
 from app.deliberation.strategies import STRATEGIES
 from app.openapi.asyncapi import NEIGHBOURS as PAYLOADS
 from app.openapi.asyncapi import asyncapi
-from app.planning.settings import PlanningSettings
-from app.settings import Settings
-from app.webhooks.settings import SenderSettings
 from tests.components.docs.tables import (
     CONFIGURATION,
     NEIGHBOURS,
     ROOT,
+    SETTINGS,
     between,
-    deployer_variables,
     payload_table,
     settings_table,
     subjects_table,
@@ -32,19 +27,12 @@ PAGES = ROOT / "docs" / "strategies"
 every_strategy = pytest.mark.parametrize("definition", STRATEGIES.values(), ids=STRATEGIES)
 
 
-@pytest.mark.parametrize(
-    ("marker", "model"),
-    [
-        ("settings", Settings),
-        ("sender-settings", SenderSettings),
-        ("archive-settings", ArchiveSettings),
-        ("planning-settings", PlanningSettings),
-    ],
-)
-def test_every_setting_is_documented(marker: str, model: type[BaseSettings]) -> None:
-    table = settings_table(model)
-    assert between(CONFIGURATION, marker).strip() == table, f"write this between the markers of {marker}:\n{table}"
-    assert all(field.description for field in model.model_fields.values())
+@pytest.mark.parametrize("marker", SETTINGS)
+def test_every_setting_is_documented(marker: str) -> None:
+    table = settings_table(*SETTINGS[marker])
+    remedy = "write it by python -m tests.components.docs.tables"
+    assert between(CONFIGURATION, marker).strip() == table, remedy
+    assert all(field.description for field in SETTINGS[marker][0].model_fields.values())
 
 
 def test_the_subjects_of_neighbours_are_those_of_the_asyncapi_document() -> None:
@@ -56,14 +44,6 @@ def test_the_subjects_of_neighbours_are_those_of_the_asyncapi_document() -> None
 def test_every_payload_of_neighbours_is_documented(title: str) -> None:
     table = payload_table(asyncapi(), title)
     assert between(NEIGHBOURS, title).strip() == table, f"write this between the markers of {title}:\n{table}"
-
-
-def test_every_variable_of_the_deployer_is_documented() -> None:
-    source = (ROOT / "serve_deployments" / "arguments.py").read_text()
-    read = set(re.findall(r'(?:_setting|os\.environ\.get)\(\s*"([A-Z_]+)"', source))
-    assert len(read) >= 7
-    settings = {field.validation_alias for field in Settings.model_fields.values()}
-    assert read - deployer_variables() - settings == set()
 
 
 def test_every_word_of_degraded_is_documented_with_its_meaning() -> None:

@@ -34,7 +34,9 @@ async def test_a_worker_that_breaks_records_what_its_calls_are_answered_meanwhil
     await apply(journal, StreamSettings(worker_roles=("DEV",)))
     asked = request((call().model_copy(update={"max_tokens": 4_096}),), deliberation_id=deliberation_id)
     with running("--seed", "7", "--duration-ms", "1000") as simulator:
-        args = WorkerArgs(nats_url=own_nats_server.url, engine_urls=[simulator.url], roles=("DEV",), worker_port=0)
+        args = WorkerArgs(
+            nats_url=own_nats_server.url, engine_urls=(simulator.url,), worker_roles=("DEV",), worker_port=0
+        )
         serving = asyncio.create_task(serve(args))
         assigning = asyncio.create_task(WorkerAgents(journal, "DEV").run(asked))
         async with asyncio.timeout(30), httpx.AsyncClient(base_url=simulator.url) as engine:

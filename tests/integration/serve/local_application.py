@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 
 from ray import serve
 
@@ -11,7 +12,7 @@ from serve_deployments.arguments import ApplicationArgs
 
 def main(nats_url: str, engine_url: str, roles_file: str) -> None:
     """Run the application in this process, print `ready`, and end when standard input closes."""
-    arguments = ApplicationArgs(nats_url=nats_url, engine_urls=[engine_url], roles_file=roles_file)
+    arguments = ApplicationArgs(nats_url=nats_url, engine_urls=(engine_url,), roles_file=Path(roles_file))
     serve.run(build(arguments), name="local", _local_testing_mode=True)
     print("ready", flush=True)
     sys.stdin.read()

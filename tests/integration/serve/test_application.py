@@ -103,7 +103,7 @@ def test_invalid_roles_are_refused_with_their_path(tmp_path: Path) -> None:
     path = tmp_path / "roles.yaml"
     path.write_text("roles: {DEV: {persona: x, concurency: 3}}")
     with pytest.raises(InvalidRequest, match=r"roles\.DEV\.concurency"):
-        build(ApplicationArgs(roles_file=str(path)))
+        build(ApplicationArgs(roles_file=path))
 
 
 def test_arguments_are_typed_and_closed() -> None:

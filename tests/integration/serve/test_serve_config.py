@@ -70,7 +70,7 @@ def test_the_builder_takes_the_arguments_and_the_deployed_roles() -> None:
     (application,) = deployed()["applications"]
     args = ApplicationArgs.model_validate(application["args"])
     assert args.coordinator_replicas >= 2, "one may die while the other one goes on"
-    assert set(load_roles(str(KUSTOMIZE / "base/roles.yaml"))) == set(load_roles(None))
+    assert set(load_roles(KUSTOMIZE / "base/roles.yaml")) == set(load_roles(None))
 
 
 def test_the_arguments_do_not_repeat_the_environment() -> None:

@@ -1,0 +1,143 @@
+"""How a process declares its settings, and the settings that several processes share."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import AliasGenerator, Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from app.deliberation.roles import AgentRunner
+from app.log.stream_settings import (
+    ACK_WAIT_S_MAX,
+    ACK_WAIT_S_MIN,
+    DAY_S,
+    REPLICAS_MAX,
+    RETENTION_S_MAX,
+    RETENTION_S_MIN,
+)
+
+
+def variable_of(name: str) -> str:
+    """The environment variable of a setting: its name in upper case, without the suffix of seconds."""
+    return name.removesuffix("_s").upper()
+
+
+def setting(default: Any, description: str, unit: str = "", *, env: str | None = None, **bounds: Any) -> Any:  # noqa: ANN401 -- a field
+    """A documented setting, read from the variable `env` or `variable_of` its name; one in `_s` is in seconds."""
+    return Field(default, validation_alias=env, description=description, json_schema_extra={"unit": unit}, **bounds)
+
+
+def listed(given: object) -> object:
+    """The comma-separated entries, without surrounding spaces."""
+    return tuple(each.strip() for each in given.split(",") if each.strip()) if isinstance(given, str) else given
+
+
+class ProcessSettings(BaseSettings):
+    """Settings of one process, each read from the variable that `setting` names."""
+
+    # Errors leave the values out: some settings are secrets.
+    model_config = SettingsConfigDict(
+        alias_generator=AliasGenerator(validation_alias=variable_of),
+        frozen=True,
+        extra="ignore",
+        populate_by_name=True,
+        hide_input_in_errors=True,
+    )
+
+
+class LogServer(ProcessSettings):
+    """The server that holds the log."""
+
+    nats_url: str = setting(
+        "nats://127.0.0.1:4222", "Server that holds the log, or `file:///path` of a file with its URL.", min_length=1
+    )
+
+
+class LogLevel(ProcessSettings):
+    """The severity of logged events."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = setting(
+        "info", "Lowest severity that is logged; tasks and answers are never logged above debug."
+    )
+
+
+class LogAccess(LogServer, LogLevel):
+    """Settings of every process that opens the log itself and signs what it writes."""
+
+    log_key_file: Path | None = setting(
+        None,
+        "File with the secrets that sign records, the same for every part and `deliberate keys`. At least 32 "
+        "characters per line, newest first. Without it every record is accepted.",
+    )
+
+
+class RolesFile(ProcessSettings):
+    """The file of the roles, the same for every process that reads it."""
+
+    roles_file: Path | None = setting(
+        None, "Roles of the councils, the same for every part; the packaged ones if unset."
+    )
+
+
+class RoleRules(RolesFile):
+    """The roles, and the runner of those that name none."""
+
+    agents: AgentRunner = setting(
+        "ray",
+        "What runs the agents of roles that do not say it: replicas in Ray Serve, or workers that pull from NATS. The "
+        "same for every part; the workers' queues are declared with the streams.",
+    )
+
+
+class LogRetention(ProcessSettings):
+    """The age of facts in the log."""
+
+    retention_s: int = setting(
+        DAY_S,
+        "How long facts are kept after acceptance; the maximum age of stream DELIBERATIONS. At least the longest "
+        "deadline, so that no deliberation loses its acceptance before its end.",
+        env="DELIBERATION_CLEANUP",
+        ge=RETENTION_S_MIN,
+        le=RETENTION_S_MAX,
+    )
+
+
+class StreamRules(LogRetention):
+    """The streams as `deliberate streams apply` declares them."""
+
+    stream_replicas: int = setting(
+        1, "Servers that hold each stream, as declared with `deliberate streams apply`.", ge=1, le=REPLICAS_MAX
+    )
+    ack_wait_s: float = setting(
+        ACK_WAIT_S_MIN,
+        "Silence of a coordinator or worker after which another takes over, as declared with the streams. Its "
+        "heartbeat comes every two seconds.",
+        ge=ACK_WAIT_S_MIN,
+        le=ACK_WAIT_S_MAX,
+    )
+
+
+class GatewayDrain(ProcessSettings):
+    """How long a gateway takes to stop."""
+
+    drain_delay_s: float = setting(
+        0.0, "After a stop signal, how long /readyz reports draining before the socket closes.", ge=0, le=600
+    )
+    drain_timeout_s: int = setting(10, "How long open requests may take to finish after that.", ge=0, le=600)
+
+
+class WebhookTimeout(ProcessSettings):
+    """How long the sender of webhooks takes to stop."""
+
+    webhook_timeout_s: float = setting(15.0, "Maximum duration of one attempt.", gt=0, le=60)
+
+
+class WorkerDrain(ProcessSettings):
+    """How long a worker takes to stop."""
+
+    worker_drain_s: float = setting(
+        5.0,
+        "How long a worker's calls may take to finish after a stop signal; the others are made again elsewhere.",
+        ge=0,
+        le=3_600,
+    )
