@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlsplit
 
-from app.cli.stack.supervisor import ChildRun, Health, HealthCheck, ReadinessCheck
+from app.cli.stack.supervisor import ChildHealth, ChildRun, HealthCheck, ReadinessCheck
 
 _TIMEOUT_S = 3.0
 _UNREACHABLE = (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError)
@@ -66,8 +66,8 @@ def returns_200(url: str) -> ReadinessCheck:
 def responds_to_http(url: str) -> HealthCheck:
     """Healthy while a GET of `url` returns any HTTP status in time."""
 
-    async def check() -> Health:
-        return Health(answers=await status_of(url) is not None)
+    async def check() -> ChildHealth:
+        return ChildHealth(answers=await status_of(url) is not None)
 
     return check
 
@@ -81,7 +81,7 @@ def responds_to_bytes(host: str, ports: tuple[int, ...], request: bytes) -> Heal
                 return await reader.read(1) != b""
         return False
 
-    async def check() -> Health:
-        return Health(answers=all(await asyncio.gather(*map(responds, ports))))
+    async def check() -> ChildHealth:
+        return ChildHealth(answers=all(await asyncio.gather(*map(responds, ports))))
 
     return check

@@ -22,7 +22,7 @@ from app.cli.exits import CommandError, Exit
 from app.cli.render.progress import PartGiven, ProgressReport
 from app.cli.stack import checks
 from app.cli.stack.layout import LOOPBACK, Layout, mask_credentials
-from app.cli.stack.supervisor import Child, Health, prints, write_private
+from app.cli.stack.supervisor import Child, ChildHealth, prints, write_private
 from app.deliberation.errors import JournalUnavailable, StreamsDiffer
 from app.deliberation.roles import DEFAULT_KEY_VARIABLE
 from app.log.signature import LOG_KEY_VARIABLE
@@ -90,9 +90,9 @@ def _nats(layout: Layout) -> Child:
     store.mkdir(mode=0o700, exist_ok=True)
     monitor = f"nats://monitor:{layout.nats_passwords['monitor']}@{LOOPBACK}:{port}"
 
-    async def health() -> Health:
+    async def health() -> ChildHealth:
         reply = await checks.nats_reply(monitor, _HEALTH_SUBJECT)
-        return Health(answers=False) if reply is None else store_health(reply, shutil.disk_usage(store).free)
+        return ChildHealth(answers=False) if reply is None else store_health(reply, shutil.disk_usage(store).free)
 
     async def is_ready(run: object) -> bool:
         return await checks.nats_reply(monitor, _HEALTH_SUBJECT) is not None
@@ -132,18 +132,18 @@ def write_nats_config(layout: Layout, store: Path) -> Path:
     return config
 
 
-def store_health(reply: bytes, free_bytes: int) -> Health:
+def store_health(reply: bytes, free_bytes: int) -> ChildHealth:
     """Returns the health that the server's reply reports; a restart helps while the disk has free space."""
     try:
         found = json.loads(reply)["data"]
         if found["status"] == "ok":
-            return Health()
+            return ChildHealth()
         problem = str(found["error"])
     except (ValueError, KeyError, TypeError):
         problem = "JetStream is not healthy"
     if free_bytes < FREE_BYTES_MIN:
-        return Health(problem=f"{problem}; it is restarted once the disk has room")
-    return Health(problem=problem, restart_helps=True)
+        return ChildHealth(problem=f"{problem}; it is restarted once the disk has room")
+    return ChildHealth(problem=problem, restart_helps=True)
 
 
 async def declare_streams(layout: Layout, on_wait: Callable[[], None] = lambda: None) -> None:
@@ -338,7 +338,7 @@ def _archive(layout: Layout) -> Child:
 
     return replace(
         _process(layout, "archive", DATABASE_URL=layout.database_url),
-        prepare=None if layout.settings.database_url else migrate,
+        prepare=None if os.environ.get("DATABASE_URL") else migrate,
         niceness=_ARCHIVE_NICENESS,
         detail=mask_credentials(layout.database_url),
         hint="correct DATABASE_URL or the variable that its log names",
@@ -357,7 +357,7 @@ def _gateway(layout: Layout) -> Child:
         "PORT": str(layout.ports["gateway"]),
         "DATABASE_URL": layout.database_url,
         "PLANNING": str(settings.planning),
-        "WEBHOOKS": str(settings.webhooks),
+        "WEBHOOKS": os.environ.get("WEBHOOKS", "true"),
         **_webhook_hosts(layout),
         **({"KEY_PEPPER": options.key_pepper} if options.key_pepper is not None else {}),
     }

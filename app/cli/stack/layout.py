@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 import yaml
 from pydantic import ValidationError
 
-from app.access.keys import Pepper
+from app.access.keys import PEPPER_CHARS_MIN, Pepper
 from app.cli.exits import CommandError, Exit, FieldFault, cause
 from app.cli.options import DATA_DIR, PACKAGED_ROLES, nats_url_file
 from app.cli.render.progress import PortShifted, ProgressReport
@@ -39,6 +39,7 @@ from app.deliberation.roles import (
 )
 from app.log.signature import LOG_KEY_NAME, LOG_KEY_VARIABLE, LogSigner
 from app.log.stream_settings import StreamSettings
+from app.webhooks.signatures import MASTER_CHARS_MIN
 
 if TYPE_CHECKING:
     from app.cli.stack.settings import StackSettings
@@ -138,8 +139,7 @@ class Layout:
     @property
     def database_url(self) -> str:
         """The database of DATABASE_URL, maybe with a password, else a file of the data directory."""
-        given = self.settings.database_url
-        return given.get_secret_value() if given else f"sqlite:///{self.data_dir / 'archive.db'}"
+        return os.environ.get("DATABASE_URL") or f"sqlite:///{self.data_dir / 'archive.db'}"
 
     @property
     def ray_token_file(self) -> Path:
@@ -183,9 +183,9 @@ def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
     nats_url = mask_credentials(options.nats_url or f"nats://{LOOPBACK}:{ports['nats']}")
     _kept_secret(data_dir / "ray_token")
     (data_dir / DATABASE_URL_FILE).unlink(missing_ok=True)
-    if settings.database_url:
+    if database_url := os.environ.get("DATABASE_URL"):
         # For commands that run without the variable; it may hold a password.
-        write_private(data_dir / DATABASE_URL_FILE, settings.database_url.get_secret_value())
+        write_private(data_dir / DATABASE_URL_FILE, database_url)
     return Layout(
         options=options,
         settings=settings,
@@ -265,19 +265,24 @@ def _settings(options: StackOptions) -> "StackSettings":
     """Returns what children will read from the environment; raises CommandError for its faults."""
     from app.cli.stack.settings import StackSettings
 
-    given = {"webhook_secrets": ("-" * 32,)} if not os.environ.get("WEBHOOK_SECRETS") else {}
-    given |= {"host": options.host, "port": options.port, "key_pepper": options.key_pepper, "nats_url": LOOPBACK}
+    _check_secret("KEY_PEPPER", options.key_pepper, PEPPER_CHARS_MIN)
+    for secret in filter(None, os.environ.get("WEBHOOK_SECRETS", "").split(",")):
+        _check_secret("WEBHOOK_SECRETS", secret.strip(), MASTER_CHARS_MIN)
     try:
-        return StackSettings.model_validate(given)
+        return StackSettings()
     except ValidationError as exc:
         errors = exc.errors(include_url=False, include_input=False)
-        faults = {str(error["loc"][0]).upper(): FieldFault("", *fault_of(error)) for error in errors}
-        for name in faults.keys() & {"KEY_PEPPER", "WEBHOOK_SECRETS"}:
-            faults[name] = FieldFault("", "A secret has 32 or more characters", "`openssl rand -hex 32` writes one.")
-        fields = [fault._replace(field=name) for name, fault in faults.items()]
-        detail = "; ".join(dict.fromkeys(fault.detail for fault in fields))
-        remedy = f"correct {', '.join(faults)} in the environment"
-        raise CommandError(Exit.USAGE, "invalid_setting", detail, fields=fields, remedy=remedy) from None
+        faults = [FieldFault(str(error["loc"][0]), *fault_of(error)) for error in errors]
+        detail = "; ".join(fault.detail for fault in faults)
+        remedy = f"correct {', '.join(fault.field for fault in faults)} in the environment"
+        raise CommandError(Exit.USAGE, "invalid_setting", detail, fields=faults, remedy=remedy) from None
+
+
+def _check_secret(variable: str, secret: str | None, chars_min: int) -> None:
+    if secret is not None and len(secret) < chars_min:
+        detail = f"{variable} has {len(secret)} characters, and needs {chars_min} or more"
+        remedy = f"set {variable} to what `openssl rand -hex 32` writes"
+        raise CommandError(Exit.USAGE, "invalid_setting", detail, remedy=remedy)
 
 
 def _port(host: str, wanted: int, taken: Collection[int]) -> int:

@@ -1,12 +1,9 @@
-"""The settings of children that the stack needs too; apart, because they take a twelfth of another command's start."""
+"""The settings of children that the stack needs too; apart, because pydantic-settings would slow every command."""
 
-from app.settings import Settings, setting
-from app.webhooks.settings import SenderSettings
+from app.process_settings import GatewayDrain, StreamRules, WebhookTimeout, WorkerDrain, setting
 
 
-class StackSettings(Settings, SenderSettings):
-    """The settings of the gateway, of the sender of webhooks and of workers, with the defaults of a stack."""
+class StackSettings(StreamRules, GatewayDrain, WebhookTimeout, WorkerDrain):
+    """The streams, and how long children take to stop."""
 
-    planning: bool = setting(True, "Whether the consumer of plans runs.")
-    webhooks: bool = setting(True, "Whether requests may name a webhook.")
-    worker_drain_s: float = setting(5.0, "As `serve_deployments/arguments.py` declares it.", ge=0, le=3_600)
+    planning: bool = setting(True, "Whether the stack runs `python -m app.planning`.")

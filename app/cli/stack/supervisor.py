@@ -192,7 +192,7 @@ class StackFailed(CommandError):
         self.name = name
 
 
-class Health(NamedTuple):
+class ChildHealth(NamedTuple):
     """The result of a health check: an answer or none, and the problem in it, which a restart may repair or not."""
 
     answers: bool = True
@@ -218,7 +218,7 @@ class ChildRun:
 
 
 ReadinessCheck = Callable[[ChildRun], Awaitable[bool]]
-HealthCheck = Callable[[], Awaitable[Health]]
+HealthCheck = Callable[[], Awaitable[ChildHealth]]
 
 
 def prints(line: str) -> ReadinessCheck:
@@ -299,7 +299,7 @@ class Judgement(NamedTuple):
     replace: str = ""
 
 
-def judge(history: HealthHistory, health: Health, now_s: float, activity: Activity | None = None) -> Judgement:
+def judge(history: HealthHistory, health: ChildHealth, now_s: float, activity: Activity | None = None) -> Judgement:
     """Replace a child that is silent for long, and one that a restart repairs.
 
     A silent child must exceed the time and the number of misses, because a suspended machine alone causes a long

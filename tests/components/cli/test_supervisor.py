@@ -30,11 +30,10 @@ from app.cli.render.progress import (
 )
 from app.cli.stack.children import FREE_BYTES_MIN, stack_children, store_health, write_nats_config
 from app.cli.stack.layout import NATS_USERS, PACKAGED_ROLES, StackOptions, make_ray_dir, mask_credentials, plan_stack
-from app.cli.stack.settings import StackSettings
 from app.cli.stack.supervisor import (
     Activity,
     Child,
-    Health,
+    ChildHealth,
     HealthHistory,
     StackRun,
     Supervisor,
@@ -45,7 +44,6 @@ from app.cli.stack.supervisor import (
 )
 from app.log.connection import server_url
 from app.log.stream_settings import StreamSettings
-from serve_deployments.arguments import WorkerArgs
 
 
 @pytest.mark.parametrize(
@@ -66,10 +64,10 @@ def test_restart_delays_double_up_to_a_bound_until_a_steady_run(
     assert found[1:] == pytest.approx(delays_s)
 
 
-SILENT = Health(answers=False)
-FULL = Health(problem="no space left on device")
+SILENT = ChildHealth(answers=False)
+FULL = ChildHealth(problem="no space left on device")
 IDLE = Activity(1.0, waits=False)
-Check = tuple[float, Health, Activity]
+Check = tuple[float, ChildHealth, Activity]
 
 
 def judged(*checks: Check) -> tuple[str, list[str]]:
@@ -89,14 +87,14 @@ def judged(*checks: Check) -> tuple[str, list[str]]:
         ([(5, SILENT), (10, SILENT), (15, SILENT)], "hung: no answer for 15 s"),
         ([(5, SILENT), (10, SILENT)], ""),
         ([(3, SILENT), (6, SILENT), (9, SILENT)], ""),
-        ([(5, SILENT), (10, SILENT), (14, Health()), (19, SILENT), (24, SILENT)], ""),
+        ([(5, SILENT), (10, SILENT), (14, ChildHealth()), (19, SILENT), (24, SILENT)], ""),
         # The machine was suspended: one long silence, then a response.
-        ([(3_600, SILENT), (3_605, SILENT), (3_607, Health())], ""),
+        ([(3_600, SILENT), (3_605, SILENT), (3_607, ChildHealth())], ""),
         ([(5, SILENT), (10, FULL), (15, SILENT), (20, SILENT)], ""),
     ],
 )
 def test_replaces_a_child_after_a_long_silence_with_several_misses(
-    checks: list[tuple[float, Health]], reason: str
+    checks: list[tuple[float, ChildHealth]], reason: str
 ) -> None:
     assert judged(*((now_s, health, IDLE) for now_s, health in checks))[0] == reason
 
@@ -110,13 +108,13 @@ def test_a_child_that_waits_for_cpu_is_slow_and_one_that_burns_a_minute_of_it_ha
 
 
 def test_a_problem_is_reported_once_and_restarted_when_that_helps() -> None:
-    with_room = Health(problem="no space left on device", restart_helps=True)
+    with_room = ChildHealth(problem="no space left on device", restart_helps=True)
     checks = [(2, FULL, IDLE), (4, FULL, IDLE)]
     assert judged(*checks, (8, with_room, IDLE)) == (
         "broken: no space left on device",
         ["no space left on device"],
     )
-    assert judged(*checks, (8, Health(), IDLE), (9, Health(), IDLE)) == (
+    assert judged(*checks, (8, ChildHealth(), IDLE), (9, ChildHealth(), IDLE)) == (
         "",
         ["no space left on device", "serves again after: no space left on device"],
     )
@@ -141,11 +139,11 @@ def test_a_problem_is_reported_once_and_restarted_when_that_helps() -> None:
     ],
 )
 def test_a_restart_helps_a_broken_store_only_with_free_disk_space(body: bytes, free_bytes: int, reason: str) -> None:
-    assert store_health(body, free_bytes) == Health(problem=reason, restart_helps=free_bytes >= FREE_BYTES_MIN)
+    assert store_health(body, free_bytes) == ChildHealth(problem=reason, restart_helps=free_bytes >= FREE_BYTES_MIN)
 
 
 def test_a_store_is_healthy_when_the_server_says_so() -> None:
-    assert store_health(b'{"server":{},"data":{"status":"ok","status_code":200}}', 0) == Health()
+    assert store_health(b'{"server":{},"data":{"status":"ok","status_code":200}}', 0) == ChildHealth()
 
 
 @pytest.mark.parametrize(
@@ -367,7 +365,6 @@ def test_rejects_stream_settings_outside_their_bounds(
 
 
 def test_the_stack_has_the_settings_that_its_parts_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert StackSettings.model_fields["worker_drain_s"].default == WorkerArgs().worker_drain_s
     given = {"DELIBERATION_CLEANUP": "7200", "STREAM_REPLICAS": "3", "ACK_WAIT": "20", "WORKER_DRAIN": "60"}
     for variable, value in (given | {"DRAIN_DELAY": "7", "DRAIN_TIMEOUT": "30", "PLANNING": "off"}).items():
         monkeypatch.setenv(variable, value)
@@ -517,7 +514,7 @@ def test_webhooks_may_reach_loopback_only_without_keys(tmp_path: Path, pepper: s
     options = StackOptions(port=0, nats_port=0, data_dir=tmp_path, key_pepper=pepper)
     by_name = {child.name: child.environment for child in stack_children(plan_stack(options, lambda _: None))}
     assert by_name["gateway"]["WEBHOOK_HOSTS"] == by_name["webhooks"]["WEBHOOK_HOSTS"] == hosts
-    assert by_name["gateway"]["WEBHOOKS"] == "True"
+    assert by_name["gateway"]["WEBHOOKS"] == "true"
 
 
 @pytest.mark.parametrize(

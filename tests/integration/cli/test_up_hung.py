@@ -1,4 +1,4 @@
-"""Health checks with real processes and sockets: hung children are found and restarted."""
+"""ChildHealth checks with real processes and sockets: hung children are found and restarted."""
 
 import asyncio
 import errno
@@ -10,7 +10,7 @@ import pytest
 
 from app.cli.render.progress import ChildDied, Noticed
 from app.cli.stack.checks import nats_reply, responds_to_bytes, responds_to_http, returns_200, status_of
-from app.cli.stack.supervisor import ChildRun, Health, HealthCheck
+from app.cli.stack.supervisor import ChildHealth, ChildRun, HealthCheck
 from tests.conditions import until
 from tests.integration.cli.children import LASTS, READY, Events, Run, alive, child
 
@@ -29,13 +29,13 @@ def beats(beat: Path, *, within_s: float) -> HealthCheck:
     def touched_at() -> int:
         return beat.stat().st_mtime_ns
 
-    async def check() -> Health:
+    async def check() -> ChildHealth:
         before = touched_at()
         try:
             await until(lambda: touched_at() != before, timeout_s=within_s)
         except TimeoutError:
-            return Health(answers=False)
-        return Health()
+            return ChildHealth(answers=False)
+        return ChildHealth()
 
     return check
 
@@ -64,10 +64,10 @@ async def test_a_child_that_misses_some_checks_keeps_running(
     monkeypatch.setattr("app.cli.stack.supervisor.UNRESPONSIVE_AFTER_S", 0.0)
     checks = 0
 
-    async def every_third() -> Health:
+    async def every_third() -> ChildHealth:
         nonlocal checks
         checks += 1
-        return Health(answers=checks % 3 == 0)
+        return ChildHealth(answers=checks % 3 == 0)
 
     async with run(child("gateway", LASTS, health_check=every_third)) as running:
         pid = running.supervisor.pid_of("gateway")
@@ -114,9 +114,9 @@ async def test_checks_accept_only_the_expected_response(said: bytes, status: int
         assert await status_of(url) == status
         assert await returns_200(url)(run) is (status == 200)
         heard, answered = responds_to_bytes("127.0.0.1", (port, port), b"hello"), responds_to_http(url)
-        assert await heard() == Health(answers=bool(said))
-        assert await answered() == Health(answers=status is not None)
-    assert await heard() == await answered() == Health(answers=False)
+        assert await heard() == ChildHealth(answers=bool(said))
+        assert await answered() == ChildHealth(answers=status is not None)
+    assert await heard() == await answered() == ChildHealth(answers=False)
     assert await status_of(url) is None
 
 
