@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
-from app.cli import cli
 from app.cli.exits import CommandError
 from app.cli.render.progress import (
     TITLES,
@@ -142,10 +140,6 @@ def test_a_restart_helps_a_broken_store_only_with_free_disk_space(body: bytes, f
     assert store_health(body, free_bytes) == ChildHealth(problem=reason, restart_helps=free_bytes >= FREE_BYTES_MIN)
 
 
-def test_a_store_is_healthy_when_the_server_says_so() -> None:
-    assert store_health(b'{"server":{},"data":{"status":"ok","status_code":200}}', 0) == ChildHealth()
-
-
 @pytest.mark.parametrize(
     "needs",
     [{"gateway": ("nats",), "nats": ()}, {"nats": ("nats",)}],
@@ -178,6 +172,7 @@ def test_every_combination_of_external_parts_has_a_valid_order(tmp_path: Path) -
         Supervisor(children, layout.stack_run, lambda _: None)
         dependent = ["deployer", "webhooks", "archive", "planning", "gateway"]
         assert [child.name for child in children] == [*names, "ray", *dependent]
+        assert {child.name for child in children} <= set(TITLES)
         by_name = {child.name: child for child in children}
         assert by_name["deployer"].fails_with == ("ray",)
         assert by_name["gateway"].needs == by_name["deployer"].needs == (() if given.nats_url else ("nats",))
@@ -518,31 +513,6 @@ def test_webhooks_may_reach_loopback_only_without_keys(tmp_path: Path, pepper: s
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["--engine-url", "gpu:8000"], "is not a URL"),
-        (["--engine-url", "http://gpu:x"], "is not a URL"),
-        (["--engine-url", "http://gpu 8000"], "is not a URL"),
-        (["--engine-url", "nats://gpu"], "is not a URL"),
-        (["--engine-url", "http://gpu", "--engine-url", "http://"], "is not a URL"),
-        (["--nats-url", "http://log:4222"], "is not a URL"),
-        (["--nats-url", ""], "is not a URL"),
-        (["--nats-url", "file:///no/such/url"], "/no/such/url"),
-        (["--simulate", "'--seed"], "No closing quotation"),
-        (["--simulate", "--seed 3", "--engine-url", "http://gpu"], "omit one of them"),
-        (["--port", "65536"], "--port"),
-        (["--host", "0.0.0.0"], "set KEY_PEPPER"),
-        (["--roles", "/no/such/file.yaml"], "No such file"),
-    ],
-)
-def test_invalid_options_are_a_usage_error(tmp_path: Path, arguments: list[str], complaint: str) -> None:
-    outcome = CliRunner().invoke(cli, ["up", "--data-dir", str(tmp_path / "data"), *arguments])
-    assert outcome.exit_code == 2
-    assert complaint in outcome.output
-    assert not (tmp_path / "data" / "logs").exists()
-
-
-@pytest.mark.parametrize(
     ("url", "as_shown"),
     [
         ("nats://me:secret@log:4222", "nats://***@log:4222"),
@@ -552,11 +522,6 @@ def test_invalid_options_are_a_usage_error(tmp_path: Path, arguments: list[str],
 )
 def test_credentials_in_urls_are_masked(url: str, as_shown: str) -> None:
     assert mask_credentials(url) == as_shown
-
-
-def test_every_child_of_the_stack_has_a_title_for_the_terminal(tmp_path: Path) -> None:
-    layout = plan_stack(StackOptions(port=0, nats_port=0, data_dir=tmp_path), lambda _: None)
-    assert {child.name for child in stack_children(layout)} <= set(TITLES)
 
 
 def test_without_ray_no_child_of_ray_starts_and_only_agents_get_keys(

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 from app.access.keys import Pepper
 from app.cli import cli
 from app.cli.admin.streams import find_log
-from app.cli.exits import CommandError, Exit
+from app.cli.exits import CommandError
 from app.cli.options import DATA_DIR, program
 from app.cli.target import LocalStack, context_file, find_local, find_target, options_for
 
@@ -194,9 +194,3 @@ def test_a_hint_names_the_program_as_it_was_started(monkeypatch: pytest.MonkeyPa
     assert program() == "deliberate"
     monkeypatch.setattr("sys.argv", ["pytest"])
     assert program() == "deliberate"
-
-
-def test_exit_codes_of_a_missing_stack_are_those_of_an_unreachable_gateway() -> None:
-    with pytest.raises(CommandError) as raised:
-        find_target(None, None, None)
-    assert raised.value.exit_code == Exit.UNREACHABLE

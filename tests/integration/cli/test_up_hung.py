@@ -57,25 +57,6 @@ async def test_a_hung_child_is_killed_and_restarted(
         assert died.reason.startswith("hung: no answer for ")
 
 
-async def test_a_child_that_misses_some_checks_keeps_running(
-    run: Run, events: Events, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("app.cli.stack.supervisor.HEALTH_CHECK_INTERVAL_S", 0.001)
-    monkeypatch.setattr("app.cli.stack.supervisor.UNRESPONSIVE_AFTER_S", 0.0)
-    checks = 0
-
-    async def every_third() -> ChildHealth:
-        nonlocal checks
-        checks += 1
-        return ChildHealth(answers=checks % 3 == 0)
-
-    async with run(child("gateway", LASTS, health_check=every_third)) as running:
-        pid = running.supervisor.pid_of("gateway")
-        await until(lambda: checks > 30)
-        assert events.of(ChildDied) == []
-        assert running.supervisor.pid_of("gateway") == pid
-
-
 async def test_an_unwritable_state_file_is_reported_and_ends_no_child(
     run: Run, events: Events, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,15 +68,6 @@ async def test_a_killed_child_restarts_without_the_others(run: Run, events: Even
         ]
 
 
-async def test_restart_delays_of_a_failing_child_grow(run: Run, events: Events) -> None:
-    async with run(child("gateway", LASTS)) as running:
-        for attempt in (1, 2, 3):
-            await events.until_ready("gateway", attempt)
-            running.kill("gateway")
-        await events.until_ready("gateway", 4)
-    assert [died.restart_in_s for died in events.of(ChildDied)] == pytest.approx([0.2, 0.4, 0.8])
-
-
 async def test_a_dependent_child_ends_and_restarts_together_with_its_dependency(
     run: Run, events: Events, tmp_path: Path
 ) -> None:
@@ -94,12 +85,6 @@ async def test_a_dependent_child_ends_and_restarts_together_with_its_dependency(
         assert not alive(first)
         assert [(d.name, d.reason) for d in events.of(ChildDied, "deployer")] == [("deployer", "ended because ray did")]
         assert [event.name for event in events.of(ChildStarted)] == ["ray", "deployer", "ray", "deployer"]
-
-
-async def test_a_child_that_fails_with_another_does_not_wait_for_its_readiness(run: Run, events: Events) -> None:
-    async with run(child("ray", LASTS), child("deployer", LASTS, fails_with=("ray",))):
-        order = [(type(event), getattr(event, "name", "")) for event in events.events]
-        assert order[:2] == [(ChildStarted, "ray"), (ChildStarted, "deployer")]
 
 
 async def test_an_exit_of_a_dependent_child_leaves_its_dependency_running(run: Run, events: Events) -> None:
