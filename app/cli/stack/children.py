@@ -216,7 +216,7 @@ def _ray_environment(layout: Layout) -> dict[str, str]:
         "agents",
         **_engine_variables(layout),
         RAY_AUTH_MODE="token",
-        RAY_AUTH_TOKEN_PATH=str(layout.ray_token_file),
+        RAY_AUTH_TOKEN_PATH=str(layout.data_dir / "ray_token"),
         RAY_SERVE_USE_GRPC_BY_DEFAULT="1",
         RAY_USAGE_STATS_ENABLED="0",
         # Despite its name, this setting keeps all of Ray's daemons on loopback.

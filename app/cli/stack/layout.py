@@ -142,11 +142,6 @@ class Layout:
         return os.environ.get("DATABASE_URL") or f"sqlite:///{self.data_dir / 'archive.db'}"
 
     @property
-    def ray_token_file(self) -> Path:
-        """The file with the token of Ray's ports."""
-        return self.data_dir / "ray_token"
-
-    @property
     def stack_run(self) -> StackRun:
         """The mark, logs and state file for the supervisor."""
         facts: dict[str, object] = {

@@ -309,10 +309,8 @@ def judge(history: HealthHistory, health: ChildHealth, now_s: float, activity: A
     if health.answers:
         if health.problem and health.restart_helps:
             return Judgement(history, replace=f"broken: {health.problem}")
-        notice = health.problem or f"serves again after: {history.problem}"
-        return Judgement(
-            HealthHistory(now_s, problem=health.problem), notice if health.problem != history.problem else ""
-        )
+        said = "" if health.problem == history.problem else health.problem or f"serves again after: {history.problem}"
+        return Judgement(HealthHistory(now_s, problem=health.problem), said)
     cpu_s, waits = activity or Activity(0.0, waits=False)
     silent_s = now_s - history.answered_at_s
     missed = replace(history, misses=history.misses + (not waits), cpu_s=history.cpu_s or cpu_s)
@@ -336,15 +334,11 @@ class Supervisor:
         self._report = report
         self._runs: dict[str, ChildRun] = {}
         self._started = {name: asyncio.Event() for name in names}
-        self._ready = {name: asyncio.Event() for name in names}
+        self.ready = {name: asyncio.Event() for name in names}
 
     def pid_of(self, name: str) -> int:
         """Returns the process id of a child's current run; raises KeyError before its first start."""
         return self._runs[name].process.pid
-
-    async def until_ready(self) -> None:
-        """Wait until all children are ready at the same time."""
-        await _all_set(list(self._ready.values()))
 
     async def stop(self) -> None:
         """End the children and their descendants in reverse order, each by SIGTERM and after its bound by SIGKILL."""
@@ -369,7 +363,7 @@ class Supervisor:
         """Run the child again and again; raises StackFailed for one that never was ready: its settings may be wrong."""
         delay_s, failures, ever_ready = 0.0, 0, False
         for attempt in itertools.count(1):
-            await _all_set([*map(self._ready.get, child.needs), *map(self._started.get, child.fails_with)])
+            await _all_set([*map(self.ready.get, child.needs), *map(self._started.get, child.fails_with)])
             others = {name: self._runs[name] for name in child.fails_with}
             run = await self._start(child, attempt)
             ends = (_end_with(name, other) for name, other in others.items())
@@ -416,7 +410,7 @@ class Supervisor:
             # The child served before: repeated restarts would only take away what still works.
             self._report(progress.Noticed(f"{child.name}: {error}"))
         run.ready_at_s = time.monotonic()
-        self._ready[child.name].set()
+        self.ready[child.name].set()
         self._write_state()
         self._report(progress.ChildReady(child.name, child.detail, run.ready_at_s - run.started_at_s, run.attempt))
         return await self._until_unhealthy(child)
@@ -458,7 +452,7 @@ class Supervisor:
         raise AssertionError("without a health check, only the process ends a run")
 
     async def _clear(self, child: Child, run: ChildRun, grace_s: float) -> None:
-        self._ready[child.name].clear()
+        self.ready[child.name].clear()
         self._started[child.name].clear()
         run.ended.set()
         await _end(run.process, grace_s)
@@ -469,7 +463,7 @@ class Supervisor:
         children = {
             child.name: {
                 "pid": run.process.pid,
-                "ready": self._ready[child.name].is_set(),
+                "ready": self.ready[child.name].is_set(),
                 "attempt": run.attempt,
                 "ports": child.ports,
                 "log": str(run.log),
@@ -525,7 +519,7 @@ async def supervised(children: Sequence[Child], run: StackRun, report: ProgressR
     try:
         async with asyncio.TaskGroup() as tasks:
             kept = [tasks.create_task(supervisor.keep(child), name=child.name) for child in children]
-            await supervisor.until_ready()
+            await _all_set(list(supervisor.ready.values()))
             yield supervisor
             for task in kept:
                 task.cancel()

@@ -105,7 +105,19 @@ async def running_stack(options: StackOptions, report: ProgressReport = lambda _
                 for url in options.engine_urls:
                     answers = await status_of(f"{url}/v1/models") is not None
                     report(progress.PartGiven("engine", mask_credentials(url), answers=answers))
-                report(_ready(layout, time.monotonic() - began_s))
+                ready = progress.StackReady(
+                    url=layout.url,
+                    nats_url=layout.nats_url,
+                    engine_urls=tuple(map(mask_credentials, layout.engine_urls)),
+                    ray_address=layout.ray_address,
+                    roles=layout.roles,
+                    simulated=not options.engine_urls,
+                    data_dir=str(layout.data_dir),
+                    seconds=time.monotonic() - began_s,
+                    keys=options.key_pepper is not None,
+                    host=options.host,
+                )
+                report(ready)
                 nats_url = layout.nats_url_of("gateway")
                 yield RunningStack(layout, layout.url, nats_url, layout.engine_urls, layout.log_key_file)
 
@@ -129,21 +141,6 @@ def _ray_directory(layout: Layout, report: ProgressReport) -> Generator[None]:
         except OSError:
             report(progress.Noticed(f"not all of Ray's logs could be kept in {kept}"))
         shutil.rmtree(layout.ray_dir, ignore_errors=True)
-
-
-def _ready(layout: Layout, seconds: float) -> progress.StackReady:
-    return progress.StackReady(
-        url=layout.url,
-        nats_url=layout.nats_url,
-        engine_urls=tuple(mask_credentials(url) for url in layout.engine_urls),
-        ray_address=layout.ray_address,
-        roles=layout.roles,
-        simulated=not layout.options.engine_urls,
-        data_dir=str(layout.data_dir),
-        seconds=seconds,
-        keys=layout.options.key_pepper is not None,
-        host=layout.options.host,
-    )
 
 
 async def _until_serving(layout: Layout, report: ProgressReport) -> None:
