@@ -1,11 +1,8 @@
 """Settings that Ray has no flag for: RAY_START_HOOK names one of two functions, and replicas call the third one."""
 
-import time
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any, cast
-
-_NODE_WITHIN_S = 600.0
 
 
 def without_client_server(ray_params: Any, head: bool) -> None:  # noqa: ANN401 -- Ray's own, untyped
@@ -22,20 +19,6 @@ def without_servers(ray_params: Any, head: bool) -> None:  # noqa: ANN401 -- Ray
     without_client_server(ray_params, head)
     services: Any = import_module("ray._private.services")
     services.start_api_server = _start_no_dashboard
-    get_node: Callable[..., Any] = services.get_node
-
-    def wait_for_node(*given: object) -> Any:  # noqa: ANN401 -- Ray's own, untyped
-        """Wait for ten minutes: `ray start` gives up after 30 s, which a busy machine may need."""
-        until_s = time.monotonic() + _NODE_WITHIN_S
-        while True:
-            try:
-                return get_node(*given)
-            except RuntimeError:
-                if time.monotonic() > until_s:
-                    raise
-                time.sleep(0.1)
-
-    services.get_node = wait_for_node
 
 
 def _start_no_dashboard(*_: object, **__: object) -> tuple[str, None]:
