@@ -150,6 +150,10 @@ class Layout:
             "log": self.log,
             "data_dir": str(self.data_dir),
             "ray_dir": str(self.ray_dir),
+            "nats_url_files": str(self.data_dir / "nats_urls"),
+            "ray_token_file": str(self.data_dir / "ray_token"),
+            "log_key_file": str(self.log_key_file),
+            "webhook_secret_file": str(self.data_dir / WEBHOOK_SECRET_FILE),
             # Its public identifier; empty where the gateway asks for no keys.
             "key_pepper": Pepper(self.options.key_pepper).id if self.options.key_pepper else "",
         }
