@@ -38,6 +38,9 @@ DELAY_MAX_S = 10.0
 # Faults of a start show at once. A child that served longer than this restarts without a growing delay.
 STEADY_AFTER_S = 5.0
 START_ATTEMPTS_MAX = 2
+# A part that failed later than this has most likely run into a bound of its own, as Ray does on a busy machine.
+SLOW_START_S = 20.0
+SLOW_ATTEMPTS_MAX = 5
 HEALTH_CHECK_INTERVAL_S = 2.0
 UNRESPONSIVE_AFTER_S = 10.0
 MISSES_MIN = 3
@@ -373,7 +376,8 @@ class Supervisor:
             await self._clear(child, run, ended.grace_s)
             ever_ready = ever_ready or ready_for_s is not None
             failures += not ended.with_other
-            if not ever_ready and failures >= START_ATTEMPTS_MAX:
+            slow = time.monotonic() - run.started_at_s >= SLOW_START_S
+            if not ever_ready and failures >= (SLOW_ATTEMPTS_MAX if slow else START_ATTEMPTS_MAX):
                 self._report(progress.ChildFailed(child.name, ended.reason, child.hint, str(run.log), tail))
                 raise StackFailed(child.name, ended.reason, hint=child.hint)
             if not ended.with_other:
