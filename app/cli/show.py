@@ -105,7 +105,11 @@ def deliberations_table(page: DeliberationPage, now: datetime) -> RenderableType
     return table
 
 
-@partial(on_gateway, check=lambda meta, **_: pairs(meta or [], "--meta"))
+def _check_metadata(*, meta: list[str] | None, **_: object) -> None:
+    pairs(meta or [], "--meta")
+
+
+@partial(on_gateway, check=_check_metadata)
 async def list_deliberations(
     gateway: GatewayClient,
     *,

@@ -160,7 +160,7 @@ def gateway_client(url: str | None, data_dir: Path | None, api_key: str | None) 
 
 
 def on_gateway(
-    work: Callable[..., Awaitable[Exit]], check: Callable[..., object] = lambda **_: None
+    work: Callable[..., Awaitable[Exit]], check: Callable[..., object] | None = None
 ) -> Callable[..., NoReturn]:
     """Makes a command of a coroutine function: its own options, and those that name a gateway and ask for JSON.
 
@@ -175,7 +175,8 @@ def on_gateway(
         **own: Any,  # noqa: ANN401 -- as the function takes them
     ) -> NoReturn:
         async def connected() -> Exit:
-            check(as_json=as_json, **own)
+            if check is not None:
+                check(as_json=as_json, **own)
             async with gateway_client(url, data_dir, api_key) as gateway:
                 return await work(gateway, as_json=as_json, **own)
 

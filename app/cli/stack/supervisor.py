@@ -366,7 +366,9 @@ class Supervisor:
         """Run the child again and again; raises StackFailed for one that never was ready: its settings may be wrong."""
         delay_s, failures, ever_ready = 0.0, 0, False
         for attempt in itertools.count(1):
-            await _all_set([*map(self.ready.get, child.needs), *map(self._started.get, child.fails_with)])
+            await _all_set(
+                [*(self.ready[name] for name in child.needs), *(self._started[name] for name in child.fails_with)]
+            )
             others = {name: self._runs[name] for name in child.fails_with}
             run = await self._start(child, attempt)
             ends = (_end_with(name, other) for name, other in others.items())
