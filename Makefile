@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+DEV_STAMP := .venv/.installed-dev
 DOCS_STAMP := .venv-docs/.installed
 SERVERS := postgresql redis-server
 HAVE_SERVERS := { { ls /usr/lib/postgresql/*/bin/initdb || command -v initdb; } && \
@@ -13,15 +14,28 @@ HAVE_SERVERS := { { ls /usr/lib/postgresql/*/bin/initdb || command -v initdb; } 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-$(STAMP): requirements-dev.lock pyproject.toml
+# Installs the locked packages of a file by uv, which is locked itself, and by pip where uv cannot be had. The lock is
+# complete, and leaves out what `tool.uv.override-dependencies` names.
+LOCKED = --quiet --no-deps --require-hashes -r
+INSTALL = $(BIN)/uv pip install --python $(BIN)/python $(LOCKED) $(1) 2>/dev/null || $(PIP) $(LOCKED) $(1)
+PIP := $(BIN)/pip --disable-pip-version-check install
+LOCK_OF = sed -n '/^$(1)==/,/[^\\]$$/p' requirements-dev.lock > .venv/$(1).lock
+
+$(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=python3.x")'
 	$(PYTHON) -m venv .venv
-	@# The lock is complete, and leaves out what `tool.uv.override-dependencies` names.
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements-dev.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(call LOCK_OF,uv); $(call LOCK_OF,setuptools)
+	-$(PIP) --no-compile $(LOCKED) .venv/uv.lock
+	$(call INSTALL,requirements.lock)
+	$(call INSTALL,.venv/setuptools.lock)
+	$(PIP) --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
-install: $(STAMP) ## Create .venv with the locked dependencies; .venv/bin/deliberate is there afterwards
+$(DEV_STAMP): $(STAMP) requirements-dev.lock
+	$(call INSTALL,requirements-dev.lock)
+	@touch $@
+
+install: $(DEV_STAMP) ## Create .venv with the locked dependencies and tools; .venv/bin/deliberate is there afterwards
 
 demo: $(STAMP) ## Start everything, watch one council of three agents in the terminal, stop everything
 	@$(BIN)/deliberate demo
@@ -29,32 +43,32 @@ demo: $(STAMP) ## Start everything, watch one council of three agents in the ter
 up: $(STAMP) ## Start everything in the foreground; Ctrl-C drains and stops it
 	@$(BIN)/deliberate up
 
-test: $(STAMP) ## Run the whole test suite: real nats-server, PostgreSQL, Redis and Ray Serve, the whole stack
+test: $(DEV_STAMP) ## Run the whole test suite: real nats-server, PostgreSQL, Redis and Ray Serve, the whole stack
 	@$(HAVE_SERVERS) || test "$$(id -u)" = 0 || { \
 		echo "PostgreSQL or Redis is missing; as root: apt-get install --no-install-recommends $(SERVERS)" >&2; exit 1; }
 	@$(HAVE_SERVERS) || { apt-get update -qq && \
 		DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $(SERVERS); }
 	$(BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder -m "not vllm and not engines and not browser and not sdk and not walk" --ignore=tests/attack
 
-walk: $(STAMP) ## Walk through the first hour of a new user, from a wheel in an empty folder
+walk: $(DEV_STAMP) ## Walk through the first hour of a new user, from a wheel in an empty folder
 	$(BIN)/pytest tests/e2e/test_first_hour.py
 
 # Without cached bytecode pytest would rewrite every test module again.
-test-unit: $(STAMP) ## Run the pure tests alone, in seconds
+test-unit: $(DEV_STAMP) ## Run the pure tests alone, in seconds
 	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 2 -p no:schemathesis -p no:respx -p no:anyio tests/unit tests/test_architecture.py
 
-coverage: $(STAMP) ## Run the pure tests and hold the core's branch coverage at 95 %
+coverage: $(DEV_STAMP) ## Run the pure tests and hold the core's branch coverage at 95 %
 	$(BIN)/pytest tests/unit tests/test_architecture.py --cov=app/deliberation --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=95
 
-test-vllm: $(STAMP) ## Build an environment with vLLM for CPU, and run the engine contract and a council against it
+test-vllm: $(DEV_STAMP) ## Build an environment with vLLM for CPU, and run the engine contract and a council against it
 	$(BIN)/python -m tests.vllm.build
 	$(BIN)/pytest -m "not engines and not weights" tests/vllm tests/engines/test_servers.py
 
-test-weights: $(STAMP) ## Build a weak real model (1 GB) for vLLM, and bring a vote and a council of it to their ends
+test-weights: $(DEV_STAMP) ## Build a weak real model (1 GB) for vLLM, and bring a vote and a council of it to their ends
 	$(BIN)/python -m tests.vllm.real_model
 	$(BIN)/pytest -m weights tests/vllm/test_council.py
 
-test-engines: $(STAMP) ## Build llama.cpp's server and LiteLLM's proxy, and run the engine contract against both
+test-engines: $(DEV_STAMP) ## Build llama.cpp's server and LiteLLM's proxy, and run the engine contract against both
 	@command -v c++ >/dev/null || test "$$(id -u)" = 0 || { \
 		echo "a C++ compiler is missing; as root: apt-get install --no-install-recommends g++" >&2; exit 1; }
 	@command -v c++ >/dev/null || { apt-get update -qq && \
@@ -62,11 +76,11 @@ test-engines: $(STAMP) ## Build llama.cpp's server and LiteLLM's proxy, and run 
 	$(BIN)/python -m tests.engines.build
 	$(BIN)/pytest -m engines tests/engines
 
-test-sdk: $(STAMP) ## Generate clients from the OpenAPI document, check their types, and run them against the whole stack
+test-sdk: $(DEV_STAMP) ## Generate clients from the OpenAPI document, check their types, and run them against the whole stack
 	$(BIN)/python sdk/build.py
 	$(BIN)/pytest tests/sdk
 
-test-browser: $(STAMP) docs ## Follow councils in a real Chromium while the gateway is restarted
+test-browser: $(DEV_STAMP) docs ## Follow councils in a real Chromium while the gateway is restarted
 	@test -x /usr/bin/chromium || test "$$(id -u)" = 0 || { \
 		echo "/usr/bin/chromium is missing; as root: apt-get install --no-install-recommends chromium" >&2; exit 1; }
 	@test -x /usr/bin/chromium || { apt-get update -qq && \
@@ -81,46 +95,46 @@ $(DOCS_STAMP): docsite/requirements.lock
 docs: $(DOCS_STAMP) ## Build the documentation as a site in build/docs/site; a broken link ends the build
 	@.venv-docs/bin/python -m docsite.build
 
-fuzz: $(STAMP) ## Post 100,000 mutated bodies, then ask for ten minutes whatever the OpenAPI document allows and forbids
+fuzz: $(DEV_STAMP) ## Post 100,000 mutated bodies, then ask for ten minutes whatever the OpenAPI document allows and forbids
 	$(BIN)/python -m tests.fuzz.bodies --count 100000
 	$(BIN)/python -m tests.fuzz.document --seconds 600
 
-mutants: $(STAMP) ## Take away each guard of the promises, on a copy of the tree, and show which test fails without it
+mutants: $(DEV_STAMP) ## Take away each guard of the promises, on a copy of the tree, and show which test fails without it
 	$(BIN)/python -m tests.mutants
 
-lint: $(STAMP) ## Check style, types, and that generated documents are what the code says
+lint: $(DEV_STAMP) ## Check style, types, and that generated documents are what the code says
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/deliberate openapi --check
 
-format: $(STAMP) ## Format the code
+format: $(DEV_STAMP) ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-openapi: $(STAMP) ## Write openapi/ from the code
+openapi: $(DEV_STAMP) ## Write openapi/ from the code
 	$(BIN)/deliberate openapi
 
-bench: $(STAMP) ## Measure the product beside its floor in the same run, with the simulator at 500 ms per call
+bench: $(DEV_STAMP) ## Measure the product beside its floor in the same run, with the simulator at 500 ms per call
 	$(BIN)/python -m benchmarks.bench
 
-overload: $(STAMP) ## Ask for ten times what the engine can do, for two minutes three times, and hold goodput and refusals to their bounds
+overload: $(DEV_STAMP) ## Ask for ten times what the engine can do, for two minutes three times, and hold goodput and refusals to their bounds
 	$(BIN)/python -m benchmarks.overload
 
-chaos: $(STAMP) ## Kill, stop and cut off everything at random for two minutes under load, and check that nothing is lost
+chaos: $(DEV_STAMP) ## Kill, stop and cut off everything at random for two minutes under load, and check that nothing is lost
 	$(BIN)/python -m benchmarks.chaos --seconds 120 --interval 3.6 --kills-min 20
 
-attack: $(STAMP) ## Play what an attacker would try against running gateways, and print the figures; ATTACKS='-m "not long"' for a part
+attack: $(DEV_STAMP) ## Play what an attacker would try against running gateways, and print the figures; ATTACKS='-m "not long"' for a part
 	$(BIN)/pytest tests/attack $(ATTACKS)
 
-sbom: $(STAMP) ## Write build/sbom.json: the packages of requirements.lock with their hashes, in CycloneDX
+sbom: $(DEV_STAMP) ## Write build/sbom.json: the packages of requirements.lock with their hashes, in CycloneDX
 	@mkdir -p build
 	$(BIN)/cyclonedx-py requirements requirements.lock --pyproject pyproject.toml --output-reproducible -o build/sbom.json
 
-audit: $(STAMP) ## Look for known vulnerabilities in all locked packages; says so when there is no network
+audit: $(DEV_STAMP) ## Look for known vulnerabilities in all locked packages; says so when there is no network
 	$(BIN)/python deploy/audit.py
 
-lock: $(STAMP) ## Resolve the dependencies anew and write the lock files, with hashes
+lock: $(DEV_STAMP) ## Resolve the dependencies anew and write the lock files, with hashes
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
 		pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \

@@ -26,7 +26,8 @@ from httpx_aiohttp import AiohttpTransport
 from rich.console import Console
 from rich.table import Table
 
-from app.cli.stack.stack import RunningStack, StackOptions, running_stack
+from app.cli.stack.layout import StackOptions
+from app.cli.stack.up import RunningStack, running_stack
 from app.deliberation.calls import Call
 from app.deliberation.roles import AgentRunner
 from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Constraints, Specification

@@ -21,7 +21,8 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from app.cli.stack.stack import StackOptions, running_stack
+from app.cli.stack.layout import StackOptions
+from app.cli.stack.up import running_stack
 
 ROUNDS = ((1, 100), (8, 200))
 BOUND_MS = 15.0

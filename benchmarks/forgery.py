@@ -34,8 +34,8 @@ import nats
 
 from app.access.keys import SCOPES, KeyCreated, KeyRevoked, Pepper, Scope, created, key_subject
 from app.api.schemas import dump
+from app.cli.stack.children import write_nats_config
 from app.cli.stack.layout import NATS_USERS, StackOptions, plan_stack
-from app.cli.stack.nats_server import write_config
 from app.deliberation.facts import CancelRequested, Completed, Deleted, encode, prefix, suffix
 from app.log.connection import login, server_url
 from app.log.journal import JetStreamJournal
@@ -140,7 +140,7 @@ def server_with_users(directory: Path) -> Generator[UrlOf]:
     """A nats-server with the configuration of `deliberate up`."""
     layout = plan_stack(StackOptions(data_dir=directory, nats_port=0), lambda _: None)
     (directory / "nats").mkdir()
-    command = [NATS_SERVER, "-c", write_config(layout, directory / "nats")]
+    command = [NATS_SERVER, "-c", write_nats_config(layout, directory / "nats")]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         yield layout.nats_url_of

@@ -29,9 +29,9 @@ from rich.console import Console
 from rich.table import Table
 
 from app.cli.stack.children import stack_children
-from app.cli.stack.layout import plan_stack
-from app.cli.stack.stack import RunningStack, StackOptions, running_stack
+from app.cli.stack.layout import StackOptions, plan_stack
 from app.cli.stack.supervisor import supervised
+from app.cli.stack.up import RunningStack, running_stack
 from app.deliberation.facts import event_type
 from app.deliberation.ports import Record
 from app.log.journal import JetStreamJournal

@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from app.client import Frame, SseDecoder, Texts
-from app.client.reading import event_of
+from app.client.events import event_of
 from app.deliberation.facts import CallFinished
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import StreamSettings

@@ -5,7 +5,7 @@ from decimal import Decimal
 from math import ceil
 from typing import Annotated, Any, Self
 
-from pydantic import (
+from pydantic import JsonValue, (
     AfterValidator,
     BaseModel,
     BeforeValidator,
@@ -253,7 +253,7 @@ def evidence_tokens(text: str) -> int:
     return ceil(len(text.encode()) / BYTES_PER_TOKEN)
 
 
-_EXAMPLES: list[dict[str, Any]] = [
+_EXAMPLES: list[JsonValue] = [
     {
         "task": "Write a function that merges two sorted lists.",
         "role": "DEV",

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from app.cli import ask, bench, cluster, deliveries, plan, show, status, strategies, watch
-from app.cli.admin import archive, context, keys, openapi, simulator, streams, transfer, webhooks, worker
+from app.cli.admin import archive, context, keys, openapi, programs, streams, transfer, webhooks
 from app.cli.exits import EXIT_HELP, CommandLine
 from app.cli.stack import demo, up
 
@@ -30,8 +30,8 @@ for command in (status.status, show.roles, strategies.strategies, cluster.cluste
     cli.command(epilog=EXIT_HELP)(command)
 cli.command("export", epilog=EXIT_HELP)(transfer.export_command)
 cli.command("import", epilog=EXIT_HELP)(transfer.import_command)
-cli.command("simulator", context_settings=_ANY_ARGUMENTS, add_help_option=False)(simulator.simulator)
-cli.command("worker", context_settings=_ANY_ARGUMENTS, add_help_option=False)(worker.worker)
+cli.command("simulator", context_settings=_ANY_ARGUMENTS, add_help_option=False)(programs.simulator)
+cli.command("worker", context_settings=_ANY_ARGUMENTS, add_help_option=False)(programs.worker)
 cli.add_typer(plan.plan_cli, name="plan")
 cli.add_typer(context.context_cli, name="context")
 cli.add_typer(streams.streams_cli, name="streams")

@@ -130,7 +130,7 @@ class GatewayClient:
             raise CommandError(Exit.USAGE, "invalid_url", detail, remedy=_URL_REMEDY)
         self.url = url.rstrip("/")
         self.options = options
-        self._source = source
+        self.source = source
         self._http = httpx.AsyncClient(
             base_url=self.url,
             transport=transport,
@@ -153,7 +153,7 @@ class GatewayClient:
         try:
             response = await self._http.request(method, path, params=params, json=json, headers=sent, timeout=timeout)
         except httpx.TransportError as exc:
-            raise _unreachable(self.url, self._source, exc) from exc
+            raise _unreachable(self.url, self.source, exc) from exc
         if response.status_code >= 400:
             raise command_error(response)
         return response

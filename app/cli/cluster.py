@@ -7,10 +7,12 @@ from rich.table import Table
 from rich.text import Text
 
 from app.api.cluster_schemas import Cluster, EngineLoad, ProjectorView, Turn
-from app.cli.options import ApiKeyOption, JsonOption, StackOption, UrlOption
+from app.cli.client import GatewayClient
+from app.cli.exits import Exit
 from app.cli.render.lanes import is_simulated
 from app.cli.render.ranking import plain
 from app.cli.show import print_resource
+from app.cli.target import on_gateway
 
 _MEGABYTE = 1_000_000
 
@@ -98,8 +100,7 @@ def cluster_text(found: Cluster) -> RenderableType:
     return Group(table, *(Text.assemble(("missing", "yellow"), "  ", text) for text in missing))
 
 
-def cluster(
-    url: UrlOption = None, data_dir: StackOption = None, api_key: ApiKeyOption = None, as_json: JsonOption = False
-) -> None:
+@on_gateway
+async def cluster(gateway: GatewayClient, *, as_json: bool) -> Exit:
     """Show replicas, queue, engines, log and versions. If keys are required, the scope admin is needed."""
-    print_resource("/cluster", Cluster, cluster_text, url, data_dir, api_key, as_json=as_json)
+    return await print_resource(gateway, "/cluster", Cluster, cluster_text, as_json=as_json)

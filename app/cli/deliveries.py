@@ -8,12 +8,12 @@ from rich.table import Table
 from rich.text import Text
 
 from app.cli.client import GatewayClient, parsed
-from app.cli.exits import CommandError, Exit, FieldFault, output, run
+from app.cli.exits import CommandError, Exit, FieldFault, output
 from app.cli.ids import LAST, full_id
-from app.cli.options import ApiKeyOption, IdArgument, JsonOption, StackOption, UrlOption
+from app.cli.options import IdArgument
 from app.cli.render.ranking import plain
 from app.cli.render.transcript import delivery_line
-from app.cli.target import gateway_client
+from app.cli.target import on_gateway
 from app.webhooks.resources import Delivery
 
 _STYLES = {"delivered": "green", "failed": "red", "stopped": "red"}
@@ -50,22 +50,12 @@ def deliveries_text(found: list[Delivery]) -> RenderableType:
     return Group(*parts)
 
 
-def deliveries(
-    deliberation_id: IdArgument,
-    url: UrlOption = None,
-    data_dir: StackOption = None,
-    api_key: ApiKeyOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@on_gateway
+async def deliveries(gateway: GatewayClient, deliberation_id: IdArgument, *, as_json: bool) -> Exit:
     """List the deliveries of a deliberation's webhook with their attempts."""
-
-    async def work() -> Exit:
-        async with gateway_client(url, data_dir, api_key) as gateway:
-            found = await _deliveries(gateway, await full_id(gateway, deliberation_id))
-        document = {"items": [each.model_dump(mode="json") for each in found]}
-        return output(document, lambda: deliveries_text(found), as_json=as_json)
-
-    run(work, as_json=as_json)
+    found = await _deliveries(gateway, await full_id(gateway, deliberation_id))
+    document = {"items": [each.model_dump(mode="json") for each in found]}
+    return output(document, lambda: deliveries_text(found), as_json=as_json)
 
 
 def chosen(found: list[Delivery], given: str | None) -> Delivery:
@@ -82,21 +72,12 @@ def chosen(found: list[Delivery], given: str | None) -> Delivery:
     raise CommandError(Exit.USAGE, "ambiguous_id", detail, fields=candidates, remedy="name one of these, or `last`")
 
 
-def redeliver(
-    deliberation_id: IdArgument,
-    delivery: DeliveryArgument = None,
-    url: UrlOption = None,
-    data_dir: StackOption = None,
-    api_key: ApiKeyOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@on_gateway
+async def redeliver(
+    gateway: GatewayClient, deliberation_id: IdArgument, delivery: DeliveryArgument = None, *, as_json: bool
+) -> Exit:
     """Request one more attempt of a delivery now, besides its schedule."""
-
-    async def work() -> Exit:
-        async with gateway_client(url, data_dir, api_key) as gateway:
-            id = await full_id(gateway, deliberation_id)
-            wanted = chosen(await _deliveries(gateway, id), delivery)
-            document = await gateway.redeliver(id, wanted.id)
-        return output(document, lambda: plain(delivery_line(parsed(Delivery, document))), as_json=as_json)
-
-    run(work, as_json=as_json)
+    id = await full_id(gateway, deliberation_id)
+    wanted = chosen(await _deliveries(gateway, id), delivery)
+    document = await gateway.redeliver(id, wanted.id)
+    return output(document, lambda: plain(delivery_line(parsed(Delivery, document))), as_json=as_json)

@@ -3,6 +3,7 @@
 import json
 import sys
 from datetime import UTC, datetime
+from functools import partial
 from getpass import getuser
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -14,12 +15,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.client import JsonObject, parsed
-from app.cli.exits import EXIT_HELP, CommandError, Exit, cause, naming_options, output, run
-from app.cli.options import ApiKeyOption, JsonOption, StackOption, UrlOption
+from app.cli.client import GatewayClient, JsonObject, parsed
+from app.cli.exits import EXIT_HELP, CommandError, Exit, cause, naming_options, output
 from app.cli.render.ranking import plain
 from app.cli.show import print_resource
-from app.cli.target import gateway_client
+from app.cli.target import on_gateway
 from app.deliberation.roles import Complexity
 from app.planning.plans import ApprovedPlan
 
@@ -82,41 +82,28 @@ def plan_text(plan: ApprovedPlan) -> RenderableType:
     return Group(Text.assemble(plain(f"{plan.id} of {plan.story_id}: "), (plan.status, style)), table)
 
 
+def _check_source(*, case: Complexity | None, file: str | None, **_: object) -> None:
+    if (case is None) == (file is None):
+        detail = "a plan comes from --case or from --file, and from one of them"
+        remedy = "give --case basic, or --file FILE"
+        raise CommandError(Exit.USAGE, "missing_option", detail, remedy=remedy)
+
+
 @plan_cli.command(epilog=EXIT_HELP)
-def approve(
-    case: CaseOption = None,
-    file: FileOption = None,
-    url: UrlOption = None,
-    data_dir: StackOption = None,
-    api_key: ApiKeyOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@partial(on_gateway, check=_check_source)
+async def approve(gateway: GatewayClient, case: CaseOption = None, file: FileOption = None, *, as_json: bool) -> Exit:
     """Start one deliberation per role of a plan. The same plan again starts nothing twice."""
-
-    async def work() -> Exit:
-        if (case is None) == (file is None):
-            detail = "a plan comes from --case or from --file, and from one of them"
-            remedy = "give --case basic, or --file FILE"
-            raise CommandError(Exit.USAGE, "missing_option", detail, remedy=remedy)
-        plan = example_plan(case) if case is not None else read_plan(file or "")
-        async with gateway_client(url, data_dir, api_key) as gateway:
-            # A faulty field of the file is an error of usage.
-            with naming_options({} if file is None else {"": "--file {}"}):
-                document = await gateway.approve(plan)
-        return output(document, lambda: plan_text(parsed(ApprovedPlan, document)), as_json=as_json)
-
-    run(work, as_json=as_json)
+    plan = example_plan(case) if case is not None else read_plan(file or "")
+    # A faulty field of the file is an error of usage.
+    with naming_options({} if file is None else {"": "--file {}"}):
+        document = await gateway.approve(plan)
+    return output(document, lambda: plan_text(parsed(ApprovedPlan, document)), as_json=as_json)
 
 
 @plan_cli.command(epilog=EXIT_HELP)
-def show(
-    plan_id: PlanArgument,
-    url: UrlOption = None,
-    data_dir: StackOption = None,
-    api_key: ApiKeyOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@on_gateway
+async def show(gateway: GatewayClient, plan_id: PlanArgument, *, as_json: bool) -> Exit:
     """Show the state of each role of a plan, and of the whole."""
     path = f"/plans/{quote(plan_id, safe='')}"
     unknown = "`deliberate show ID` of one of its deliberations names its plan_id"
-    print_resource(path, ApprovedPlan, plan_text, url, data_dir, api_key, as_json=as_json, unknown=unknown)
+    return await print_resource(gateway, path, ApprovedPlan, plan_text, as_json=as_json, unknown=unknown)

@@ -4,8 +4,7 @@ import json
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import Annotated, Any, TypeVar
 from urllib.parse import quote
 
 import typer
@@ -19,17 +18,17 @@ from rich.text import Text
 from app.api.cluster_schemas import EngineView, RoleList, RoleResource
 from app.api.schemas import Deliberation, DeliberationPage, DeliberationSummary, Stats
 from app.cli.client import GatewayClient, GatewayRefused, JsonObject, parsed
-from app.cli.exits import Exit, naming_options, output, print_json, run
+from app.cli.exits import Exit, naming_options, output, print_json
 from app.cli.ids import full_id
-from app.cli.options import ApiKeyOption, IdArgument, JsonOption, StackOption, UrlOption, pairs
+from app.cli.options import IdArgument, pairs
 from app.cli.render.figures import stats_text
 from app.cli.render.lanes import is_simulated
 from app.cli.render.overview import overview_table
 from app.cli.render.panels import seconds, style_of
 from app.cli.render.ranking import age_text, brief, deliberation_report, duration_s, plain, status_text
+from app.cli.render.silence import WAIT_EVENT_TYPES, waits_text
 from app.cli.render.transcript import EVENT_TYPES, transcript
-from app.cli.render.waits import WAIT_EVENT_TYPES, waits_text
-from app.cli.target import gateway_client
+from app.cli.target import on_gateway
 from app.deliberation.facts import TERMINAL_STATUS, Event, Fact, decode
 from app.webhooks.resources import Delivery
 
@@ -48,32 +47,25 @@ _FILTERS = {
 }
 
 
-def print_resource(
+async def print_resource(
+    gateway: GatewayClient,
     path: str,
     model: type[_Model],
     rendered: Callable[[_Model], RenderableType],
-    url: str | None,
-    data_dir: Path | None,
-    api_key: str | None,
     *,
     as_json: bool,
     params: JsonObject | None = None,
     unknown: str | None = None,
-) -> NoReturn:
-    """Read a resource of the gateway, print it as JSON or `rendered`, and exit. `unknown` is the remedy for a 404."""
-
-    async def work() -> Exit:
-        async with gateway_client(url, data_dir, api_key) as gateway:
-            try:
-                with naming_options(_FILTERS):
-                    document = await gateway.read(path, params)
-            except GatewayRefused as error:
-                if error.code == "not_found":
-                    error.remedy = unknown or error.remedy
-                raise
-        return output(document, lambda: rendered(parsed(model, document)), as_json=as_json)
-
-    run(work, as_json=as_json)
+) -> Exit:
+    """Read a resource of the gateway, and print it as JSON or `rendered`. `unknown` is the remedy for a 404."""
+    try:
+        with naming_options(_FILTERS):
+            document = await gateway.read(path, params)
+    except GatewayRefused as error:
+        if error.code == "not_found":
+            error.remedy = unknown or error.remedy
+        raise
+    return output(document, lambda: rendered(parsed(model, document)), as_json=as_json)
 
 
 def short_ids(ids: list[str]) -> list[str]:
@@ -113,11 +105,15 @@ def deliberations_table(page: DeliberationPage, now: datetime) -> RenderableType
     return table
 
 
-def list_deliberations(
-    url: UrlOption = None,
-    data_dir: StackOption = None,
-    api_key: ApiKeyOption = None,
-    as_json: JsonOption = False,
+def _check_metadata(*, meta: list[str] | None, **_: object) -> None:
+    pairs(meta or [], "--meta")
+
+
+@partial(on_gateway, check=_check_metadata)
+async def list_deliberations(
+    gateway: GatewayClient,
+    *,
+    as_json: bool,
     search: Annotated[
         str | None, typer.Option(metavar="WORDS", help="Only with these words in the task, the verdict or an answer.")
     ] = None,
@@ -129,7 +125,7 @@ def list_deliberations(
     created_before: Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339 time.")] = None,
     limit: Annotated[int, typer.Option(help="Entries per page, at most 200.")] = 20,
     cursor: Annotated[str | None, typer.Option(help="Show the page after this cursor.")] = None,
-) -> None:
+) -> Exit:
     """List deliberations, newest first."""
     given: dict[str, Any] = {
         "q": search,
@@ -144,14 +140,14 @@ def list_deliberations(
     }
     filters = {key: value for key, value in given.items() if value is not None}
     table = partial(deliberations_table, now=datetime.now(UTC))
-    print_resource("/deliberations", DeliberationPage, table, url, data_dir, api_key, as_json=as_json, params=filters)
+    return await print_resource(gateway, "/deliberations", DeliberationPage, table, as_json=as_json, params=filters)
 
 
-def stats(
-    url: UrlOption = None,
-    data_dir: StackOption = None,
-    api_key: ApiKeyOption = None,
-    as_json: JsonOption = False,
+@on_gateway
+async def stats(
+    gateway: GatewayClient,
+    *,
+    as_json: bool,
     since: Annotated[
         str | None, typer.Option("--from", metavar="TIME", help="Accepted at this RFC 3339 time or later; 30 days ago.")
     ] = None,
@@ -159,24 +155,24 @@ def stats(
     by: Annotated[
         str | None, typer.Option(metavar="GROUP", help="Also by day, strategy, role, model, or tenant (scope admin).")
     ] = None,
-) -> None:
+) -> Exit:
     """Show counts, durations, tokens, cost, agreement, and how often each role or model won."""
     given = {"from": since, "to": until, "by": by}
     params = {name: value for name, value in given.items() if value is not None}
-    print_resource("/stats", Stats, stats_text, url, data_dir, api_key, as_json=as_json, params=params)
+    return await print_resource(gateway, "/stats", Stats, stats_text, as_json=as_json, params=params)
 
 
-async def _recorded(gateway: GatewayClient, deliberation_id: str) -> tuple[list[JsonObject], list[JsonObject]]:
-    """The stages and calls of a deliberation, and its deliveries."""
-    return await gateway.events(deliberation_id, EVENT_TYPES), await gateway.deliveries(deliberation_id)
+def _check_form(*, as_json: bool, as_markdown: bool, **_: object) -> None:
+    if as_json and as_markdown:
+        raise typer.BadParameter("--transcript prints Markdown and --json prints JSON: give one of them")
 
 
-def show(
+@partial(on_gateway, check=_check_form)
+async def show(
+    gateway: GatewayClient,
     deliberation_id: IdArgument,
-    url: UrlOption = None,
-    data_dir: StackOption = None,
-    api_key: ApiKeyOption = None,
-    as_json: JsonOption = False,
+    *,
+    as_json: bool,
     full: Annotated[
         bool,
         typer.Option(
@@ -186,30 +182,23 @@ def show(
     as_markdown: Annotated[
         bool, typer.Option("--transcript", help="Print all of it as a Markdown document to keep.")
     ] = False,
-) -> None:
+) -> Exit:
     """Show one deliberation: what was asked, ranking, scores, confidence, cost, and the winning text."""
-    if as_json and as_markdown:
-        raise typer.BadParameter("--transcript prints Markdown and --json prints JSON: give one of them")
-
-    async def work() -> Exit:
-        async with gateway_client(url, data_dir, api_key) as gateway:
-            resource = await gateway.deliberation(await full_id(gateway, deliberation_id))
-            waits = Text() if as_json else await _waits(gateway, resource)
-            if not full and not as_markdown:
-                return output(resource, lambda: _report(parsed(Deliberation, resource), waits), as_json=as_json)
-            events, deliveries = await _recorded(gateway, str(resource["id"]))
-        if as_json:
-            print_json({"deliberation": resource, "events": events, "deliveries": deliveries})
-            return Exit.SUCCESS
-        facts = [fact for fact in map(_event, events) if isinstance(fact, Fact)]
-        text = transcript(parsed(Deliberation, resource), facts, [parsed(Delivery, each) for each in deliveries])
-        if as_markdown:
-            print(text)
-        else:
-            Console(highlight=False).print(Markdown(text, hyperlinks=False), *filter(None, [waits]))
+    resource = await gateway.deliberation(id := await full_id(gateway, deliberation_id))
+    waits = Text() if as_json else await _waits(gateway, resource)
+    if not full and not as_markdown:
+        return output(resource, lambda: _report(parsed(Deliberation, resource), waits), as_json=as_json)
+    events, deliveries = await gateway.events(id, EVENT_TYPES), await gateway.deliveries(id)
+    if as_json:
+        print_json({"deliberation": resource, "events": events, "deliveries": deliveries})
         return Exit.SUCCESS
-
-    run(work, as_json=as_json)
+    facts = [fact for fact in map(_event, events) if isinstance(fact, Fact)]
+    text = transcript(parsed(Deliberation, resource), facts, [parsed(Delivery, each) for each in deliveries])
+    if as_markdown:
+        print(text)
+    else:
+        Console(highlight=False).print(Markdown(text, hyperlinks=False), *filter(None, [waits]))
+    return Exit.SUCCESS
 
 
 async def _waits(gateway: GatewayClient, resource: JsonObject) -> Text:
@@ -232,45 +221,29 @@ def _event(document: JsonObject) -> Event | None:
         return None
 
 
-def cancel(
+@on_gateway
+async def cancel(
+    gateway: GatewayClient,
     deliberation_id: IdArgument,
-    url: UrlOption = None,
-    data_dir: StackOption = None,
-    api_key: ApiKeyOption = None,
-    as_json: JsonOption = False,
+    *,
+    as_json: bool,
     reason: Annotated[str | None, typer.Option(help="Reason to record with the request.")] = None,
     wait: Annotated[int, typer.Option(metavar="SECONDS", min=0, max=60, help="Wait for the end up to this long.")] = 0,
-) -> None:
+) -> Exit:
     """Cancel a deliberation. A repeated or late request changes nothing."""
-
-    async def work() -> Exit:
-        async with gateway_client(url, data_dir, api_key) as gateway:
-            id = await full_id(gateway, deliberation_id)
-            with naming_options({"/reason": "--reason"}):
-                resource = await gateway.cancel(id, reason, wait_s=wait)
-        status = str(resource.get("status", "cancelling"))
-        line = Text.assemble(plain(id), " is ", status_text(status))
-        return output(resource, lambda: line, as_json=as_json)
-
-    run(work, as_json=as_json)
+    id = await full_id(gateway, deliberation_id)
+    with naming_options({"/reason": "--reason"}):
+        resource = await gateway.cancel(id, reason, wait_s=wait)
+    status = status_text(str(resource.get("status", "cancelling")))
+    return output(resource, lambda: Text.assemble(plain(id), " is ", status), as_json=as_json)
 
 
-def delete(
-    deliberation_id: IdArgument,
-    url: UrlOption = None,
-    data_dir: StackOption = None,
-    api_key: ApiKeyOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@on_gateway
+async def delete(gateway: GatewayClient, deliberation_id: IdArgument, *, as_json: bool) -> Exit:
     """Delete a deliberation that has ended: its facts are removed for good."""
-
-    async def work() -> Exit:
-        async with gateway_client(url, data_dir, api_key) as gateway:
-            id = await full_id(gateway, deliberation_id)
-            await gateway.delete(id)
-        return output({"id": id, "deleted": True}, lambda: plain(f"{id} is deleted"), as_json=as_json)
-
-    run(work, as_json=as_json)
+    id = await full_id(gateway, deliberation_id)
+    await gateway.delete(id)
+    return output({"id": id, "deleted": True}, lambda: plain(f"{id} is deleted"), as_json=as_json)
 
 
 def _model_text(role: RoleResource) -> Text:
@@ -336,15 +309,15 @@ def _role_text(role: RoleResource) -> Group:
     return Group(roles_table([role]), facts)
 
 
-def roles(
+@on_gateway
+async def roles(
+    gateway: GatewayClient,
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show this role with its persona.")] = None,
-    url: UrlOption = None,
-    data_dir: StackOption = None,
-    api_key: ApiKeyOption = None,
-    as_json: JsonOption = False,
-) -> None:
+    *,
+    as_json: bool,
+) -> Exit:
     """List the roles of agents, or show one."""
     if name is None:
-        print_resource("/roles", RoleList, _roles_with_personas, url, data_dir, api_key, as_json=as_json)
+        return await print_resource(gateway, "/roles", RoleList, _roles_with_personas, as_json=as_json)
     path, unknown = f"/roles/{quote(name, safe='')}", "`deliberate roles` lists the roles"
-    print_resource(path, RoleResource, _role_text, url, data_dir, api_key, as_json=as_json, unknown=unknown)
+    return await print_resource(gateway, path, RoleResource, _role_text, as_json=as_json, unknown=unknown)

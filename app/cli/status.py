@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -10,13 +10,12 @@ from app.api.cluster_schemas import Cluster, RoleList
 from app.api.schemas import Ready, Stats
 from app.cli.client import GatewayClient, GatewayRefused, GatewayUnreachable, JsonObject, parsed
 from app.cli.cluster import engine_text, projector_text, queue_text, versions_text
-from app.cli.exits import Exit, print_json, run
-from app.cli.options import ApiKeyOption, JsonOption, StackOption, UrlOption
+from app.cli.exits import Exit, output
 from app.cli.render.figures import spend_text
 from app.cli.render.prose import counted
 from app.cli.render.ranking import plain
 from app.cli.show import roles_table
-from app.cli.target import find_target
+from app.cli.target import on_gateway
 
 _PATHS = {"roles": "/roles", "stats": "/stats", "cluster": "/cluster"}
 
@@ -31,9 +30,14 @@ async def _readiness(gateway: GatewayClient) -> JsonObject:
         return {"status": "not_ready", "errors": [fault._asdict() for fault in error.fields]}
 
 
-async def read_status(gateway: GatewayClient, source: str) -> JsonObject:
+async def read_status(gateway: GatewayClient) -> JsonObject:
     """All that the key may see, each part by its name; a part that is refused is in `refused` with the reason."""
-    found: JsonObject = {"url": gateway.url, "source": source, "ready": await _readiness(gateway), "refused": {}}
+    found: JsonObject = {
+        "url": gateway.url,
+        "source": gateway.source,
+        "ready": await _readiness(gateway),
+        "refused": {},
+    }
     for name, path in _PATHS.items():
         try:
             found[name] = await gateway.read(path)
@@ -91,22 +95,12 @@ def status_text(found: JsonObject) -> Group:
     return Group(table)
 
 
-def status(
-    url: UrlOption = None, data_dir: StackOption = None, api_key: ApiKeyOption = None, as_json: JsonOption = False
-) -> None:
+@on_gateway
+async def status(gateway: GatewayClient, *, as_json: bool) -> Exit:
     """Show the stack on one screen: gateway, work, roles, engines, queue and versions.
 
     Exits with 3 when no gateway answers or it is not ready. What the key may not read is named.
     """
-
-    async def work() -> Exit:
-        target = find_target(url, data_dir, api_key)
-        async with target.client() as gateway:
-            found = await read_status(gateway, target.source)
-        if as_json:
-            print_json(found)
-        else:
-            Console(highlight=False).print(status_text(found))
-        return Exit.SUCCESS if found["ready"]["status"] == "ready" else Exit.UNREACHABLE
-
-    run(work, as_json=as_json)
+    found = await read_status(gateway)
+    output(found, lambda: status_text(found), as_json=as_json)
+    return Exit.SUCCESS if found["ready"]["status"] == "ready" else Exit.UNREACHABLE

@@ -6,12 +6,14 @@
 4. The stack that runs in `.deliberate` here.
 """
 
+import inspect
 import json
 import os
 import shlex
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, NoReturn, Self
 from urllib.parse import urlsplit
 
 import typer
@@ -19,8 +21,18 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from app.access.origins import is_loopback
 from app.cli.client import GatewayClient
-from app.cli.exits import CommandError, Exit
-from app.cli.options import DATA_DIR, URL_VARIABLE, checked_url, directory_option, nats_url_file
+from app.cli.exits import CommandError, Exit, run
+from app.cli.options import (
+    DATA_DIR,
+    URL_VARIABLE,
+    ApiKeyOption,
+    JsonOption,
+    StackOption,
+    UrlOption,
+    checked_url,
+    directory_option,
+    nats_url_file,
+)
 
 _NAME_ONE = f"name a gateway by --url, {URL_VARIABLE} or `deliberate context use URL`"
 
@@ -145,6 +157,40 @@ def options_for(data_dir: Path) -> str:
 def gateway_client(url: str | None, data_dir: Path | None, api_key: str | None) -> GatewayClient:
     """A connection to the gateway of `find_target`."""
     return find_target(url, data_dir, api_key).client()
+
+
+def on_gateway(
+    work: Callable[..., Awaitable[Exit]], check: Callable[..., object] | None = None
+) -> Callable[..., NoReturn]:
+    """Makes a command of a coroutine function: its own options, and those that name a gateway and ask for JSON.
+
+    The function gets the connection as its first argument, and `as_json` by name. `check` gets the options before.
+    """
+
+    def command(
+        url: UrlOption = None,
+        data_dir: StackOption = None,
+        api_key: ApiKeyOption = None,
+        as_json: JsonOption = False,
+        **own: Any,  # noqa: ANN401 -- as the function takes them
+    ) -> NoReturn:
+        async def connected() -> Exit:
+            if check is not None:
+                check(as_json=as_json, **own)
+            async with gateway_client(url, data_dir, api_key) as gateway:
+                return await work(gateway, as_json=as_json, **own)
+
+        run(connected, as_json=as_json)
+
+    own, shared = (inspect.signature(each, eval_str=True).parameters.values() for each in (work, command))
+    parameters = [each for each in own if each.name not in ("gateway", "as_json")]
+    parameters += [each for each in shared if each.name != "own"]
+    taken = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+    # Typer reads the signature, and the hints beside it.
+    command.__doc__, command.__name__ = work.__doc__, work.__name__
+    command.__annotations__ = {each.name: each.annotation for each in taken}
+    setattr(command, "__signature__", inspect.Signature(taken))  # noqa: B010 -- no attribute of a function's type
+    return command
 
 
 def find_local(data_dir: Path | None, otherwise: str) -> LocalStack:

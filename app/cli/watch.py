@@ -11,15 +11,15 @@ from rich.live import Live
 
 from app.api.schemas import Deliberation
 from app.cli.client import GatewayClient, JsonObject, Retry, parsed
-from app.cli.exits import Exit, exit_of, naming_options, print_json, run
+from app.cli.exits import Exit, exit_of, naming_options, print_json
 from app.cli.ids import full_id
-from app.cli.options import ApiKeyOption, IdArgument, JsonOption, StackOption, UrlOption
+from app.cli.options import IdArgument
 from app.cli.render.lanes import CouncilView
 from app.cli.render.lines import event_line
 from app.cli.render.panels import picture
 from app.cli.render.ranking import deliberation_report
 from app.cli.render.silence import PrintLine, WaitingLines, heartbeats, print_to_stderr, waiting_line
-from app.cli.target import gateway_client
+from app.cli.target import on_gateway
 from app.deliberation.facts import CallWaiting
 
 _FRAME_S = 1 / 8  # bounds the frame rate, to leave the CPU to the work
@@ -137,31 +137,26 @@ async def watch_deliberation(
     return resource
 
 
-def watch(
+@on_gateway
+async def watch(
+    gateway: GatewayClient,
     deliberation_id: IdArgument,
-    url: UrlOption = None,
-    data_dir: StackOption = None,
-    api_key: ApiKeyOption = None,
-    as_json: JsonOption = False,
+    *,
+    as_json: bool,
     after: Annotated[str, typer.Option(metavar="CURSOR", help="Start after this cursor; 0 is the beginning.")] = "0",
     deltas: Annotated[bool, typer.Option(help="With --json, also print pieces of text.")] = True,
-) -> None:
+) -> Exit:
     """Watch a deliberation live until it ends.
 
     A terminal shows a lane with a progress bar per agent, then the ranking, scores and the winning text. Elsewhere each
     event is a line. The stream resumes at its cursor after a restart of the gateway. Ctrl-C stops only this command.
     """
-
-    async def work() -> Exit:
-        async with gateway_client(url, data_dir, api_key) as gateway:
-            id = await full_id(gateway, deliberation_id)
-            # The first request reports an unknown id or an unreachable gateway without retries.
-            await gateway.deliberation(id)
-            with naming_options({"after": "--after"}):
-                if as_json:
-                    resource = await print_events(gateway, id, after=after, deltas=deltas)
-                else:
-                    resource = await watch_deliberation(gateway, id, Console(highlight=False), after=after)
-            return exit_of(parsed(Deliberation, resource).status)
-
-    run(work, as_json=as_json)
+    id = await full_id(gateway, deliberation_id)
+    # The first request reports an unknown id or an unreachable gateway without retries.
+    await gateway.deliberation(id)
+    with naming_options({"after": "--after"}):
+        if as_json:
+            resource = await print_events(gateway, id, after=after, deltas=deltas)
+        else:
+            resource = await watch_deliberation(gateway, id, Console(highlight=False), after=after)
+    return exit_of(parsed(Deliberation, resource).status)

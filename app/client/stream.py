@@ -12,10 +12,9 @@ from pydantic import ValidationError
 
 from app.api.partial_text import Texts
 from app.api.schemas import Problem
+from app.client.events import AnyEvent, TextsOfSeveral, event_of
 from app.client.follower import Follower, Retry, Waits
-from app.client.reading import AnyEvent, event_of
 from app.client.sse import Frame, SseDecoder
-from app.client.texts import TextsOfSeveral
 
 _CONNECT_TIMEOUT_S = 5.0
 _TextsT = TypeVar("_TextsT", Texts, TextsOfSeveral)

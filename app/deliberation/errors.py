@@ -54,6 +54,7 @@ _FAULTS: Mapping[str, tuple[str, str]] = {
     "int_parsing": ("It is not an integer", "Give an integer."),
     "int_from_float": ("It is not an integer", "Give an integer, not a fraction."),
     "float_type": ("It is not a number", "Give a number."),
+    "float_parsing": ("It is not a number", "Give a number."),
     "decimal_type": ("It is not a number", "Give a number."),
     "decimal_parsing": ("It is not a number", "Give a number."),
     "decimal_max_places": ("It is too exact", "Give at most {decimal_places} decimal places."),

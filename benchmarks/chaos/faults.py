@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from app.cli.stack.processes import marked
+from app.cli.stack.supervisor import marked
 from benchmarks.chaos.proxy import CUTS, FaultProxy
 
 # The weights of the victims. A fault that ends all of Ray costs ten seconds, so it is rarer. Without Ray its parts are

@@ -56,6 +56,20 @@ def test_every_python_package_is_locked_with_hashes(lock: str) -> None:
         assert LOCKED.match(entry) and "--hash=sha256:" in entry, entry
 
 
+def test_make_installs_nothing_without_a_hash_and_what_starts_a_stack_no_tools() -> None:
+    text = (ROOT / "Makefile").read_text()
+    rules = dict(re.findall(r"^(\S+): (\S.*)$", text, re.MULTILINE))
+    assert rules["$(STAMP)"] == "requirements.lock pyproject.toml"
+    assert rules["demo"].startswith("$(STAMP)") and rules["up"].startswith("$(STAMP)")
+    defined = dict(re.findall(r"^([A-Z]+) :?= (.*)$", text, re.MULTILINE))
+    assert "--require-hashes" in defined["LOCKED"] and defined["INSTALL"].count("$(LOCKED)") == 2
+    installs = [
+        line for line in text.splitlines() if re.search(r"^\t.*(pip.* install|PIP\)|,INSTALL|call INSTALL)", line)
+    ]
+    hashed = ("$(LOCKED)", "$(call INSTALL,", "--require-hashes", "--no-deps --no-build-isolation -e .")
+    assert installs and all(any(each in line for each in hashed) for line in installs)
+
+
 def test_no_environment_pays_for_a_grammar_in_each_process_of_ray() -> None:
     """jsonschema, which Ray imports, imports rfc3987-syntax where it is installed: 0.8 s of CPU in each process."""
     locks = [(ROOT / name).read_text() for name in ("requirements.lock", "requirements-dev.lock")]

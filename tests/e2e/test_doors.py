@@ -15,7 +15,7 @@ import nats.errors
 import pytest
 from nats.aio.client import Client
 
-from app.cli.stack.processes import marked
+from app.cli.stack.supervisor import marked
 from app.log.connection import server_url
 from tests.e2e.conftest import FAST, TASK, Stack
 from tests.integration.cli.children import listeners

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.cli.stack.processes import marked, output_since
+from app.cli.stack.supervisor import marked, output_since
 from app.deliberation.facts import CallFinished, Resumed, decode
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import StreamSettings

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.stack.processes import marked
-from app.cli.stack.supervisor import Child, StackRun, supervised
+from app.cli.stack.supervisor import Child, StackRun, marked, supervised
 from tests.integration.cli.children import Events, Run, RunningChildren
 
 

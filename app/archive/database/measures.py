@@ -64,7 +64,9 @@ def measures_of(tenant: str, state: State) -> Iterator[Measure]:
         "degraded": int(end.degraded is not None),
     }
     won = winner(state)
-    winners = set() if won is None else {("role", _name(won.spec.role)), ("model", _name(won.model or ""))}
+    winners = (
+        set[tuple[str, str]]() if won is None else {("role", _name(won.spec.role)), ("model", _name(won.model or ""))}
+    )
     for (kind, name), spent in _spent(state).items():
         yield {**common, "kind": kind, "name": name, "won": int((kind, name) in winners), **_usage(spent)}
 

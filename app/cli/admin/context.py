@@ -11,7 +11,7 @@ from app.cli.client import GatewayClient
 from app.cli.exits import EXIT_HELP, Exit, output, run
 from app.cli.options import JsonOption, StackOption, UrlOption, checked_url
 from app.cli.render.ranking import plain
-from app.cli.stack.processes import write_private
+from app.cli.stack.supervisor import write_private
 from app.cli.target import Context, context_file, find_target
 
 context_cli = typer.Typer(no_args_is_help=True, help="Choose the gateway that commands speak to.", epilog=EXIT_HELP)

@@ -22,12 +22,11 @@ from app.cli.client import GatewayClient, JsonObject, parsed
 from app.cli.exits import CommandError, Exit, FieldFault, cause, naming_options, print_json, run
 from app.cli.options import ApiKeyOption, JsonOption, UrlOption
 from app.cli.render.lanes import is_simulated
-from app.cli.render.progress import ProgressEvent
+from app.cli.render.progress import Checklist, ProgressEvent
 from app.cli.render.silence import heartbeats, progress_reports
-from app.cli.stack.health_checks import status_of
+from app.cli.stack.checks import status_of
 from app.cli.stack.layout import StackOptions, mask_credentials
-from app.cli.stack.stack import running_stack
-from app.cli.stack.up import Checklist, EngineOption
+from app.cli.stack.up import EngineOption, running_stack
 from app.cli.target import gateway_client
 from app.cli.watch import until_ended
 from app.deliberation.strategies import STRATEGIES

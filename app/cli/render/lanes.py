@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from app.api.event_schemas import DeliberationSnapshot, StreamEvent
 from app.api.partial_text import Texts
-from app.client.reading import UnknownEvent, event_of
+from app.client.events import UnknownEvent, event_of
 from app.client.sse import Frame
 from app.deliberation import facts
 from app.deliberation.errors import EngineRejected

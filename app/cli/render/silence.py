@@ -1,7 +1,7 @@
 """Commands that wait print a line at least every five seconds, and say what they wait for."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import NoReturn
@@ -11,12 +11,18 @@ from rich.text import Text
 
 from app.cli.render.lanes import CouncilView
 from app.cli.render.panels import stage_text
+from app.cli.render.prose import printable
 from app.deliberation import facts
+from app.deliberation.facts import CallFinished, CallWaiting, Event
 
 # Below the promised five seconds, so that a busy machine keeps the promise too.
 SILENCE_MAX_S = 4.0
 # Every agent of a council waits for the same engines: one of their lines is enough.
 WAITING_LINE_INTERVAL = timedelta(seconds=2)
+
+WAIT_EVENT_TYPES = "call.waiting,call.finished"
+# A waiting call reports every three to five seconds, so that one that reports no more waits no more.
+_RECENT = timedelta(seconds=10)
 
 PrintLine = Callable[[str], None]
 
@@ -95,3 +101,22 @@ async def progress_reports(first: str) -> AsyncGenerator[PrintLine]:
 
         async with heartbeats(lambda: latest, print_line):
             yield report
+
+
+def waits_text(events: Sequence[Event], now: datetime) -> Text:
+    """A line for each outage with the agents that wait; empty where none has waited lately. `events` are in order."""
+    latest = dict[str, CallWaiting]()
+    for event in events:
+        if isinstance(event, CallWaiting):
+            latest[event.call_id] = event
+        elif isinstance(event, CallFinished):
+            latest.pop(event.call_id, None)
+    agents = dict[str, list[str]]()
+    for waiting in latest.values():
+        if waiting.ts > now - _RECENT:
+            agents.setdefault(waiting.detail, []).append(waiting.agent_id)
+    lines = (
+        Text.assemble(("waiting ", "yellow"), printable(f"{', '.join(sorted(waiting))}: {detail}"))
+        for detail, waiting in agents.items()
+    )
+    return Text("\n").join(lines)

@@ -1,75 +1,109 @@
-"""How each child of the stack is started, checked and stopped: its command, environment, ports and dependencies."""
+"""How each child of the stack is started, checked and stopped: its command, environment, ports and dependencies.
 
+Everything listens on loopback. The parts know each other by URL only, so each can restart without the others.
+nats-server has no monitoring port, because that would answer any process; the user `monitor` asks for its health over
+NATS. Two observations on nats-server 2.15.1 explain the bound and the check of its store. After a write fails for lack
+of space, the stream refuses writes until the server restarts, even once there is room. Without a bound it takes three
+quarters of the space that is free at its start, and on a full disk refuses every write while it reports health.
+"""
+
+import asyncio
+import json
 import os
 import shutil
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import app
-from app.cli.stack import health_checks
+from app.cli.exits import CommandError, Exit
+from app.cli.render.progress import PartGiven, ProgressReport
+from app.cli.stack import checks
 from app.cli.stack.layout import LOOPBACK, Layout, mask_credentials
-from app.cli.stack.nats_server import declare_on_own, jetstream_works, write_config
-from app.cli.stack.supervisor import Child
+from app.cli.stack.supervisor import Child, ChildHealth, prints, write_private
+from app.deliberation.errors import JournalUnavailable, StreamsDiffer
 from app.deliberation.roles import DEFAULT_KEY_VARIABLE
 from app.log.signature import LOG_KEY_VARIABLE
+from app.log.stream_settings import KEYS_STREAM
 
-READY_WITHIN_S = 120.0
+FREE_BYTES_MIN = 16 * 1024 * 1024
+_STREAMS_WITHIN_S = 30.0
+_NATS_SLOW_AFTER_S = 2.0
+_HEALTH_SUBJECT = "$SYS.REQ.SERVER.PING.HEALTHZ"
+_MONITOR = (
+    "{user: monitor, password: $MONITOR_PASSWORD, permissions: "
+    f'{{publish: ["{_HEALTH_SUBJECT}"], subscribe: ["_INBOX.>"]}}}}'
+)
 _SECRETS = ("KEY_PEPPER", "WEBHOOK_SECRETS", "NATS_URL", "DATABASE_URL", DEFAULT_KEY_VARIABLE)
 # No council waits for the archive, so that it gets CPU after all others.
 _ARCHIVE_NICENESS = 15
+# Added to the time that a child's settings allow its work, before it is killed.
+_STOP_MARGIN_S = 5.0
+_RAY_OBJECTS_BYTES = 128 * 1024 * 1024
 # A gRPC client's first bytes (RFC 9113, 3.4): the preface and an empty SETTINGS frame. The server must respond.
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 
 def stack_children(layout: Layout) -> list[Child]:
-    """The children in start order: nats, simulator, ray, deployer, or coordinator without Ray, then what needs nats."""
-    log = [] if layout.options.nats_url else [_nats(layout)]
-    engine = [] if layout.options.engine_urls else [_simulator(layout)]
-    needed = tuple(child.name for child in log)
-    dependent = [
-        _deployer(layout, needed) if layout.uses_ray else _coordinator(layout, needed),
-        *([_workers(layout, needed)] if layout.worker_roles else []),
-        _webhooks(layout, needed),
-        _archive(layout, needed),
-        *([_planning(layout, needed)] if layout.takes_plans else []),
-        _gateway(layout, needed),
+    """Returns the children in start order: nats, simulator, Ray or the coordinator, then what needs nats."""
+    agents = [_ray(layout), _deployer(layout)] if layout.uses_ray else [_coordinator(layout)]
+    return [
+        *([] if layout.options.nats_url else [_nats(layout)]),
+        *([] if layout.options.engine_urls else [_simulator(layout)]),
+        *agents,
+        *([_workers(layout)] if layout.worker_roles else []),
+        _webhooks(layout),
+        _archive(layout),
+        *([_planning(layout)] if layout.settings.planning else []),
+        _gateway(layout),
     ]
-    return [*log, *engine, *([_ray(layout)] if layout.uses_ray else []), *dependent]
+
+
+def _needs(layout: Layout) -> tuple[str, ...]:
+    return () if layout.options.nats_url else ("nats",)
 
 
 def _program(name: str) -> str:
-    """The path of a program that is installed with this Python, or on the search path."""
+    """Returns the path of a program that is installed with this Python, or on the search path."""
     beside = Path(sys.executable).with_name(name)
     return str(beside) if beside.exists() else shutil.which(name) or name
 
 
-def _python_environment(layout: Layout, nats_user: str | None, **more: str) -> dict[str, str]:
-    root = str(Path(app.__file__).parent.parent)
-    # Only the children that need a secret get it, explicitly.
+def _inherited(layout: Layout) -> dict[str, str]:
+    """Returns the environment without secrets: a child that needs one gets it explicitly."""
     secret = {*_SECRETS, *layout.key_variables}
-    kept = (key for key in os.environ if not key.startswith("RAY_") and key not in secret)
-    inherited = {key: os.environ[key] for key in kept}
-    path = os.pathsep.join(filter(None, [root, inherited.get("PYTHONPATH")]))
+    return {key: value for key, value in os.environ.items() if not key.startswith("RAY_") and key not in secret}
+
+
+def _python_environment(layout: Layout, nats_user: str | None, **more: str) -> dict[str, str]:
+    inherited = _inherited(layout)
+    path = filter(None, [str(Path(app.__file__).parent.parent), inherited.get("PYTHONPATH")])
     roles = {"ROLES_FILE": str(layout.options.roles_file.resolve())} if layout.options.roles_file else {}
-    roles["AGENTS"] = layout.options.agents
     log = {"NATS_URL": layout.nats_url_of(nats_user), LOG_KEY_VARIABLE: str(layout.log_key_file)} if nats_user else {}
-    return {**inherited, "PYTHONPATH": path, **log, **roles, **more}
+    return {**inherited, "PYTHONPATH": os.pathsep.join(path), "AGENTS": layout.options.agents, **log, **roles, **more}
 
 
 def _nats(layout: Layout) -> Child:
-    store = layout.data_dir / "nats"
-    port = layout.ports["nats"]
+    store, port = layout.data_dir / "nats", layout.ports["nats"]
     store.mkdir(mode=0o700, exist_ok=True)
+    monitor = f"nats://monitor:{layout.nats_passwords['monitor']}@{LOOPBACK}:{port}"
+
+    async def health() -> ChildHealth:
+        reply = await checks.nats_reply(monitor, _HEALTH_SUBJECT)
+        return ChildHealth(answers=False) if reply is None else store_health(reply, shutil.disk_usage(store).free)
+
+    async def is_ready(run: object) -> bool:
+        return await checks.nats_reply(monitor, _HEALTH_SUBJECT) is not None
+
     return Child(
         name="nats",
-        command=(_program("nats-server"), "-c", str(write_config(layout, store))),
-        is_ready=health_checks.greets(LOOPBACK, port, b"INFO "),
-        environment={key: value for key, value in os.environ.items() if key not in {*_SECRETS, *layout.key_variables}},
-        prepare=lambda: declare_on_own(layout),
-        health_check=jetstream_works(f"nats://monitor:{layout.nats_passwords['monitor']}@{LOOPBACK}:{port}", store),
-        # After a kill it reads its whole store before it listens, and all other children wait for it.
-        ready_within_s=600.0,
+        command=(_program("nats-server"), "-c", str(write_nats_config(layout, store))),
+        is_ready=is_ready,
+        environment=_inherited(layout),
+        prepare=lambda: declare_streams(layout),
+        health_check=health,
         niceness=0,
         ports={"nats": port},
         detail=f"{layout.nats_url}  JetStream, streams declared",
@@ -77,23 +111,98 @@ def _nats(layout: Layout) -> Child:
     )
 
 
-def _default_key() -> dict[str, str]:
-    return {name: key for name in (DEFAULT_KEY_VARIABLE,) if (key := os.environ.get(name))}
+def write_nats_config(layout: Layout, store: Path) -> Path:
+    """Write the server's configuration, which holds the users' passwords; returns its path."""
+    users = Path(__file__).with_name("users.conf").read_text(encoding="utf-8")
+    if (test_user := layout.options.nats_test_user) is not None:
+        test = f"{{user: {test_user}, password: ${test_user.upper()}_PASSWORD}}"
+        users = users.replace("users: [", f"users: [\n    {test}", 1)
+    bytes_max = shutil.disk_usage(store).total // 4 * 3
+    lines = [
+        *(f'{user.upper()}_PASSWORD: "{password}"' for user, password in layout.nats_passwords.items()),
+        f"listen: {LOOPBACK}:{layout.ports['nats']}",
+        "max_payload: 4MB",
+        # Its strings have JSON's escapes but \u.
+        f"jetstream {{ store_dir: {json.dumps(str(store), ensure_ascii=False)}, max_file_store: {bytes_max} }}",
+        f"accounts {{ $SYS {{ users: [{_MONITOR}] }} }}",
+        users,
+    ]
+    config = layout.data_dir / "nats.conf"
+    write_private(config, "\n".join(lines))
+    return config
+
+
+def store_health(reply: bytes, free_bytes: int) -> ChildHealth:
+    """Returns the health that the server's reply reports; a restart helps while the disk has free space."""
+    try:
+        found = json.loads(reply)["data"]
+        if found["status"] == "ok":
+            return ChildHealth()
+        problem = str(found["error"])
+    except (ValueError, KeyError, TypeError):
+        problem = "JetStream is not healthy"
+    if free_bytes < FREE_BYTES_MIN:
+        return ChildHealth(problem=f"{problem}; it is restarted once the disk has room")
+    return ChildHealth(problem=problem, restart_helps=True)
+
+
+async def declare_streams(layout: Layout, on_wait: Callable[[], None] = lambda: None) -> None:
+    """Declare the streams, idempotently, and note the log's id; raises JournalUnavailable or StreamsDiffer.
+
+    It waits for the server without a bound, and calls `on_wait` when the server is slow.
+    """
+    # Imported here, while the other children are starting.
+    from app.log.journal import JetStreamJournal
+    from app.log.streams import apply
+
+    journal = JetStreamJournal(layout.nats_url_of("streams"), name="deliberate up")
+    slow = asyncio.get_running_loop().call_later(_NATS_SLOW_AFTER_S, on_wait)
+    try:
+        await journal.open()
+        slow.cancel()
+        deadline_s = time.monotonic() + _STREAMS_WITHIN_S
+        while True:
+            try:
+                await apply(journal, layout.streams)
+                layout.log["id"] = (await journal.state_of(KEYS_STREAM)).epoch
+                return
+            except JournalUnavailable:
+                # JetStream is ready later than the server when its store is large or it elects a leader.
+                if time.monotonic() > deadline_s:
+                    raise
+                await asyncio.sleep(0.1)
+    finally:
+        slow.cancel()
+        await journal.close()
+
+
+async def declare_on_given(layout: Layout, report: ProgressReport) -> None:
+    """Wait for the given server and declare the streams there; raises CommandError."""
+    url = layout.nats_url
+    try:
+        await declare_streams(layout, on_wait=lambda: report(PartGiven("nats", url, answers=False)))
+    except JournalUnavailable as error:
+        remedy = "check that it has JetStream and accepts the credentials; without --nats-url one is started"
+        raise CommandError(Exit.UNREACHABLE, error.code, str(error), remedy=remedy) from error
+    except StreamsDiffer as error:
+        remedy = "`deliberate streams plan` lists each difference; nothing was changed"
+        raise CommandError(Exit.FAILED, error.code, str(error), remedy=remedy) from error
+    report(PartGiven("nats", url, answers=True))
 
 
 def _simulator(layout: Layout) -> Child:
-    port = layout.ports["simulator"]
-    url = layout.engine_urls[0]
+    url, port = layout.engine_urls[0], layout.ports["simulator"]
     # Behind keys, no local user may read the prompts.
     options = ("--no-controls",) if layout.options.key_pepper else ()
-    simulator = (sys.executable, "-m", "serve_deployments.simulator")
+    # As vLLM does, the simulator requires the key in this variable.
+    key = {name: value for name in (DEFAULT_KEY_VARIABLE,) if (value := os.environ.get(name))}
+    module = (sys.executable, "-m", "serve_deployments.simulator")
     return Child(
         name="simulator",
-        command=(*simulator, "--port", str(port), *options, *layout.options.simulate),
-        is_ready=health_checks.returns_200(f"{url}/health"),
-        health_check=health_checks.responds_to_http(f"{url}/health"),
-        # As vLLM does, the simulator requires the key in this variable.
-        environment=_python_environment(layout, None, **_default_key()),
+        command=(*module, "--port", str(port), *options, *layout.options.simulate),
+        is_ready=checks.returns_200(f"{url}/health"),
+        health_check=checks.responds_to_http(f"{url}/health"),
+        environment=_python_environment(layout, None, **key),
         stop_within_s=3.0,
         ports={"simulator": port},
         detail=f"{url}  simulated; --engine-url names a real one",
@@ -107,7 +216,7 @@ def _ray_environment(layout: Layout) -> dict[str, str]:
         "agents",
         **_engine_variables(layout),
         RAY_AUTH_MODE="token",
-        RAY_AUTH_TOKEN_PATH=str(layout.ray_token_file),
+        RAY_AUTH_TOKEN_PATH=str(layout.data_dir / "ray_token"),
         # A handle call takes 1.6 ms (p50) in place of 3.4. Serve's whole throughput bundle would gain 10 to 20 % more,
         # but ignores `cancel()` of a stream, and answers 10 s after a replica's death in place of 2.8 s.
         RAY_SERVE_USE_GRPC_BY_DEFAULT="1",
@@ -127,153 +236,141 @@ def _ray_environment(layout: Layout) -> dict[str, str]:
 
 
 def _ray(layout: Layout) -> Child:
+    ports = {name: layout.ports[name] for name in ("ray", "raylet")}
     options = {
-        "port": layout.ports["ray"],
-        "node-manager-port": layout.ports["raylet"],
+        "port": ports["ray"],
+        "node-manager-port": ports["raylet"],
         "node-ip-address": LOOPBACK,
         "temp-dir": layout.ray_dir,
         "include-log-monitor": "false",
         "dashboard-agent-listen-port": 0,
-        "object-store-memory": 128 * 1024 * 1024,
+        "object-store-memory": _RAY_OBJECTS_BYTES,
         "num-cpus": 64,
         "num-gpus": 0,
         "log-color": "false",
     }
     flags = [f"--{name}={value}" for name, value in options.items()]
-    ports = (layout.ports["ray"], layout.ports["raylet"])
-    daemons = [health_checks.responds_to_bytes(LOOPBACK, port, _HTTP2_PREFACE) for port in ports]
     return Child(
         name="ray",
         command=(_program("ray"), "start", "--head", "--block", "--no-monitor", "--disable-usage-stats", *flags),
-        is_ready=health_checks.prints(r".*Ray runtime started\."),
+        is_ready=prints(r".*Ray runtime started\."),
         # Ray's two daemons detect each other's hang only after minutes, and `ray start --block` never does.
-        health_check=health_checks.all_healthy(*daemons),
+        health_check=checks.responds_to_bytes(LOOPBACK, tuple(ports.values()), _HTTP2_PREFACE),
         environment=_ray_environment(layout),
-        ready_within_s=READY_WITHIN_S,
-        ports={"ray": layout.ports["ray"]},
+        ports=ports,
         detail=layout.ray_address,
         hint=f"Ray's own logs are in {layout.stack_run.logs_dir}/ray",
     )
 
 
-def _deployer(layout: Layout, needs: tuple[str, ...]) -> Child:
+def _deployer(layout: Layout) -> Child:
     return Child(
         name="deployer",
         command=(sys.executable, "-m", "serve_deployments.application"),
-        is_ready=health_checks.prints("ready"),
+        is_ready=prints("ready"),
         environment={**_ray_environment(layout), "RAY_ADDRESS": layout.ray_address},
-        needs=needs,
-        fails_with=("ray",),
+        needs=_needs(layout),
         # It starts together with Ray and waits for it.
-        ready_within_s=2 * READY_WITHIN_S,
+        fails_with=("ray",),
         stop_within_s=15.0,
         detail=f"{len(layout.roles)} roles: {', '.join(layout.roles)}",
         hint=f"the replicas' logs are in {layout.stack_run.logs_dir}/ray/serve",
     )
 
 
-def _process(
-    layout: Layout, name: str, needs: tuple[str, ...], *module: str, user: str | None = None, **variables: str
-) -> Child:
-    """A process without routes, `python -m app.NAME` or `module`: it works on the log and has a port for /healthz."""
+def _process(layout: Layout, name: str, *module: str, user: str | None = None, **variables: str) -> Child:
+    """Returns a process without routes, `python -m app.NAME` or `module`: it works on the log, and answers /healthz."""
     port = layout.ports[name]
     url = f"http://{LOOPBACK}:{port}/healthz"
     listen = {f"{name.upper()}_HOST": LOOPBACK, f"{name.upper()}_PORT": str(port)}
     return Child(
         name=name,
         command=(sys.executable, "-m", *(module or (f"app.{name}",))),
-        is_ready=health_checks.returns_200(url),
-        health_check=health_checks.responds_to_http(url),
+        is_ready=checks.returns_200(url),
+        health_check=checks.responds_to_http(url),
         environment=_python_environment(layout, user or name, **listen, **variables),
-        needs=needs,
+        needs=_needs(layout),
+        stop_within_s=5.0,
         ports={name: port},
+        hint="correct the variable that its log names",
     )
 
 
 def _engine_variables(layout: Layout) -> dict[str, str]:
-    """The variables of what makes calls: the default engines, and the keys."""
+    """Returns the variables of what makes calls: the default engines, and the keys."""
     return {"VLLM_URL": ",".join(layout.engine_urls)} | {key: os.environ[key] for key in layout.key_variables}
 
 
-def _coordinator(layout: Layout, needs: tuple[str, ...]) -> Child:
-    module = "serve_deployments.coordinator"
+def _coordinator(layout: Layout) -> Child:
     # It reads the roles with the keys of their engines, although it asks none.
     variables = _engine_variables(layout)
-    return replace(
-        _process(layout, "coordinator", needs, module, user="agents", **variables),
-        detail="without Ray",
-        hint="correct the variable that its log names",
-    )
+    process = _process(layout, "coordinator", "serve_deployments.coordinator", user="agents", **variables)
+    return replace(process, stop_within_s=10.0, detail="without Ray")
 
 
-def _workers(layout: Layout, needs: tuple[str, ...]) -> Child:
+def _workers(layout: Layout) -> Child:
     roles = [argument for role in layout.worker_roles for argument in ("--role", role)]
     return replace(
-        _process(layout, "worker", needs, "serve_deployments.agent", *roles, **_engine_variables(layout)),
-        stop_within_s=layout.worker_stops_within_s,
+        _process(layout, "worker", "serve_deployments.agent", *roles, **_engine_variables(layout)),
+        stop_within_s=layout.settings.worker_drain_s + _STOP_MARGIN_S,
         detail=f"{len(layout.worker_roles)} roles: {', '.join(layout.worker_roles)}",
-        hint="correct the variable that its log names",
     )
 
 
 def _webhook_hosts(layout: Layout) -> dict[str, str]:
-    """The private hosts that webhooks may reach: this machine, unless keys open the gateway to other users."""
+    """Returns the private hosts that webhooks may reach: this machine, unless keys open the gateway to other users."""
     own = "" if layout.options.key_pepper else f"{LOOPBACK},::1,localhost"
     return {"WEBHOOK_HOSTS": os.environ.get("WEBHOOK_HOSTS", own)}
 
 
-def _webhooks(layout: Layout, needs: tuple[str, ...]) -> Child:
-    worker = _process(layout, "webhooks", needs, WEBHOOK_SECRETS=layout.webhook_secrets, **_webhook_hosts(layout))
+def _webhooks(layout: Layout) -> Child:
     return replace(
-        worker,
-        stop_within_s=layout.webhooks_stop_within_s,
+        _process(layout, "webhooks", WEBHOOK_SECRETS=layout.webhook_secrets, **_webhook_hosts(layout)),
+        stop_within_s=layout.settings.webhook_timeout_s + _STOP_MARGIN_S,
         detail="`deliberate webhooks secret` is for receivers",
-        hint="check the WEBHOOK_… variables in the environment",
     )
 
 
-async def _migrate(url: str) -> None:
-    # Imported here, while other children start.
-    from app.archive.database.migrate import migrate
+def _archive(layout: Layout) -> Child:
+    async def migrate() -> None:
+        # Imported here, while other children start.
+        from app.archive.database.migrate import migrate
 
-    await migrate(url)
+        await migrate(layout.database_url)
 
-
-def _archive(layout: Layout, needs: tuple[str, ...]) -> Child:
     return replace(
-        _process(layout, "archive", needs, DATABASE_URL=layout.database_url),
-        prepare=(lambda: _migrate(layout.database_url)) if layout.own_database else None,
+        _process(layout, "archive", DATABASE_URL=layout.database_url),
+        prepare=None if os.environ.get("DATABASE_URL") else migrate,
         niceness=_ARCHIVE_NICENESS,
-        stop_within_s=5.0,
         detail=mask_credentials(layout.database_url),
         hint="correct DATABASE_URL or the variable that its log names",
     )
 
 
-def _planning(layout: Layout, needs: tuple[str, ...]) -> Child:
-    return replace(
-        _process(layout, "planning", needs, DATABASE_URL=layout.database_url),
-        stop_within_s=5.0,
-        detail="takes plans of `planning.plan.approved`",
-        hint="check the PLANNING_…, PLAN_ROLES_… and SPEND… variables in the environment",
-    )
+def _planning(layout: Layout) -> Child:
+    process = _process(layout, "planning", DATABASE_URL=layout.database_url)
+    return replace(process, detail="takes plans of `planning.plan.approved`")
 
 
-def _gateway(layout: Layout, needs: tuple[str, ...]) -> Child:
-    listen = {"HOST": layout.options.host, "PORT": str(layout.ports["gateway"])}
-    listen["DATABASE_URL"] = layout.database_url
-    listen["PLANNING"] = "true" if layout.takes_plans else "false"
-    listen |= {"WEBHOOKS": os.environ.get("WEBHOOKS", "true"), **_webhook_hosts(layout)}
-    if layout.options.key_pepper is not None:
-        listen["KEY_PEPPER"] = layout.options.key_pepper
+def _gateway(layout: Layout) -> Child:
+    settings, options = layout.settings, layout.options
+    variables = {
+        "HOST": options.host,
+        "PORT": str(layout.ports["gateway"]),
+        "DATABASE_URL": layout.database_url,
+        "PLANNING": str(settings.planning),
+        "WEBHOOKS": os.environ.get("WEBHOOKS", "true"),
+        **_webhook_hosts(layout),
+        **({"KEY_PEPPER": options.key_pepper} if options.key_pepper is not None else {}),
+    }
     return Child(
         name="gateway",
         command=(sys.executable, "-m", "app.main"),
-        is_ready=health_checks.returns_200(f"{layout.url}/healthz"),
-        health_check=health_checks.responds_to_http(f"{layout.url}/healthz"),
-        environment=_python_environment(layout, "gateway", **listen),
-        needs=needs,
-        stop_within_s=layout.gateway_stops_within_s,
+        is_ready=checks.returns_200(f"{layout.url}/healthz"),
+        health_check=checks.responds_to_http(f"{layout.url}/healthz"),
+        environment=_python_environment(layout, "gateway", **variables),
+        needs=_needs(layout),
+        stop_within_s=settings.drain_delay_s + settings.drain_timeout_s + _STOP_MARGIN_S,
         ports={"gateway": layout.ports["gateway"]},
         detail=f"{layout.url}  the dashboard; documentation at /docs",
         hint="another process may have taken the port; choose another by --port",

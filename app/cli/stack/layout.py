@@ -1,25 +1,31 @@
-"""The layout of one run of the stack: directories, ports and URLs, chosen once and kept through all restarts."""
+"""The layout of one run of the stack: directories, ports, URLs and secrets, kept through all restarts of its parts."""
 
+import fcntl
 import os
 import re
 import secrets
 import shutil
+import socket
+import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 import yaml
+from pydantic import ValidationError
 
 from app.access.keys import PEPPER_CHARS_MIN, Pepper
-from app.cli.exits import CommandError, Exit, cause
+from app.cli.exits import CommandError, Exit, FieldFault, cause
 from app.cli.options import DATA_DIR, PACKAGED_ROLES, nats_url_file
 from app.cli.render.progress import PortShifted, ProgressReport
-from app.cli.stack.processes import PortAllocator, write_private
-from app.cli.stack.supervisor import StackRun
-from app.deliberation.errors import InvalidRequest
+from app.cli.stack.supervisor import StackRun, write_private
+from app.deliberation.errors import InvalidRequest, fault_of
 from app.deliberation.roles import (
     DEFAULT_KEY_VARIABLE,
     AgentRunner,
@@ -31,31 +37,20 @@ from app.deliberation.roles import (
     parse_roles,
     roles_over_nats,
 )
-from app.log import stream_settings as bounds
 from app.log.signature import LOG_KEY_NAME, LOG_KEY_VARIABLE, LogSigner
 from app.log.stream_settings import StreamSettings
 from app.webhooks.signatures import MASTER_CHARS_MIN
+
+if TYPE_CHECKING:
+    from app.cli.stack.settings import StackSettings
 
 LOOPBACK = "127.0.0.1"
 WEBHOOK_SECRET_FILE = "webhook_secret"
 DATABASE_URL_FILE = "database_url"
 # Those of users.conf, and `monitor`, which may ask for nats-server's health and nothing else.
-NATS_USERS = (
-    "gateway",
-    "agents",
-    "worker",
-    "webhooks",
-    "archive",
-    "planning",
-    "planner",
-    "context",
-    "streams",
-    "keys",
-    "monitor",
-)
-# Added to the time that a child's settings allow its work, before it is killed.
-_STOP_MARGIN_S = 5.0
-_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
+NATS_USERS = tuple("gateway agents worker webhooks archive planning planner context streams keys monitor".split())
+_PORTS = range(20_000, 32_000)  # below Linux's range for the local ports of outgoing connections
+_PORTS_TRIED = 100
 _SOCKET_PATH_BYTES_MAX = 107
 _SOCKET_IN_RAY_DIR = "/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
 
@@ -76,12 +71,12 @@ class StackOptions:
     roles_file: Path | None = None
     simulate: tuple[str, ...] = ()
     agents: AgentRunner = "ray"
-    key_pepper: str | None = None
+    key_pepper: str | None = field(default=None, repr=False)
     nats_test_user: str | None = None
 
 
 def mask_credentials(url: str) -> str:
-    """A URL with its user information replaced by `***`: it may hold a password or a token."""
+    """Returns a URL with its user information replaced by `***`: it may hold a password or a token."""
     parts = urlsplit(url)
     _, sign, host = parts.netloc.rpartition("@")
     return parts._replace(netloc=f"***@{host}").geturl() if sign else url
@@ -96,22 +91,16 @@ class Layout:
     """
 
     options: StackOptions
+    settings: "StackSettings" = field(repr=False)
     data_dir: Path
     ray_dir: Path
     webhook_secrets: str = field(repr=False)
     nats_passwords: Mapping[str, str] = field(repr=False)
     log_key_file: Path
-    url: str
     nats_url: str
-    engine_urls: tuple[str, ...]
-    ray_address: str
     roles: tuple[str, ...]
     worker_roles: tuple[str, ...]
     key_variables: tuple[str, ...]
-    streams: StreamSettings
-    gateway_stops_within_s: float
-    webhooks_stop_within_s: float
-    worker_stops_within_s: float
     ports: Mapping[str, int]
     mark: str = field(default_factory=lambda: secrets.token_hex(8))
     log: dict[str, str] = field(default_factory=dict[str, str])
@@ -121,47 +110,52 @@ class Layout:
         return nats_url_file(self.data_dir, user)
 
     @property
+    def url(self) -> str:
+        """The gateway's URL for this machine."""
+        host = LOOPBACK if self.options.host in ("0.0.0.0", "::") else self.options.host
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.ports['gateway']}"
+
+    @property
+    def engine_urls(self) -> tuple[str, ...]:
+        """The URLs of the given engines, else of the simulator."""
+        return self.options.engine_urls or (f"http://{LOOPBACK}:{self.ports['simulator']}",)
+
+    @property
+    def ray_address(self) -> str:
+        """The address of Ray's head."""
+        return f"{LOOPBACK}:{self.ports['ray']}"
+
+    @property
     def uses_ray(self) -> bool:
         """Whether Ray runs: without it all roles have workers, and the coordinator is a plain process."""
         return len(self.worker_roles) < len(self.roles)
 
     @property
-    def takes_plans(self) -> bool:
-        """Whether events of the planning service are taken; PLANNING=off of the environment says no."""
-        return os.environ.get("PLANNING", "on").lower() not in ("off", "false", "no", "0")
-
-    @property
-    def own_database(self) -> bool:
-        """Whether the archive is a file of the data directory; DATABASE_URL of the environment names another one."""
-        return not os.environ.get("DATABASE_URL")
+    def streams(self) -> StreamSettings:
+        """The streams that the gateway and the agents expect."""
+        read = self.settings
+        return StreamSettings(read.retention_s, read.stream_replicas, read.ack_wait_s, self.worker_roles)
 
     @property
     def database_url(self) -> str:
-        """The archive's database, maybe with a password."""
+        """The database of DATABASE_URL, maybe with a password, else a file of the data directory."""
         return os.environ.get("DATABASE_URL") or f"sqlite:///{self.data_dir / 'archive.db'}"
 
     @property
-    def ray_token_file(self) -> Path:
-        """The file with the token of Ray's ports."""
-        return self.data_dir / "ray_token"
-
-    @property
     def stack_run(self) -> StackRun:
-        """What the supervisor needs of this layout."""
+        """The mark, logs and state file for the supervisor."""
         facts: dict[str, object] = {
             "url": self.url,
             "nats_url": self.nats_url,
             "log": self.log,
-            "nats_url_files": str(self.data_dir / "nats_urls"),
-            "engine_urls": self.engine_urls,
-            "ray_address": self.ray_address,
             "data_dir": str(self.data_dir),
             "ray_dir": str(self.ray_dir),
-            "ray_token_file": str(self.ray_token_file),
+            "nats_url_files": str(self.data_dir / "nats_urls"),
+            "ray_token_file": str(self.data_dir / "ray_token"),
             "log_key_file": str(self.log_key_file),
+            "webhook_secret_file": str(self.data_dir / WEBHOOK_SECRET_FILE),
             # Its public identifier; empty where the gateway asks for no keys.
             "key_pepper": Pepper(self.options.key_pepper).id if self.options.key_pepper else "",
-            "webhook_secret_file": str(self.data_dir / WEBHOOK_SECRET_FILE),
         }
         state_file = self.data_dir / "stack.json"
         return StackRun(mark=self.mark, logs_dir=self.data_dir / "logs", state_file=state_file, facts=facts)
@@ -171,47 +165,38 @@ def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
     """Choose ports and make the data directory; raises CommandError for unusable roles, secrets and settings."""
     roles, key_variables = _roles(options.roles_file or PACKAGED_ROLES)
     worker_roles = roles_over_nats(roles, options.agents)
-    _check_secret("KEY_PEPPER", options.key_pepper, PEPPER_CHARS_MIN)
-    for secret in filter(None, os.environ.get("WEBHOOK_SECRETS", "").split(",")):
-        _check_secret("WEBHOOK_SECRETS", secret.strip(), MASTER_CHARS_MIN)
+    settings = _settings(options)
     make_data_dir(options.data_dir)
     data_dir = options.data_dir.resolve()
     (data_dir / "logs").mkdir(exist_ok=True)
     log_key_file = _log_key_file(data_dir)
-    ports = {"gateway": _port(PortAllocator(options.host), "gateway", options.port, report)}
-    loopback = PortAllocator(LOOPBACK)
-    if options.nats_url is None:
-        ports["nats"] = _port(loopback, "nats", options.nats_port, report)
-    if not options.engine_urls:
-        ports["simulator"] = loopback.take()
-    for name in ("ray", "raylet", "coordinator", "worker", "webhooks", "archive", "planning"):
-        ports[name] = loopback.take()
-    url_host = LOOPBACK if options.host in ("0.0.0.0", "::") else options.host
+    ports = {"gateway": _port(options.host, options.port, ())}
+    wanted = {} if options.nats_url else {"nats": options.nats_port}
+    wanted |= {} if options.engine_urls else {"simulator": 0}
+    wanted |= dict.fromkeys(("ray", "raylet", "coordinator", "worker", "webhooks", "archive", "planning"), 0)
+    for name, port in wanted.items():
+        ports[name] = _port(LOOPBACK, port, ports.values())
+    for name, port in {"gateway": options.port, **wanted}.items():
+        if port not in (0, ports[name]):
+            report(PortShifted(name, port, ports[name]))
     nats_url = mask_credentials(options.nats_url or f"nats://{LOOPBACK}:{ports['nats']}")
     _kept_secret(data_dir / "ray_token")
-    _keep_database_url(data_dir / DATABASE_URL_FILE)
-    retention_s = _number("DELIBERATION_CLEANUP", bounds.DAY_S, bounds.RETENTION_S_MIN, bounds.RETENTION_S_MAX)
-    replicas = _number("STREAM_REPLICAS", 1, 1, bounds.REPLICAS_MAX)
-    ack_wait_s = _number("ACK_WAIT", bounds.ACK_WAIT_S_MIN, bounds.ACK_WAIT_S_MIN, bounds.ACK_WAIT_S_MAX)
-    drain_s = _number("DRAIN_DELAY", 0, 0, 600) + _number("DRAIN_TIMEOUT", 10, 0, 600)
+    (data_dir / DATABASE_URL_FILE).unlink(missing_ok=True)
+    if database_url := os.environ.get("DATABASE_URL"):
+        # For commands that run without the variable; it may hold a password.
+        write_private(data_dir / DATABASE_URL_FILE, database_url)
     return Layout(
         options=options,
+        settings=settings,
         data_dir=data_dir,
         ray_dir=_ray_dir(data_dir),
         log_key_file=log_key_file,
         webhook_secrets=os.environ.get("WEBHOOK_SECRETS") or _kept_secret(data_dir / WEBHOOK_SECRET_FILE),
-        url=f"http://{f'[{url_host}]' if ':' in url_host else url_host}:{ports['gateway']}",
         nats_passwords=_nats_users(data_dir, options, nats_url),
         nats_url=nats_url,
-        engine_urls=options.engine_urls or (f"http://{LOOPBACK}:{ports['simulator']}",),
-        ray_address=f"{LOOPBACK}:{ports['ray']}",
         roles=tuple(roles),
         worker_roles=worker_roles,
         key_variables=key_variables,
-        streams=StreamSettings(int(retention_s), int(replicas), ack_wait_s, worker_roles),
-        gateway_stops_within_s=drain_s + _STOP_MARGIN_S,
-        webhooks_stop_within_s=_number("WEBHOOK_TIMEOUT", 15, 0, 60) + _STOP_MARGIN_S,
-        worker_stops_within_s=_number("WORKER_DRAIN", 5, 0, 3_600) + _STOP_MARGIN_S,
         ports=ports,
     )
 
@@ -219,6 +204,8 @@ def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
 def make_data_dir(path: Path) -> None:
     """Create the data directory, for its owner only; raises CommandError where nothing can be stored."""
     try:
+        if not str(path.absolute()).isprintable():
+            raise OSError(0, "its path has characters that cannot be printed")
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
             pass
@@ -228,15 +215,28 @@ def make_data_dir(path: Path) -> None:
         raise CommandError(Exit.USAGE, "data_dir_unusable", detail, remedy=remedy) from error
 
 
-def _check_secret(variable: str, secret: str | None, chars_min: int) -> None:
-    if secret is not None and len(secret) < chars_min:
-        detail = f"{variable} has {len(secret)} characters, and needs {chars_min} or more"
-        remedy = f"set {variable} to what `openssl rand -hex 32` writes"
-        raise CommandError(Exit.USAGE, "invalid_setting", detail, remedy=remedy)
+@contextmanager
+def exclusive(data_dir: Path) -> Generator[None]:
+    """Hold the lock of a data directory, with this process's id in it; raises CommandError if another one holds it.
+
+    The kernel releases the lock when the process ends for any reason; children do not inherit it.
+    """
+    with (data_dir / "lock").open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            detail = f"{data_dir} is in use by process {file.read().strip() or 'unknown'}"
+            remedy = "stop that one, or choose another --data-dir"
+            raise CommandError(Exit.FAILED, "data_dir_in_use", detail, remedy=remedy) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
 
 
 def _roles(path: Path) -> tuple[Mapping[str, Role], tuple[str, ...]]:
-    """The roles by name, and the variables with keys of their engines; raises CommandError for unusable ones.
+    """Returns the roles by name, and the variables with keys of their engines; raises CommandError for unusable ones.
 
     It reads every key once, so that `up` reports a missing one before it starts anything.
     """
@@ -260,39 +260,61 @@ def _roles(path: Path) -> tuple[Mapping[str, Role], tuple[str, ...]]:
         raise CommandError(Exit.USAGE, "invalid_roles", str(error), remedy=f"correct {place}") from error
 
 
-def _number(name: str, default: float, least: float, most: float) -> float:
-    """A number of the environment that children read too; raises CommandError when it is not within its bounds.
+def _settings(options: StackOptions) -> "StackSettings":
+    """Returns what children will read from the environment; raises CommandError for its faults."""
+    from app.cli.stack.settings import StackSettings
 
-    The gateway's settings could read it as well, but importing them would take longer than the rest of this module.
-    """
-    given = os.environ.get(name)
-    if given is None:
-        return default
-    if not _NUMBER.fullmatch(given) or not least <= float(given) <= most:
-        detail = f"{name} is a number from {least:g} to {most:g}, not {given!r}"
-        raise CommandError(Exit.USAGE, "invalid_setting", detail, remedy=f"correct {name} in the environment")
-    return float(given)
+    _check_secret("KEY_PEPPER", options.key_pepper, PEPPER_CHARS_MIN)
+    for secret in filter(None, os.environ.get("WEBHOOK_SECRETS", "").split(",")):
+        _check_secret("WEBHOOK_SECRETS", secret.strip(), MASTER_CHARS_MIN)
+    try:
+        return StackSettings()
+    except ValidationError as exc:
+        errors = exc.errors(include_url=False, include_input=False)
+        faults = [FieldFault(str(error["loc"][0]), *fault_of(error)) for error in errors]
+        detail = "; ".join(fault.detail for fault in faults)
+        remedy = f"correct {', '.join(fault.field for fault in faults)} in the environment"
+        raise CommandError(Exit.USAGE, "invalid_setting", detail, fields=faults, remedy=remedy) from None
 
 
-def _port(ports: PortAllocator, name: str, wanted: int, report: ProgressReport) -> int:
-    port = ports.take(wanted)
-    if wanted and port != wanted:
-        report(PortShifted(name, wanted, port))
-    return port
+def _check_secret(variable: str, secret: str | None, chars_min: int) -> None:
+    if secret is not None and len(secret) < chars_min:
+        detail = f"{variable} has {len(secret)} characters, and needs {chars_min} or more"
+        remedy = f"set {variable} to what `openssl rand -hex 32` writes"
+        raise CommandError(Exit.USAGE, "invalid_setting", detail, remedy=remedy)
+
+
+def _port(host: str, wanted: int, taken: Collection[int]) -> int:
+    """Returns the wanted port, or the next free one; for 0, any free one. Another program may still take it."""
+    following = range(wanted, min(wanted + _PORTS_TRIED, 65_536)) if wanted else ()
+    drawn = iter(lambda: secrets.choice(_PORTS), 0)
+    return next(port for port in chain(following, drawn) if port not in taken and _reserved(host, port))
+
+
+def _reserved(host: str, port: int) -> bool:
+    """Reserve a free port until this process ends; False if it is taken, or reserved by another stack."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        # Without it, a port with connections of an earlier run in TIME_WAIT would count as taken.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    if sys.platform == "linux":
+        # The kernel frees an abstract name with its process. Like ports, names belong to the network namespace.
+        with socket.socket(socket.AF_UNIX) as reservation:
+            try:
+                reservation.bind(f"\0deliberate-port-{port}")
+            except OSError:
+                return False
+            reservation.detach()
+    return True
 
 
 def _kept_secret(path: Path) -> str:
     if not path.exists():
         write_private(path, secrets.token_hex(32))
     return path.read_text(encoding="utf-8").strip()
-
-
-def _keep_database_url(path: Path) -> None:
-    """Keep DATABASE_URL for commands that run without the variable; it may hold a password."""
-    if given := os.environ.get("DATABASE_URL"):
-        write_private(path, given)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _nats_users(data_dir: Path, options: StackOptions, server: str) -> dict[str, str]:
@@ -317,7 +339,7 @@ def _nats_users(data_dir: Path, options: StackOptions, server: str) -> dict[str,
 
 
 def _log_key_file(data_dir: Path) -> Path:
-    """The file of LOG_KEY_FILE, else one in the data directory, made at the first start; raises CommandError."""
+    """Returns the file of LOG_KEY_FILE, else one of the data directory; raises CommandError for an unusable one."""
     given, kept = os.environ.get(LOG_KEY_VARIABLE), data_dir / LOG_KEY_NAME
     if not given:
         _kept_secret(kept)
@@ -330,11 +352,15 @@ def _log_key_file(data_dir: Path) -> Path:
 
 
 def _ray_dir(data_dir: Path) -> Path:
-    """Ray's directory: in the data directory, or elsewhere if its sockets' paths were too long for the kernel."""
+    """Returns a directory that Ray can use: of plain letters, and with sockets within the kernel's bound of paths."""
     name = f"deliberate-{os.getuid()}-{sha256(os.fsencode(data_dir)).hexdigest()[:8]}"
-    candidates = [data_dir / "ray", Path(tempfile.gettempdir()) / name]
-    short = (path for path in candidates if len(os.fsencode(f"{path}{_SOCKET_IN_RAY_DIR}")) <= _SOCKET_PATH_BYTES_MAX)
-    return next(short, Path("/tmp") / name)
+    for path in (data_dir / "ray", Path(tempfile.gettempdir()) / name):
+        if (
+            re.fullmatch(r"[A-Za-z0-9_./+-]+", str(path))
+            and len(f"{path}{_SOCKET_IN_RAY_DIR}") <= _SOCKET_PATH_BYTES_MAX
+        ):
+            return path
+    return Path("/tmp") / name
 
 
 def make_ray_dir(path: Path) -> None:

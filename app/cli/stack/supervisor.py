@@ -1,42 +1,190 @@
-"""Supervises the children of the stack: starts them in order, restarts them after an exit, stops them in reverse.
+"""Keeps the children of a stack running: starts them by their dependencies, restarts what exits, stops all in reverse.
 
-`restart_policy` decides about restarts; this module watches processes and carries decisions out. One task supervises
-one child through all its runs. A child that fails with another one (the deployer with Ray) ends when that one exits.
+Each child leads a session and has two variables that its descendants inherit: DELIBERATE_STACK, the mark of this
+run of the stack, and DELIBERATE_CHILD, its name. On Linux, /proc/*/environ thus finds all descendants, also those of
+Ray, whose workers have groups of their own and outlive their raylet. Programs that rename themselves (`ray::…`) need
+SPT_NOENV, or the new title overwrites the environment. Without /proc only each child's group is ended.
+
+Nothing is restarted because a machine is slow. A starting child hangs when its processes neither use CPU nor wait for
+it. A child that served hangs when it misses checks while none of its processes waits for CPU.
 """
 
 import asyncio
+import ctypes
+import itertools
 import json
 import os
+import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, TypeVar
 
 from app.cli.exits import CommandError, Exit
 from app.cli.render import progress
 from app.cli.render.progress import ProgressReport
-from app.cli.stack import processes
-from app.cli.stack.restart_policy import (
-    HEALTH_CHECK_INTERVAL_S,
-    ChildDependencies,
-    ChildExit,
-    GiveUp,
-    HealthHistory,
-    HealthStatus,
-    KeepRunning,
-    Replace,
-    Restart,
-    RestartHistory,
-    after_check,
-    after_exit,
-    check_order,
-)
 from app.deliberation.errors import DeliberationError
 
+STACK_MARK = "DELIBERATE_STACK"
+CHILD_MARK = "DELIBERATE_CHILD"
+NICENESS = 5
+FIRST_DELAY_S = 0.2
+DELAY_MAX_S = 10.0
+# Faults of a start show at once. A child that served longer than this restarts without a growing delay.
+STEADY_AFTER_S = 5.0
+START_ATTEMPTS_MAX = 2
+# A part that failed later than this has most likely run into a bound of its own, as Ray does on a busy machine.
+SLOW_START_S = 20.0
+SLOW_ATTEMPTS_MAX = 5
+HEALTH_CHECK_INTERVAL_S = 2.0
+UNRESPONSIVE_AFTER_S = 10.0
+MISSES_MIN = 3
+# A child without an answer for this much CPU time of its own is in an endless loop.
+LOOP_CPU_S = 60.0
+_SLOW_AFTER_S = 60.0
 _READINESS_INTERVAL_S = 0.03
+_SWEEP_WITHIN_S = 5.0
+_POLL_S = 0.02
+_AUTOGROUP_WAIT_S = 0.1
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
+_R = TypeVar("_R")
+
+
+class MarkedProcess(NamedTuple):
+    """A running process with a stack's mark: the child it descends from, and its current command line."""
+
+    pid: int
+    child: str
+    command: str
+
+
+def marked(mark: str, child: str | None = None) -> list[MarkedProcess]:
+    """Returns the running processes with `mark` (of `child`, if given) except this one; none without /proc."""
+    found: list[MarkedProcess] = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        # A process may end while it is read, and other users' processes are unreadable: neither belongs to the stack.
+        with suppress(OSError):
+            environment = (entry / "environ").read_bytes().split(b"\0")
+            if f"{STACK_MARK}={mark}".encode() not in environment or int(entry.name) == os.getpid():
+                continue
+            prefix = f"{CHILD_MARK}=".encode()
+            name = next((line.removeprefix(prefix).decode() for line in environment if line.startswith(prefix)), "")
+            if child is None or name == child:
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+                found.append(MarkedProcess(int(entry.name), name, command))
+    return found
+
+
+def _signal_marked(mark: str, number: signal.Signals, child: str | None) -> list[MarkedProcess]:
+    found = marked(mark, child)
+    for process in found:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, number)
+    return found
+
+
+async def sweep(mark: str, child: str | None = None, *, grace_s: float = 0.0) -> list[MarkedProcess]:
+    """End all processes with the mark: SIGTERM if there is a grace, then SIGKILL. Returns those that remain."""
+    began_s = time.monotonic()
+    left = _signal_marked(mark, signal.SIGTERM if grace_s else signal.SIGKILL, child)
+    while left and (passed_s := time.monotonic() - began_s) < grace_s + _SWEEP_WITHIN_S:
+        await asyncio.sleep(_POLL_S)
+        left = marked(mark, child) if passed_s < grace_s else _signal_marked(mark, signal.SIGKILL, child)
+    return left
+
+
+class Activity(NamedTuple):
+    """The CPU seconds of a child's processes so far, and whether one of them waits for a CPU or a disk now."""
+
+    cpu_s: float
+    waits: bool
+
+
+def activity_of(mark: str, child: str) -> Activity | None:
+    """Returns the activity of a child's processes; None without /proc."""
+    ticks, waits, found = 0, False, marked(mark, child)
+    for stat in itertools.chain.from_iterable(Path(f"/proc/{each.pid}/task").glob("*/stat") for each in found):
+        with suppress(OSError):
+            state, *fields = stat.read_text().rpartition(")")[2].split()
+            ticks += int(fields[10]) + int(fields[11])
+            waits = waits or state in "RD"
+    return Activity(ticks / os.sysconf("SC_CLK_TCK"), waits) if found else None
+
+
+async def _spawn(child: "Child", mark: str, log: Path) -> asyncio.subprocess.Process:
+    """Start a child's command, its output appended to `log`; raises OSError when it cannot be run."""
+
+    def in_child() -> None:
+        if sys.platform == "linux":
+            # A killed supervisor must not leave a running stack behind; other systems cannot prevent that.
+            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        os.nice(child.niceness)
+
+    with os.fdopen(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)) as output:
+        return await asyncio.create_subprocess_exec(
+            *child.command,
+            env={**child.environment, STACK_MARK: mark, CHILD_MARK: child.name},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=in_child,
+        )
+
+
+async def _lower_session(pid: int, niceness: int) -> None:
+    """Lower the priority of a session, where Linux shares CPU among sessions first (autogroups)."""
+    with suppress(OSError):
+        while True:
+            try:
+                Path(f"/proc/{pid}/autogroup").write_text(str(niceness))  # noqa: ASYNC240 -- /proc
+                return
+            except BlockingIOError:
+                # Linux lets it be changed only every so often.
+                await asyncio.sleep(_AUTOGROUP_WAIT_S)
+
+
+def _kill_group(leader: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader.pid, signal.SIGKILL)
+
+
+async def _end(process: asyncio.subprocess.Process, grace_s: float) -> None:
+    """SIGTERM to the process, which ends its own descendants in order; after `grace_s` SIGKILL to its group."""
+    if process.returncode is None:
+        # Not `process.terminate`: it may reap the process and leave its watcher without a status.
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGTERM)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                await process.wait()
+    _kill_group(process)
+    await process.wait()
+
+
+def write_private(path: Path, text: str) -> None:
+    """Replace a file's content atomically, readable by its owner only."""
+    written = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+    written.replace(path)
+
+
+def output_since(path: Path, from_byte: int) -> str:
+    """Returns the content of a log after its first `from_byte` bytes; empty when there is no such file."""
+    try:
+        with path.open("rb") as file:
+            file.seek(from_byte)
+            return file.read().decode(errors="replace")
+    except FileNotFoundError:
+        return ""
 
 
 class StackFailed(CommandError):
@@ -45,6 +193,14 @@ class StackFailed(CommandError):
     def __init__(self, name: str, reason: str, *, hint: str) -> None:
         super().__init__(Exit.FAILED, f"{name}_failed", f"{name}: {reason}", remedy=hint or None)
         self.name = name
+
+
+class ChildHealth(NamedTuple):
+    """The result of a health check: an answer or none, and the problem in it, which a restart may repair or not."""
+
+    answers: bool = True
+    problem: str = ""
+    restart_helps: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -57,35 +213,48 @@ class ChildRun:
     attempt: int
     started_at_s: float = field(default_factory=time.monotonic)
     ready_at_s: float | None = None
-    replaced: Replace | None = None
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     def output(self) -> str:
-        """The output of this run so far."""
-        return processes.output_since(self.log, self.log_from_byte)
+        """Returns the output of this run so far."""
+        return output_since(self.log, self.log_from_byte)
 
 
 ReadinessCheck = Callable[[ChildRun], Awaitable[bool]]
-HealthCheck = Callable[[], Awaitable[HealthStatus]]
+HealthCheck = Callable[[], Awaitable[ChildHealth]]
+
+
+def prints(line: str) -> ReadinessCheck:
+    """Ready once the output of this run has a line that fully matches the pattern `line`."""
+    pattern = re.compile(line)
+
+    async def check(run: ChildRun) -> bool:
+        return any(pattern.fullmatch(printed) for printed in run.output().splitlines())
+
+    return check
 
 
 @dataclass(frozen=True, kw_only=True)
-class Child(ChildDependencies):
+class Child:
     """How one child is started, checked, prepared and stopped.
 
+    It starts when the children in `needs` are ready and those in `fails_with` are started; it ends with the latter.
     `is_ready` is polled while the process runs. `prepare` runs once in each run, after readiness and before dependent
     children start; a DeliberationError in the first run counts as a failed start. `health_check` runs regularly from
     then on; a child without one is restarted only when its process exits. A higher `niceness` gets CPU later.
     """
 
+    name: str
     command: tuple[str, ...]
     is_ready: ReadinessCheck
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    needs: tuple[str, ...] = ()
+    fails_with: tuple[str, ...] = ()
     prepare: Callable[[], Awaitable[object]] | None = None
     health_check: HealthCheck | None = None
-    ready_within_s: float = 60.0
+    idle_max_s: float = 60.0
     stop_within_s: float = 10.0
-    niceness: int = processes.NICENESS
+    niceness: int = NICENESS
     ports: Mapping[str, int] = field(default_factory=dict[str, int])
     detail: str = ""
     hint: str = ""
@@ -101,98 +270,129 @@ class StackRun:
     facts: Mapping[str, object] = field(default_factory=dict[str, object])
 
 
+class Ended(NamedTuple):
+    """Why a run ended or must end, and the seconds that its processes get to stop."""
+
+    reason: str
+    grace_s: float = 0.0
+    with_other: bool = False
+
+
+def restart_delay_s(last_s: float, ready_for_s: float | None) -> float:
+    """Returns the seconds before the next start, doubled after each run that did not serve for STEADY_AFTER_S."""
+    steady = ready_for_s is not None and ready_for_s >= STEADY_AFTER_S
+    return FIRST_DELAY_S if steady or not last_s else min(2 * last_s, DELAY_MAX_S)
+
+
+@dataclass(frozen=True, slots=True)
+class HealthHistory:
+    """The checks of a run: when it answered last, the misses since, its CPU at the first of them, and its problem."""
+
+    answered_at_s: float
+    misses: int = 0
+    cpu_s: float = 0.0
+    problem: str = ""
+
+
+class Judgement(NamedTuple):
+    """What follows from a health check: a notice for the user, if any, and why the child must be replaced, if so."""
+
+    history: HealthHistory
+    notice: str = ""
+    replace: str = ""
+
+
+def judge(history: HealthHistory, health: ChildHealth, now_s: float, activity: Activity | None = None) -> Judgement:
+    """Replace a child that is silent for long, and one that a restart repairs.
+
+    A silent child must exceed the time and the number of misses, because a suspended machine alone causes a long
+    silence. A miss does not count while the child waits for a CPU. A problem that a restart does not repair is
+    reported once: the child may still do part of its work.
+    """
+    if health.answers:
+        if health.problem and health.restart_helps:
+            return Judgement(history, replace=f"broken: {health.problem}")
+        said = "" if health.problem == history.problem else health.problem or f"serves again after: {history.problem}"
+        return Judgement(HealthHistory(now_s, problem=health.problem), said)
+    cpu_s, waits = activity or Activity(0.0, waits=False)
+    silent_s = now_s - history.answered_at_s
+    missed = replace(history, misses=history.misses + (not waits), cpu_s=history.cpu_s or cpu_s)
+    hung = missed.misses >= MISSES_MIN and not waits and silent_s >= UNRESPONSIVE_AFTER_S
+    if hung or cpu_s - missed.cpu_s >= LOOP_CPU_S:
+        return Judgement(missed, replace=f"hung: no answer for {silent_s:.0f} s")
+    return Judgement(missed)
+
+
 class Supervisor:
     """Keeps children running, one task each, and their states in the state file; use it through `supervised`."""
 
     def __init__(self, children: Sequence[Child], stack_run: StackRun, report: ProgressReport) -> None:
-        check_order(children)
+        names = [child.name for child in children]
+        for position, child in enumerate(children):
+            # Such an order has no cycle, and its reverse is the order in which the stack stops.
+            if child.name in names[:position] or not {*child.needs, *child.fails_with} <= set(names[:position]):
+                raise ValueError(f"{child.name} is declared twice, or before what it needs")
         self.children = tuple(children)
         self._stack = stack_run
         self._report = report
         self._runs: dict[str, ChildRun] = {}
-        self._started = {child.name: asyncio.Event() for child in children}
-        self._ready = {child.name: asyncio.Event() for child in children}
-        self._task: asyncio.Task[NoReturn] | None = None
+        self._started = {name: asyncio.Event() for name in names}
+        self.ready = {name: asyncio.Event() for name in names}
 
     def pid_of(self, name: str) -> int:
-        """Process id of a child's current run; raises KeyError before its first start."""
+        """Returns the process id of a child's current run; raises KeyError before its first start."""
         return self._runs[name].process.pid
-
-    def start(self) -> None:
-        """Start to supervise the children, in a task of the running loop that `stop` ends."""
-        assert self._task is None, "a supervisor is used once"
-        self._task = asyncio.create_task(self._supervise_all(), name="supervisor")
-
-    async def forever(self) -> NoReturn:
-        """Wait while the children run; raises StackFailed when one of them never becomes ready."""
-        assert self._task is not None, "start comes first"
-        await asyncio.shield(self._task)
-        raise AssertionError("supervision ends only by exceptions")
-
-    async def until_ready(self, names: Sequence[str] | None = None) -> None:
-        """Wait until the named children (all by default) are ready at the same time."""
-        await _all_set([self._ready[name] for name in (self._ready if names is None else names)])
 
     async def stop(self) -> None:
         """End the children and their descendants in reverse order, each by SIGTERM and after its bound by SIGKILL."""
         began_s = time.monotonic()
-        if self._task is not None:
-            self._task.cancel()
-            # Its exception, if any, was raised where the task was awaited.
-            await asyncio.gather(self._task, return_exceptions=True)
         for child in reversed(self.children):
-            run = self._runs.get(child.name)
-            if run is not None:
+            if (run := self._runs.get(child.name)) is not None:
                 self._report(progress.StackStopping(child.name))
-                await processes.end(run.process, grace_s=child.stop_within_s)
-                await processes.sweep(self._stack.mark, child.name)
-        left = await processes.sweep(self._stack.mark)
+                await _end(run.process, child.stop_within_s)
+                await sweep(self._stack.mark, child.name)
+        left = await sweep(self._stack.mark)
         self._report(progress.StackStopped(time.monotonic() - began_s, tuple(f"{p.pid} {p.command}" for p in left)))
         self._stack.state_file.unlink(missing_ok=True)
 
-    def kill(self) -> None:
-        """Kill all remaining processes without awaiting; after `stop` there are none."""
+    async def kill(self) -> None:
+        """Kill all remaining processes; after `stop` there are none."""
         for run in self._runs.values():
             if run.process.returncode is None:
-                processes.kill_group(run.process.pid)
-        processes.kill_marked(self._stack.mark)
+                _kill_group(run.process)
+        await sweep(self._stack.mark)
 
-    async def _supervise_all(self) -> NoReturn:
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                for child in self.children:
-                    tasks.create_task(self._supervise(child), name=child.name)
-        except ExceptionGroup as failures:
-            raise failures.exceptions[0] from None
-        raise AssertionError("supervision ends only by exceptions")
+    async def keep(self, child: Child) -> None:
+        """Run the child again and again; raises StackFailed for one that never was ready: its settings may be wrong."""
+        delay_s, failures, ever_ready = 0.0, 0, False
+        for attempt in itertools.count(1):
+            await _all_set(
+                [*(self.ready[name] for name in child.needs), *(self._started[name] for name in child.fails_with)]
+            )
+            others = {name: self._runs[name] for name in child.fails_with}
+            run = await self._start(child, attempt)
+            ends = (_end_with(name, other) for name, other in others.items())
+            ended = await _first(_end_of(run), *ends, self._serve(child, run, ever_ready))
+            ready_for_s = None if run.ready_at_s is None else time.monotonic() - run.ready_at_s
+            tail = tuple(run.output().splitlines()[-12:])
+            await self._clear(child, run, ended.grace_s)
+            ever_ready = ever_ready or ready_for_s is not None
+            failures += not ended.with_other
+            slow = time.monotonic() - run.started_at_s >= SLOW_START_S
+            if not ever_ready and failures >= (SLOW_ATTEMPTS_MAX if slow else START_ATTEMPTS_MAX):
+                self._report(progress.ChildFailed(child.name, ended.reason, child.hint, str(run.log), tail))
+                raise StackFailed(child.name, ended.reason, hint=child.hint)
+            if not ended.with_other:
+                delay_s = restart_delay_s(delay_s, ready_for_s)
+            wait_s = 0.0 if ended.with_other else delay_s
+            self._report(progress.ChildDied(child.name, ended.reason, wait_s, tail))
+            await asyncio.sleep(wait_s)
 
-    async def _supervise(self, child: Child) -> NoReturn:
-        history = RestartHistory()
-        attempt = 0
-        while True:
-            needed = [self._ready[name] for name in child.needs]
-            await _all_set([*needed, *(self._started[name] for name in child.fails_with)])
-            dependencies = {name: self._runs[name] for name in child.fails_with}
-            attempt += 1
-            run = await self._spawn(child, attempt)
-            exit, reason, grace_s = await self._watch(child, run, history, dependencies)
-            tail = processes.log_tail(run.log, from_byte=run.log_from_byte)
-            await self._end(child, run, grace_s)
-            match after_exit(history, exit):
-                case GiveUp():
-                    self._report(progress.ChildFailed(child.name, reason, child.hint, str(run.log), tail))
-                    raise StackFailed(child.name, reason, hint=child.hint)
-                case Restart(delay_s=delay_s, history=history):
-                    self._report(progress.ChildDied(child.name, reason, delay_s, tail))
-                    await asyncio.sleep(delay_s)
-
-    async def _spawn(self, child: Child, attempt: int) -> ChildRun:
+    async def _start(self, child: Child, attempt: int) -> ChildRun:
         log = self._stack.logs_dir / f"{child.name}.log"
         log_from_byte = log.stat().st_size if log.exists() else 0
-        marks = {processes.STACK_MARK: self._stack.mark, processes.CHILD_MARK: child.name}
         try:
-            environment = {**child.environment, **marks}
-            process = await processes.spawn(child.command, environment, log, niceness=child.niceness)
+            process = await _spawn(child, self._stack.mark, log)
         except OSError as error:
             raise StackFailed(child.name, f"{child.command[0]} cannot be run: {error}", hint=child.hint) from error
         run = self._runs[child.name] = ChildRun(process, log, log_from_byte, attempt)
@@ -200,84 +400,77 @@ class Supervisor:
         self._write_state()
         self._report(progress.ChildStarted(child.name, process.pid, attempt))
         if child.niceness:
-            await processes.lower_session(process.pid, child.niceness)
+            await _lower_session(process.pid, child.niceness)
         return run
 
-    async def _watch(
-        self, child: Child, run: ChildRun, history: RestartHistory, dependencies: Mapping[str, ChildRun]
-    ) -> tuple[ChildExit, str, float]:
-        """Watch one run to its end; returns the exit, its reason in words, and the grace in seconds."""
+    async def _serve(self, child: Child, run: ChildRun, ever_ready: bool) -> Ended:
+        """Bring a run to readiness and watch over its health; returns why it must end."""
+        if (hung := await self._until_ready(child, run)) is not None:
+            return hung
         try:
-            async with asyncio.timeout(child.ready_within_s):
-                first = await _first(self._prepared(child, run, history), *_ends(run, dependencies))
-        except TimeoutError:
-            return ChildExit(None), f"was not ready within {child.ready_within_s:g} s", child.stop_within_s
+            if child.prepare is not None:
+                await child.prepare()
         except DeliberationError as error:
-            return ChildExit(None), str(error), child.stop_within_s
-        if first == 0:
-            self._now_ready(child, run)
-            first = 1 + await _first(*_ends(run, dependencies), self._checked(child, run))
-        ready_for_s = None if run.ready_at_s is None else time.monotonic() - run.ready_at_s
-        if first == 1:
-            return ChildExit(ready_for_s), _describe_status(await run.process.wait()), 0.0
-        if run.replaced is not None:
-            return ChildExit(ready_for_s), run.replaced.reason, 0.0 if run.replaced.kill else child.stop_within_s
-        cause = tuple(dependencies)[first - 2]
-        # Without its dependency the child has nothing to finish, and a slow stop would take CPU from the restart.
-        return ChildExit(ready_for_s, cause), f"ended because {cause} did", 0.0
-
-    async def _checked(self, child: Child, run: ChildRun) -> None:
-        """Check the child's health until it must be replaced; sets `run.replaced`."""
-        if child.health_check is None:
-            await asyncio.Event().wait()
-            return
-        history = HealthHistory(time.monotonic())
-        while True:
-            await asyncio.sleep(HEALTH_CHECK_INTERVAL_S)
-            status = await child.health_check()
-            match after_check(history, status, time.monotonic()):
-                case KeepRunning(history, notice):
-                    if notice:
-                        self._report(progress.Noticed(f"{child.name}: {notice}"))
-                case Replace() as decision:
-                    run.replaced = decision
-                    return
-
-    async def _prepared(self, child: Child, run: ChildRun, history: RestartHistory) -> None:
-        """Wait until the child is ready, then prepare it."""
-        while not await child.is_ready(run):  # noqa: ASYNC110 -- it depends on another process
-            await asyncio.sleep(_READINESS_INTERVAL_S)
-        if child.prepare is None:
-            return
-        try:
-            await child.prepare()
-        except DeliberationError as error:
-            if not history.ever_ready:
-                raise
+            if not ever_ready:
+                return Ended(str(error), child.stop_within_s)
             # The child served before: repeated restarts would only take away what still works.
             self._report(progress.Noticed(f"{child.name}: {error}"))
-
-    def _now_ready(self, child: Child, run: ChildRun) -> None:
         run.ready_at_s = time.monotonic()
-        self._ready[child.name].set()
+        self.ready[child.name].set()
         self._write_state()
         self._report(progress.ChildReady(child.name, child.detail, run.ready_at_s - run.started_at_s, run.attempt))
+        return await self._until_unhealthy(child)
 
-    async def _end(self, child: Child, run: ChildRun, grace_s: float) -> None:
-        self._ready[child.name].clear()
+    async def _until_ready(self, child: Child, run: ChildRun) -> Ended | None:
+        """Wait until the run is ready, and return None; or until its processes have been idle for too long."""
+        noticed, cpu_s = False, 0.0
+        look_at_s = active_at_s = run.started_at_s
+        while not await child.is_ready(run):
+            await asyncio.sleep(_READINESS_INTERVAL_S)
+            if (now_s := time.monotonic()) < look_at_s:
+                continue
+            look_at_s = now_s + child.idle_max_s / 10
+            activity = activity_of(self._stack.mark, child.name)
+            if activity is None or activity.waits or activity.cpu_s != cpu_s:
+                active_at_s, cpu_s = now_s, activity.cpu_s if activity else 0.0
+            if (idle_s := now_s - active_at_s) >= child.idle_max_s:
+                return Ended(f"hung while it started: used no CPU for {idle_s:.0f} s")
+            if not noticed and now_s - run.started_at_s >= _SLOW_AFTER_S:
+                noticed = True
+                self._report(
+                    progress.Noticed(f"{child.name} still starts after {_SLOW_AFTER_S:g} s; its log: {run.log}")
+                )
+        return None
+
+    async def _until_unhealthy(self, child: Child) -> Ended:
+        history = HealthHistory(time.monotonic())
+        while child.health_check is not None:
+            await asyncio.sleep(HEALTH_CHECK_INTERVAL_S)
+            health = await child.health_check()
+            activity = None if health.answers else activity_of(self._stack.mark, child.name)
+            history, notice, reason = judge(history, health, time.monotonic(), activity)
+            if reason:
+                # A hung child cannot handle SIGTERM.
+                return Ended(reason, child.stop_within_s if health.answers else 0.0)
+            if notice:
+                self._report(progress.Noticed(f"{child.name}: {notice}"))
+        await asyncio.Event().wait()
+        raise AssertionError("without a health check, only the process ends a run")
+
+    async def _clear(self, child: Child, run: ChildRun, grace_s: float) -> None:
+        self.ready[child.name].clear()
         self._started[child.name].clear()
         run.ended.set()
-        await processes.end(run.process, grace_s=grace_s)
-        await processes.sweep(self._stack.mark, child.name)
+        await _end(run.process, grace_s)
+        await sweep(self._stack.mark, child.name)
         self._write_state()
 
     def _write_state(self) -> None:
         children = {
             child.name: {
                 "pid": run.process.pid,
-                "ready": self._ready[child.name].is_set(),
+                "ready": self.ready[child.name].is_set(),
                 "attempt": run.attempt,
-                "command": child.command,
                 "ports": child.ports,
                 "log": str(run.log),
             }
@@ -286,18 +479,21 @@ class Supervisor:
         }
         run_facts = {"mark": self._stack.mark, "supervisor_pid": os.getpid(), **self._stack.facts}
         try:
-            processes.write_private(self._stack.state_file, json.dumps({**run_facts, "children": children}, indent=1))
+            write_private(self._stack.state_file, json.dumps({**run_facts, "children": children}, indent=1))
         except OSError as error:
             # A full disk must not end the children: the next change writes the file again.
             self._report(progress.Noticed(f"{self._stack.state_file} could not be written: {error.strerror}"))
 
 
-def _ends(run: ChildRun, dependencies: Mapping[str, ChildRun]) -> list[Coroutine[Any, Any, object]]:
-    return [run.process.wait(), *(other.ended.wait() for other in dependencies.values())]
+async def _end_of(run: ChildRun) -> Ended:
+    status = await run.process.wait()
+    return Ended(f"ended with status {status}" if status >= 0 else f"was killed by {signal.Signals(-status).name}")
 
 
-def _describe_status(status: int) -> str:
-    return f"ended with status {status}" if status >= 0 else f"was killed by {signal.Signals(-status).name}"
+async def _end_with(name: str, other: ChildRun) -> Ended:
+    await other.ended.wait()
+    # Without its dependency a child has nothing to finish, and a slow stop would take CPU from the restart.
+    return Ended(f"ended because {name} did", with_other=True)
 
 
 async def _all_set(events: Sequence[asyncio.Event]) -> None:
@@ -307,14 +503,12 @@ async def _all_set(events: Sequence[asyncio.Event]) -> None:
             await event.wait()
 
 
-async def _first(*waits: Coroutine[Any, Any, object]) -> int:
-    """Index of the first coroutine to end, the earlier of two; raises its exception and cancels the rest."""
+async def _first(*waits: Coroutine[Any, Any, _R]) -> _R:
+    """Returns the result of the first coroutine to end, the earlier of two; cancels the rest."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        index = next(i for i, task in enumerate(tasks) if task.done())
-        tasks[index].result()
-        return index
+        return next(task for task in tasks if task.done()).result()
     finally:
         for task in tasks:
             task.cancel()
@@ -328,12 +522,17 @@ async def supervised(children: Sequence[Child], run: StackRun, report: ProgressR
     Raises StackFailed when a child never becomes ready. A second cancellation while stopping kills what is left.
     """
     supervisor = Supervisor(children, run, report)
-    supervisor.start()
     try:
-        await _first(supervisor.until_ready(), supervisor.forever())
-        yield supervisor
+        async with asyncio.TaskGroup() as tasks:
+            kept = [tasks.create_task(supervisor.keep(child), name=child.name) for child in children]
+            await _all_set(list(supervisor.ready.values()))
+            yield supervisor
+            for task in kept:
+                task.cancel()
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from None
     finally:
         try:
             await supervisor.stop()
         finally:
-            supervisor.kill()
+            await supervisor.kill()

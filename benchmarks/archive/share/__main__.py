@@ -24,7 +24,8 @@ from sqlalchemy import func, select
 from app.archive.database.connection import Database
 from app.archive.database.migrate import migrate
 from app.archive.database.tables import deliberations
-from app.cli.stack.stack import StackOptions, running_stack
+from app.cli.stack.layout import StackOptions
+from app.cli.stack.up import running_stack
 from app.log.journal import JetStreamJournal
 from app.log.signature import LOG_KEY_NAME, LogSigner
 from app.log.stream_settings import ARCHIVE_CONSUMER, STREAM, StreamSettings

@@ -112,34 +112,6 @@ def test_an_invalid_url_is_a_usage_error(url: str) -> None:
     assert raised.value.exit_code == Exit.USAGE
 
 
-async def test_follows_a_stream_to_its_terminal_event(stub: StubGateway, gateway: GatewayClient) -> None:
-    frames = await followed(gateway)
-    assert frames[0].event == "stream.opened"
-    assert frames[1:] == stub.council.frames
-
-
-@pytest.mark.parametrize("cut_after", [7, 50])
-async def test_resumes_a_broken_stream_at_the_cursor(stub: StubGateway, gateway: GatewayClient, cut_after: int) -> None:
-    stub.cut_after = cut_after
-    retries: list[Retry] = []
-    frames = await followed(gateway, on_retry=retries.append)
-    assert [frame for frame in frames if frame.id] == stub.council.frames, "no gap and no duplicate"
-    assert len(retries) == -(-len(stub.council.frames) // cut_after) - 1
-    cursors = [headers.get("last-event-id") for _, path, headers in stub.requests if path.endswith("/events")]
-    assert cursors[:2] == [None, stub.council.frames[cut_after - 1].id]
-
-
-async def test_a_reconnect_repeats_the_filters(stub: StubGateway, gateway: GatewayClient) -> None:
-    stub.cut_after = 3
-    frames = await followed(gateway, deltas=False)
-    assert {frame.event for frame in frames} >= {"call.finished", "deliberation.completed"}
-    assert "call.delta" not in {frame.event for frame in frames}
-
-
-async def test_following_after_the_terminal_event_yields_nothing(stub: StubGateway, gateway: GatewayClient) -> None:
-    assert await followed(gateway, after=stub.council.frames[-1].id) == []
-
-
 async def test_waits_for_a_gateway_that_is_briefly_away(stub: StubGateway, gateway: GatewayClient) -> None:
     away = problem("not_ready", 503)
     away.headers["Retry-After"] = "0"

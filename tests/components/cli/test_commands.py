@@ -238,23 +238,11 @@ def test_watch_without_deltas(url: str) -> None:
     assert "call.delta" not in {document["type"] for document in documents(result.stdout)}
 
 
-def test_reads_the_url_from_the_environment(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DELIBERATE_URL", url)
-    assert invoke("show", ID).exit_code == 0
-
-
 def test_list_prints_deliberations_and_the_next_cursor(url: str) -> None:
     result = invoke("list", "--url", url, "--status", "completed", "--meta", "team=core")
     assert result.exit_code == 0
     assert ID in result.stdout and "3×DEV" in result.stdout and "--cursor c-2" in result.stdout
     assert documents(invoke("list", "--url", url, "--json").stdout)[0]["next_cursor"] == "c-2"
-
-
-def test_show_and_roles(url: str) -> None:
-    assert "Ranking" in invoke("show", ID, "--url", url).stdout
-    result = invoke("roles", "--url", url).stdout
-    assert "simulated" in result and "QA  no replica answers" in result and "DATA  starts at its first use" in result
-    assert "http://away (down, circuit open)" in " ".join(result.split()) and "http://engine (" not in result
 
 
 def test_a_role_has_one_line_of_80_columns_that_says_once_that_it_is_simulated(

@@ -8,11 +8,11 @@ import pytest
 from rich.console import Console, RenderableType
 
 from app.api.schemas import Deliberation, Durations, Figures, GroupFigures, Spend, Stats, Tokens, Wins
-from app.cli.exits import CommandError, Exit, FieldFault, exit_of, print_error
+from app.cli.exits import CommandError, Exit, FieldFault, print_error
 from app.cli.render.figures import spend_text, stats_text
 from app.cli.render.lanes import CouncilView
 from app.cli.render.lines import event_line
-from app.cli.render.panels import picture, seconds
+from app.cli.render.panels import picture
 from app.cli.render.ranking import cost_text, deliberation_report, tally_table, votes_text
 from app.cli.render.transcript import transcript
 from app.deliberation.calls import Call, Money, UsageCost
@@ -258,19 +258,6 @@ def test_events_become_lines(council: Council) -> None:
     assert any("stage 1 propose: 3 calls, quorum 2" in line for line in lines)
     assert any("dev-002 answered in 1.5 s" in line and "120 tokens" in line for line in lines)
     assert lines[-1].endswith("completed")
-
-
-@pytest.mark.parametrize(("value", "text"), [(0, "0.0 s"), (59.94, "59.9 s"), (60, "1:00 min"), (3_601, "60:01 min")])
-def test_formats_seconds(value: float, text: str) -> None:
-    assert seconds(value) == text
-
-
-@pytest.mark.parametrize(
-    ("status", "code"),
-    [("completed", 0), ("failed", 1), ("timeout", 1), ("cancelled", 5), ("pending", 0), ("in_progress", 0)],
-)
-def test_exit_codes_by_status(status: str, code: int) -> None:
-    assert exit_of(status) == code
 
 
 def test_errors_show_code_fields_and_remedy(capsys: pytest.CaptureFixture[str]) -> None:

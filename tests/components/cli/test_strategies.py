@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import typer
 from typer.testing import CliRunner, Result
 
 from app.cli import cli
@@ -109,14 +108,6 @@ def test_a_refused_strategy_names_the_help_command(served: Served, stub: StubGat
 )
 def test_parameter_values_are_json_or_text_and_dots_nest(entries: list[str], expected: dict[str, Any]) -> None:
     assert nested_values(entries, "--parameter") == expected
-
-
-@pytest.mark.parametrize(
-    "entries", [["a"], ["=1"], [".a=1"], ["a.=1"], ["a=1", "a=1"], ["a=1", "a.b=1"], ["a.b=1", "a=1"]]
-)
-def test_rejects_parameters_without_a_key_and_duplicates(entries: list[str]) -> None:
-    with pytest.raises(typer.BadParameter, match="--parameter"):
-        nested_values(entries, "--parameter")
 
 
 @pytest.mark.parametrize(

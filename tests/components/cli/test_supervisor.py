@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
-from app.cli import cli
 from app.cli.exits import CommandError
 from app.cli.render.progress import (
+    TITLES,
+    Checklist,
     ChildDied,
     ChildFailed,
     ChildReady,
@@ -26,149 +26,94 @@ from app.cli.render.progress import (
     StackStopping,
     as_document,
 )
-from app.cli.stack.children import stack_children
-from app.cli.stack.layout import (
-    NATS_USERS,
-    PACKAGED_ROLES,
-    StackOptions,
-    make_ray_dir,
-    mask_credentials,
-    plan_stack,
-)
-from app.cli.stack.nats_server import FREE_BYTES_MIN, store_status
-from app.cli.stack.processes import PortAllocator, log_tail, marked, output_since, write_private
-from app.cli.stack.restart_policy import (
-    DELAY_MAX_S,
-    FIRST_DELAY_S,
-    ChildDependencies,
-    ChildExit,
-    GiveUp,
+from app.cli.stack.children import FREE_BYTES_MIN, stack_children, store_health, write_nats_config
+from app.cli.stack.layout import NATS_USERS, PACKAGED_ROLES, StackOptions, make_ray_dir, mask_credentials, plan_stack
+from app.cli.stack.supervisor import (
+    Activity,
+    Child,
+    ChildHealth,
     HealthHistory,
-    HealthStatus,
-    Healthy,
-    KeepRunning,
-    Replace,
-    Restart,
-    RestartHistory,
-    Unhealthy,
-    Unresponsive,
-    after_check,
-    after_exit,
-    check_order,
+    StackRun,
+    Supervisor,
+    judge,
+    prints,
+    restart_delay_s,
+    write_private,
 )
-from app.cli.stack.up import TITLES, Checklist
 from app.log.connection import server_url
 from app.log.stream_settings import StreamSettings
-from app.settings import Settings
-
-STEADY = ChildExit(ready_for_s=5.0)
-BRIEF = ChildExit(ready_for_s=0.5)
-NEVER_READY = ChildExit(ready_for_s=None)
-
-
-def delays_after(*exits: ChildExit) -> list[float]:
-    history, delays = RestartHistory(), list[float]()
-    for exit in exits:
-        decision = after_exit(history, exit)
-        assert isinstance(decision, Restart)
-        history = decision.history
-        delays.append(decision.delay_s)
-    return delays
 
 
 @pytest.mark.parametrize(
-    ("exits", "delays"),
+    ("ready_for_s", "delays_s"),
     [
-        ([BRIEF], [0.2]),
-        ([BRIEF] * 4, [0.2, 0.4, 0.8, 1.6]),
-        ([BRIEF, BRIEF, STEADY, BRIEF], [0.2, 0.4, 0.2, 0.4]),
-        ([BRIEF, BRIEF, NEVER_READY, NEVER_READY, NEVER_READY], [0.2, 0.4, 0.8, 1.6, 3.2]),
-        ([STEADY, STEADY], [0.2, 0.2]),
-        ([BRIEF, ChildExit(0.5, "ray"), BRIEF], [0.2, 0.0, 0.4]),
+        ([0.5, 0.5, 0.5, 0.5], [0.2, 0.4, 0.8, 1.6]),
+        ([0.5, 0.5, 5.0, 0.5], [0.2, 0.4, 0.2, 0.4]),
+        ([0.5, None, None], [0.2, 0.4, 0.8]),
+        ([0.5] * 12, [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, *[10.0] * 6]),
     ],
 )
-def test_restart_delays_double_until_a_steady_run(exits: list[ChildExit], delays: list[float]) -> None:
-    assert delays_after(*exits) == pytest.approx(delays)
+def test_restart_delays_double_up_to_a_bound_until_a_steady_run(
+    ready_for_s: list[float | None], delays_s: list[float]
+) -> None:
+    found = [0.0]
+    for each in ready_for_s:
+        found.append(restart_delay_s(found[-1], each))
+    assert found[1:] == pytest.approx(delays_s)
 
 
-def test_the_restart_delay_is_bounded() -> None:
-    assert delays_after(*[BRIEF] * 12)[-1] == DELAY_MAX_S
+SILENT = ChildHealth(answers=False)
+FULL = ChildHealth(problem="no space left on device")
+IDLE = Activity(1.0, waits=False)
+Check = tuple[float, ChildHealth, Activity]
 
 
-@pytest.mark.parametrize(
-    ("exits", "gives_up"),
-    [
-        ([NEVER_READY], False),
-        ([NEVER_READY, NEVER_READY], True),
-        ([ChildExit(None, "ray"), ChildExit(None, "ray"), NEVER_READY], False),
-        ([BRIEF, *[NEVER_READY] * 5], False),
-    ],
-)
-def test_gives_up_only_a_child_that_was_never_ready(exits: list[ChildExit], gives_up: bool) -> None:
-    history, decisions = RestartHistory(), list[Restart | GiveUp]()
-    for exit in exits:
-        decisions.append(after_exit(history, exit))
-        history = decisions[-1].history if isinstance(decisions[-1], Restart) else history
-    assert isinstance(decisions[-1], GiveUp) is gives_up
-
-
-def test_a_child_that_exits_with_its_dependency_restarts_without_delay() -> None:
-    assert after_exit(RestartHistory(delay_s=3.2, ever_ready=True), ChildExit(100.0, "ray")) == Restart(
-        0.0, RestartHistory(delay_s=3.2, ever_ready=True)
-    )
-    assert FIRST_DELAY_S > 0
-
-
-SILENT = Unresponsive()
-FULL = Unhealthy("no space left on device", restart_helps=False)
-
-
-def decision_after(*checks: tuple[float, HealthStatus]) -> tuple[Replace | None, list[str]]:
-    """The decision to replace a child that responded last at 0 s, if any, and the notices before it."""
+def judged(*checks: Check) -> tuple[str, list[str]]:
+    """Why a child that answered last at 0 s is replaced, if it is, and the notices before."""
     history, notices = HealthHistory(0.0), list[str]()
-    for now_s, status in checks:
-        match after_check(history, status, now_s):
-            case KeepRunning(history, notice):
-                notices += [notice] if notice else []
-            case Replace() as decision:
-                return decision, notices
-    return None, notices
+    for now_s, health, activity in checks:
+        history, notice, reason = judge(history, health, now_s, activity)
+        notices += [notice] if notice else []
+        if reason:
+            return reason, notices
+    return "", notices
 
 
 @pytest.mark.parametrize(
-    ("checks", "hung"),
+    ("checks", "reason"),
     [
-        ([(5, SILENT), (10, SILENT), (15, SILENT)], "no answer for 15 s"),
-        ([(5, SILENT), (10, SILENT)], None),
-        ([(3, SILENT), (6, SILENT), (9, SILENT)], None),
-        ([(3, SILENT), (6, SILENT), (9, SILENT), (12, SILENT)], "no answer for 12 s"),
-        (
-            [(5, SILENT), (10, SILENT), (14, Healthy()), (19, SILENT), (24, SILENT)],
-            None,
-        ),
+        ([(5, SILENT), (10, SILENT), (15, SILENT)], "hung: no answer for 15 s"),
+        ([(5, SILENT), (10, SILENT)], ""),
+        ([(3, SILENT), (6, SILENT), (9, SILENT)], ""),
+        ([(5, SILENT), (10, SILENT), (14, ChildHealth()), (19, SILENT), (24, SILENT)], ""),
         # The machine was suspended: one long silence, then a response.
-        ([(3_600, SILENT), (3_605, SILENT), (3_607, Healthy())], None),
-        ([(5, SILENT), (10, FULL), (15, SILENT), (20, SILENT)], None),
+        ([(3_600, SILENT), (3_605, SILENT), (3_607, ChildHealth())], ""),
+        ([(5, SILENT), (10, FULL), (15, SILENT), (20, SILENT)], ""),
     ],
 )
 def test_replaces_a_child_after_a_long_silence_with_several_misses(
-    checks: list[tuple[float, HealthStatus]], hung: str | None
+    checks: list[tuple[float, ChildHealth]], reason: str
 ) -> None:
-    decision, _ = decision_after(*checks)
-    if hung is None:
-        assert decision is None
-    else:
-        assert decision == Replace(f"hung: {hung}", kill=True)
+    assert judged(*((now_s, health, IDLE) for now_s, health in checks))[0] == reason
+
+
+def test_a_child_that_waits_for_cpu_is_slow_and_one_that_burns_a_minute_of_it_hangs() -> None:
+    starved: list[Check] = [(5.0 * n, SILENT, Activity(1.0 + n / 100, waits=True)) for n in range(1, 200)]
+    assert judged(*starved) == ("", [])
+    assert judged(*starved, (1_000, SILENT, IDLE))[0] == ""
+    loops: list[Check] = [(5.0 * n, SILENT, Activity(5.0 * n, waits=True)) for n in range(1, 200)]
+    assert judged(*loops)[0] == "hung: no answer for 65 s"
 
 
 def test_a_problem_is_reported_once_and_restarted_when_that_helps() -> None:
-    with_room = Unhealthy("no space left on device", restart_helps=True)
-    assert decision_after((2, FULL), (4, FULL), (6, FULL), (8, with_room)) == (
-        Replace("broken: no space left on device", kill=False),
+    with_room = ChildHealth(problem="no space left on device", restart_helps=True)
+    checks = [(2, FULL, IDLE), (4, FULL, IDLE)]
+    assert judged(*checks, (8, with_room, IDLE)) == (
+        "broken: no space left on device",
         ["no space left on device"],
     )
-    assert decision_after((2, FULL), (4, Healthy()), (6, Healthy())) == (
-        None,
+    assert judged(*checks, (8, ChildHealth(), IDLE), (9, ChildHealth(), IDLE)) == (
+        "",
         ["no space left on device", "serves again after: no space left on device"],
     )
 
@@ -192,25 +137,19 @@ def test_a_problem_is_reported_once_and_restarted_when_that_helps() -> None:
     ],
 )
 def test_a_restart_helps_a_broken_store_only_with_free_disk_space(body: bytes, free_bytes: int, reason: str) -> None:
-    assert store_status(body, free_bytes) == Unhealthy(reason, restart_helps=free_bytes >= FREE_BYTES_MIN)
-
-
-def test_a_store_is_healthy_when_the_server_says_so() -> None:
-    assert store_status(b'{"server":{},"data":{"status":"ok","status_code":200}}', 0) == Healthy()
+    assert store_health(body, free_bytes) == ChildHealth(problem=reason, restart_helps=free_bytes >= FREE_BYTES_MIN)
 
 
 @pytest.mark.parametrize(
-    "children",
-    [
-        [ChildDependencies(name="gateway", needs=("nats",)), ChildDependencies(name="nats")],
-        [ChildDependencies(name="nats"), ChildDependencies(name="nats")],
-        [ChildDependencies(name="deployer", fails_with=("ray",)), ChildDependencies(name="ray")],
-        [ChildDependencies(name="ray", needs=("ray",))],
-    ],
+    "needs",
+    [{"gateway": ("nats",), "nats": ()}, {"nats": ("nats",)}],
 )
-def test_rejects_an_order_that_cannot_start(children: list[ChildDependencies]) -> None:
-    with pytest.raises(ValueError, match=r"declared|need"):
-        check_order(children)
+def test_rejects_an_order_that_cannot_start(tmp_path: Path, needs: dict[str, tuple[str, ...]]) -> None:
+    children = [Child(name=name, command=(), is_ready=prints(""), needs=each) for name, each in needs.items()]
+    run = StackRun(mark="", logs_dir=tmp_path, state_file=tmp_path / "state")
+    for order in (children, [*children[-1:], *children[-1:]]):
+        with pytest.raises(ValueError, match="declared"):
+            Supervisor(order, run, lambda _: None)
 
 
 def test_every_combination_of_external_parts_has_a_valid_order(tmp_path: Path) -> None:
@@ -228,10 +167,12 @@ def test_every_combination_of_external_parts_has_a_valid_order(tmp_path: Path) -
             nats_url=given.nats_url,
             engine_urls=given.engine_urls,
         )
-        children = stack_children(plan_stack(options, lambda _: None))
-        check_order(children)
+        layout = plan_stack(options, lambda _: None)
+        children = stack_children(layout)
+        Supervisor(children, layout.stack_run, lambda _: None)
         dependent = ["deployer", "webhooks", "archive", "planning", "gateway"]
         assert [child.name for child in children] == [*names, "ray", *dependent]
+        assert {child.name for child in children} <= set(TITLES)
         by_name = {child.name: child for child in children}
         assert by_name["deployer"].fails_with == ("ray",)
         assert by_name["gateway"].needs == by_name["deployer"].needs == (() if given.nats_url else ("nats",))
@@ -317,8 +258,10 @@ def test_a_malformed_default_key_is_told_before_anything_starts(
 
 def test_rays_token_is_private_and_persistent(tmp_path: Path) -> None:
     options = StackOptions(port=0, nats_port=0, data_dir=tmp_path)
-    tokens = {plan_stack(options, lambda _: None).ray_token_file.read_text() for _ in range(2)}
-    assert len(tokens) == 1
+    plan_stack(options, lambda _: None)
+    token = (tmp_path / "ray_token").read_text()
+    plan_stack(options, lambda _: None)
+    assert len(token) == 64 and (tmp_path / "ray_token").read_text() == token
     assert (tmp_path / "ray_token").stat().st_mode & 0o777 == 0o600
 
 
@@ -389,19 +332,14 @@ def test_rejects_invalid_roles_before_anything_starts(tmp_path: Path, content: s
 
 def test_a_taken_port_is_replaced_and_reported(tmp_path: Path) -> None:
     events = list[ProgressEvent]()
-    with socket.socket() as holder:
-        holder.bind(("127.0.0.1", 0))
-        holder.listen()
+    with socket.create_server(("127.0.0.1", 0)) as holder:
         taken = holder.getsockname()[1]
-        layout = plan_stack(StackOptions(port=taken, nats_port=0, data_dir=tmp_path), events.append)
-    assert events == [PortShifted("gateway", taken, layout.ports["gateway"])]
-    assert layout.url != f"http://127.0.0.1:{taken}"
-
-
-def test_the_allocator_gives_a_port_only_once() -> None:
-    ports = PortAllocator("127.0.0.1")
-    first = ports.take()
-    assert ports.take(first) != first
+        first, second = (
+            plan_stack(StackOptions(port=taken, nats_port=0, data_dir=tmp_path / name), events.append) for name in "ab"
+        )
+    # A stack that starts has not bound its port yet.
+    assert taken < first.ports["gateway"] < second.ports["gateway"] <= taken + 100
+    assert events == [PortShifted("gateway", taken, each.ports["gateway"]) for each in (first, second)]
 
 
 @pytest.mark.parametrize(
@@ -417,17 +355,31 @@ def test_rejects_stream_settings_outside_their_bounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, given: str
 ) -> None:
     monkeypatch.setenv(variable, given)
-    with pytest.raises(CommandError, match=variable) as refused:
+    with pytest.raises(CommandError) as refused:
         plan_stack(StackOptions(port=0, nats_port=0, data_dir=tmp_path), lambda _: None)
+    assert [fault.field for fault in refused.value.fields] == [variable]
     assert refused.value.remedy and variable in refused.value.remedy
 
 
-def test_the_stack_and_the_gateway_agree_on_stream_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable, given in {"DELIBERATION_CLEANUP": "7200", "STREAM_REPLICAS": "3", "ACK_WAIT": "20"}.items():
-        monkeypatch.setenv(variable, given)
-    layout, settings = plan_stack(StackOptions(port=0, nats_port=0, data_dir=tmp_path), lambda _: None), Settings()
-    assert layout.streams == StreamSettings(settings.retention_s, settings.stream_replicas, settings.ack_wait_s)
-    assert layout.streams == StreamSettings(7_200, 3, 20.0)
+def test_the_stack_has_the_settings_that_its_parts_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"DELIBERATION_CLEANUP": "7200", "STREAM_REPLICAS": "3", "ACK_WAIT": "20", "WORKER_DRAIN": "60"}
+    for variable, value in (given | {"DRAIN_DELAY": "7", "DRAIN_TIMEOUT": "30", "PLANNING": "off"}).items():
+        monkeypatch.setenv(variable, value)
+    layout = plan_stack(StackOptions(port=0, nats_port=0, data_dir=tmp_path, agents="nats"), lambda _: None)
+    children = {child.name: child for child in stack_children(layout)}
+    assert layout.streams == StreamSettings(7_200, 3, 20.0, layout.roles)
+    assert (children["worker"].stop_within_s, children["gateway"].stop_within_s) == (65, 42)
+    assert "planning" not in children and children["gateway"].environment["PLANNING"] == "False"
+
+
+def test_nats_reads_the_path_of_any_data_directory(tmp_path: Path) -> None:
+    layout = plan_stack(StackOptions(port=0, nats_port=0, data_dir=tmp_path / 'ü "b\\u'), lambda _: None)
+    (store := layout.data_dir / "nats").mkdir()
+    found = write_nats_config(layout, store)
+    [nats] = [child for child in stack_children(layout) if child.name == "nats"]
+    checked = subprocess.run([nats.command[0], "-t", "-c", found], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stderr
+    assert str(layout.ray_dir).isascii(), "Ray takes no other path"
 
 
 @pytest.mark.parametrize(
@@ -439,16 +391,6 @@ def test_the_url_is_reachable_from_this_machine(tmp_path: Path, host: str, url: 
     assert layout.url.startswith(url)
 
 
-def test_a_log_tail_covers_the_current_run_only(tmp_path: Path) -> None:
-    log = tmp_path / "child.log"
-    log.write_text("old\n")
-    with log.open("a") as file:
-        file.write("first\n" + "line\n" * 20 + "last\n")
-    assert log_tail(log, from_byte=4, lines=2) == ("line", "last")
-    assert output_since(log, 4).startswith("first")
-    assert log_tail(tmp_path / "none") == ()
-
-
 def test_write_private_replaces_a_file_atomically(tmp_path: Path) -> None:
     path = tmp_path / "stack.json"
     for text in ("one", "two"):
@@ -456,10 +398,6 @@ def test_write_private_replaces_a_file_atomically(tmp_path: Path) -> None:
     assert path.read_text() == "two"
     assert path.stat().st_mode & 0o777 == 0o600
     assert [entry.name for entry in tmp_path.iterdir()] == ["stack.json"]
-
-
-def test_no_process_has_an_unused_mark() -> None:
-    assert marked("0" * 32) == []
 
 
 READY = StackReady("http://127.0.0.1:8080", "nats://n", ("http://e",), "127.0.0.1:6", ("DEV",), True, "/data", 8.4)
@@ -577,31 +515,6 @@ def test_webhooks_may_reach_loopback_only_without_keys(tmp_path: Path, pepper: s
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["--engine-url", "gpu:8000"], "is not a URL"),
-        (["--engine-url", "http://gpu:x"], "is not a URL"),
-        (["--engine-url", "http://gpu 8000"], "is not a URL"),
-        (["--engine-url", "nats://gpu"], "is not a URL"),
-        (["--engine-url", "http://gpu", "--engine-url", "http://"], "is not a URL"),
-        (["--nats-url", "http://log:4222"], "is not a URL"),
-        (["--nats-url", ""], "is not a URL"),
-        (["--nats-url", "file:///no/such/url"], "/no/such/url"),
-        (["--simulate", "'--seed"], "No closing quotation"),
-        (["--simulate", "--seed 3", "--engine-url", "http://gpu"], "omit one of them"),
-        (["--port", "65536"], "--port"),
-        (["--host", "0.0.0.0"], "set KEY_PEPPER"),
-        (["--roles", "/no/such/file.yaml"], "No such file"),
-    ],
-)
-def test_invalid_options_are_a_usage_error(tmp_path: Path, arguments: list[str], complaint: str) -> None:
-    outcome = CliRunner().invoke(cli, ["up", "--data-dir", str(tmp_path / "data"), *arguments])
-    assert outcome.exit_code == 2
-    assert complaint in outcome.output
-    assert not (tmp_path / "data" / "logs").exists()
-
-
-@pytest.mark.parametrize(
     ("url", "as_shown"),
     [
         ("nats://me:secret@log:4222", "nats://***@log:4222"),
@@ -611,11 +524,6 @@ def test_invalid_options_are_a_usage_error(tmp_path: Path, arguments: list[str],
 )
 def test_credentials_in_urls_are_masked(url: str, as_shown: str) -> None:
     assert mask_credentials(url) == as_shown
-
-
-def test_every_child_of_the_stack_has_a_title_for_the_terminal(tmp_path: Path) -> None:
-    layout = plan_stack(StackOptions(port=0, nats_port=0, data_dir=tmp_path), lambda _: None)
-    assert {child.name for child in stack_children(layout)} <= set(TITLES)
 
 
 def test_without_ray_no_child_of_ray_starts_and_only_agents_get_keys(

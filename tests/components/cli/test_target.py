@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,8 @@ from typer.testing import CliRunner, Result
 from app.access.keys import Pepper
 from app.cli import cli
 from app.cli.admin.streams import find_log
-from app.cli.exits import CommandError, Exit
+from app.cli.exits import CommandError
 from app.cli.options import DATA_DIR, program
-from app.cli.stack.processes import PortAllocator
 from app.cli.target import LocalStack, context_file, find_local, find_target, options_for
 
 HERE, THERE, NAMED = "http://127.0.0.1:8080", "http://127.0.0.1:8081", "http://gateway.example"
@@ -196,17 +194,3 @@ def test_a_hint_names_the_program_as_it_was_started(monkeypatch: pytest.MonkeyPa
     assert program() == "deliberate"
     monkeypatch.setattr("sys.argv", ["pytest"])
     assert program() == "deliberate"
-
-
-def test_a_taken_port_shifts_to_the_next_free_one() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        chosen = PortAllocator("127.0.0.1").take(port)
-        assert port < chosen <= port + 100
-        assert PortAllocator("127.0.0.1").take(chosen) > chosen, "a stack that starts has not bound its port yet"
-
-
-def test_exit_codes_of_a_missing_stack_are_those_of_an_unreachable_gateway() -> None:
-    with pytest.raises(CommandError) as raised:
-        find_target(None, None, None)
-    assert raised.value.exit_code == Exit.UNREACHABLE

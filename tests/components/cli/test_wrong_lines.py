@@ -125,13 +125,17 @@ LINES: list[tuple[str, int, str, str]] = [
     ("up --roles {dir}/lower.yaml", 2, "a role's name matches", "correct the file"),
     ("up --roles {dir}/extra.yaml", 2, "roles.DEV.modell", "correct the file"),
     ("up --engine-url gpu:8000", 2, "is not a URL that begins with http://", HELP),
+    ("up --engine-url http://gpu:x", 2, "is not a URL that begins with http://", HELP),
+    ("up --nats-url http://log:4222", 2, "is not a URL that begins with nats://", HELP),
+    ("up --nats-url file:///no/such/url", 2, "/no/such/url", HELP),
+    ("up --simulate '--seed", 2, "No closing quotation", HELP),
     ("up --host 0.0.0.0", 2, "set KEY_PEPPER", HELP),
     ("up --port 70000", 2, "Invalid value for '--port'", HELP),
     ("KEY_PEPPER=short up", 2, "KEY_PEPPER has 5 characters, and needs 32 or more", "`openssl rand -hex 32`"),
     ("WEBHOOK_SECRETS=short up", 2, "WEBHOOK_SECRETS has 5 characters", "`openssl rand -hex 32`"),
     ("ROLES_FILE={dir}/nowhere up", 2, "nowhere: No such file or directory", "by --roles"),
     ("LOG_KEY_FILE={dir}/nowhere up", 2, "LOG_KEY_FILE", "correct the file"),
-    ("DRAIN_TIMEOUT=long up", 2, "DRAIN_TIMEOUT is a number from 0 to 600", "correct DRAIN_TIMEOUT"),
+    ("DRAIN_TIMEOUT=long up", 2, "DRAIN_TIMEOUT: It is not an integer", "correct DRAIN_TIMEOUT"),
 ]
 REQUESTS: list[tuple[str, str, Any, int, str]] = [
     # method, path, body, status, the remedy or what names the fault

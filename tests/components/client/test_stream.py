@@ -24,8 +24,8 @@ from app.client import (
     UnknownEvent,
     Waits,
 )
+from app.client.events import event_of
 from app.client.follower import Follower
-from app.client.reading import event_of
 from app.deliberation.facts import CallDelta, CallFinished
 from app.testing import InMemoryJournal
 from tests.components.client.scripted_streams import NAMES, ScriptedStream, fixture, scripted

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from app.cli.render.progress import ChildReady, ProgressEvent
-from app.cli.stack.health_checks import prints
-from app.cli.stack.supervisor import Child, StackRun, Supervisor
+from app.cli.stack.supervisor import Child, StackRun, Supervisor, prints
 from tests.conditions import until
 
 READY = "print('ready', flush=True)\n"
@@ -41,7 +40,6 @@ def child(name: str, code: str, **more: Any) -> Child:
         "is_ready": prints("ready"),
         "environment": dict(os.environ),
         "stop_within_s": 5.0,
-        "ready_within_s": 20.0,
     }
     return Child(name=name, command=(sys.executable, "-S", "-c", code), **{**defaults, **more})
 

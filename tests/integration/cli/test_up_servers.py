@@ -13,8 +13,7 @@ import pytest
 from app.cli.render.progress import ChildReady, StackStopped
 from app.cli.stack.children import stack_children
 from app.cli.stack.layout import StackOptions, make_ray_dir, plan_stack
-from app.cli.stack.processes import marked
-from app.cli.stack.supervisor import supervised
+from app.cli.stack.supervisor import marked, supervised
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import StreamSettings
 from app.log.streams import plan
@@ -68,9 +67,9 @@ signal.pause()
 async def test_ray_listens_on_loopback_and_restarts_when_a_daemon_dies_or_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, daemon: str, blow: signal.Signals
 ) -> None:
-    monkeypatch.setattr("app.cli.stack.restart_policy.UNRESPONSIVE_AFTER_S", 1.0)
+    monkeypatch.setattr("app.cli.stack.supervisor.UNRESPONSIVE_AFTER_S", 1.0)
     monkeypatch.setattr("app.cli.stack.supervisor.HEALTH_CHECK_INTERVAL_S", 0.5)
-    monkeypatch.setattr("app.cli.stack.health_checks._HEALTH_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("app.cli.stack.checks._TIMEOUT_S", 1.0)
     events = Events()
     layout = plan_stack(StackOptions(port=0, nats_url="nats://127.0.0.1:1", data_dir=tmp_path), events)
     make_ray_dir(layout.ray_dir)

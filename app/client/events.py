@@ -1,9 +1,34 @@
-"""The texts of several deliberations in one stream; `app.api.partial_text` has those of one."""
+"""The events of a stream, and the texts of several deliberations in it; `app.api.partial_text` has those of one."""
 
-from app.api.event_schemas import DeliberationSnapshot, DeliberationsSnapshot, StreamGap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from pydantic import ValidationError
+
+from app.api.event_schemas import DeliberationEvent, DeliberationSnapshot, DeliberationsSnapshot, KnownEvent, StreamGap
 from app.api.partial_text import Texts
-from app.client.reading import AnyEvent, UnknownEvent
+from app.client.sse import Frame
 from app.deliberation.facts import TERMINAL_STATUS, CallDelta, CallFinished, CallStarted, Deleted
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownEvent:
+    """An event of a type or shape that this version does not know."""
+
+    type: str
+    fields: Mapping[str, Any]
+
+
+AnyEvent: TypeAlias = KnownEvent | UnknownEvent
+
+
+def event_of(frame: Frame) -> AnyEvent:
+    """The event in a frame's data; an `UnknownEvent` if it does not parse. Never raises."""
+    try:
+        return DeliberationEvent.model_validate_json(frame.data).root
+    except ValidationError:
+        return UnknownEvent(frame.event, frame.fields())
 
 
 class TextsOfSeveral(dict[str, Texts]):
