@@ -5,13 +5,14 @@ from decimal import Decimal
 from math import ceil
 from typing import Annotated, Any, Self
 
-from pydantic import JsonValue, (
+from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
     GetJsonSchemaHandler,
+    JsonValue,
     ValidationError,
     ValidationInfo,
     field_validator,
