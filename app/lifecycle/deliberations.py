@@ -141,8 +141,8 @@ class Deliberations:
 
     async def ended(self, tenant: str, deliberation_id: str, timeout_s: float) -> bool:
         """Whether the deliberation ends within `timeout_s`; False at once when this process drains."""
-        # Without its later facts, it may have ended long ago.
-        if not self.catalog.follows(tenant, deliberation_id):
+        # A deliberation that is not in memory may have ended long ago.
+        if self.catalog.find(tenant, deliberation_id) is None:
             if await self.journal.last([f"{prefix(tenant, deliberation_id)}.end"]):
                 return True
         return await self.catalog.ended(tenant, deliberation_id, timeout_s)

@@ -93,11 +93,11 @@ class WorkQueue:
                 self._forget_pulls()
             await self._pull()
 
-    async def fetch(self) -> bool:
-        """Take what waits now; whether that is all. No answer of the log means that nothing can be taken now."""
+    async def fetch(self) -> bool | None:
+        """Take the items that wait now. Returns whether these are all; None without an answer of the log."""
         free = self._slots - self._held
         if not self._open or free <= 0:
-            return not self._open
+            return False if self._open else None
         self._requested = free
         self._fetching = asyncio.get_running_loop().create_future()
         try:
@@ -108,7 +108,7 @@ class WorkQueue:
                 return await self._fetching
         except UNREACHABLE:
             # The connection logs its loss once; this would be logged at every fetch.
-            return True
+            return None
         finally:
             self._fetching = None
 

@@ -6,14 +6,13 @@ They hold for a gateway in development mode with the log `example_log.log_record
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from decimal import Decimal
 from functools import cache
 from typing import Any
 
 from pydantic import BaseModel
 
-from app.admission.backlog import Backlog
 from app.api.cluster_schemas import EngineView, LiveRole, ReplicaBounds, RoleList, RoleResource
 from app.api.cursor import Cursor
 from app.api.schemas import (
@@ -31,11 +30,10 @@ from app.api.schemas import (
     dump,
 )
 from app.api.webhook_payloads import delivery_id
-from app.catalog.entries import ListFilter
-from app.catalog.index import Catalog
+from app.catalog.entries import Entry, ListFilter
 from app.catalog.projection import resource, summary
 from app.deliberation.calls import UsageCost
-from app.deliberation.facts import CancelRequested
+from app.deliberation.facts import CancelRequested, decode
 from app.deliberation.fold import State, apply
 from app.deliberation.ports import Record
 from app.deliberation.specification import Sampling
@@ -111,21 +109,15 @@ def _resource(state: State) -> Any:  # noqa: ANN401 -- JSON
     return _json(resource(state, epoch=EPOCH, retention_s=RETENTION_S))
 
 
-class _StoppedClock:
-    def now(self) -> datetime:
-        """The start of both deliberations."""
-        return BEGAN_AT
-
-
 @cache
-def _catalog() -> Catalog:
-    clock = _StoppedClock()
-    catalog = Catalog(clock, Backlog(clock, 100, {}), retention_s=RETENTION_S)
+def _listed() -> tuple[Entry, ...]:
+    """Returns the deliberations of the log, newest first."""
+    entries = dict[str, Entry]()
     for record in log_records():
         if record.tokens[3:] in (["accepted"], ["stage", "1", "opened"], ["end"]):
-            catalog.apply(record)
-    catalog.caught_up = True
-    return catalog
+            fact, id = decode(record.data), record.tokens[2]
+            entries.setdefault(id, Entry(TENANT, id, first_fact_at=fact.ts)).take(fact, record.sequence)
+    return tuple(sorted(entries.values(), key=lambda entry: -entry.sequence))
 
 
 def _stats() -> Stats:
@@ -172,8 +164,8 @@ def _deliberations() -> Examples:
     reason = "no longer needed"
     cancel = CancelRequested(deliberation_id=live.deliberation_id, ts=BEGAN_AT, reason=reason)
     cancelling = apply(live, cancel, len(log_records()) + len(delivery_records()) + 1)
-    listed = filter(ListFilter(metadata={"project": "sorting"}).shows, reversed(_catalog().recent(TENANT).entries))
-    page = DeliberationPage(items=tuple(map(summary, listed)), next_cursor=None)
+    listed = filter(ListFilter(metadata={"project": "sorting"}).shows, _listed())
+    page = DeliberationPage(items=tuple(map(summary, listed)), next_cursor=None, behind_s=0.412)
     known = {**ended_id, "If-None-Match": f'"{ended.deliberation_id}-{ended.revision}"'}
     by_project: ExampleParameters = {"metadata.project": "sorting", "limit": 2}
     return {

@@ -89,16 +89,16 @@ def storable(name: str) -> str:
 
 @lru_cache(maxsize=4_096)
 def label(tenant: str, parameter: str, value: str) -> int:
-    """What a row is found by when a list has this parameter with this value, as 64 bits.
+    """Returns the 64 bits by which a list finds the rows with this value of a parameter.
 
-    Two may be equal by chance, so that a reader compares the values too.
+    Labels of two values may be equal by chance, so a reader compares the values too.
     """
     text = json.dumps([tenant, parameter, value]).encode()
     return int.from_bytes(blake2b(text, digest_size=8).digest(), signed=True)
 
 
 def labels_of(tenant: str, state: State) -> set[int]:
-    """The labels of a deliberation: its strategy, its roles and its metadata."""
+    """Returns the labels of a deliberation's strategy, roles and metadata."""
     specification = state.specification
     labels = {label(tenant, "strategy", specification.strategy)}
     labels |= {label(tenant, "role", agent.role) for agent in specification.agents}

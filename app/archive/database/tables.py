@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import (
     BigInteger,
     Column,
+    ColumnElement,
     Index,
     Integer,
     LargeBinary,
@@ -18,10 +19,11 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    and_,
 )
 from sqlalchemy.dialects.postgresql import TSVECTOR
 
-REVISION = "0007"
+REVISION = "0001"
 """The migration that this code needs."""
 SEQUENCE_BITS = 44
 NAME_CHARS_MAX = 200
@@ -30,11 +32,19 @@ VERSION_MAX = (1 << 63) - 1
 
 metadata = MetaData()
 
+
+def active() -> ColumnElement[bool]:
+    """The condition for a deliberation without an end; a tombstone has no strategy."""
+    return and_(deliberations.c.ended_us.is_(None), deliberations.c.strategy.is_not(None))
+
+
 logs = Table(
     "logs",
     metadata,
     Column("number", Integer, primary_key=True),
     Column("epoch", String(64), nullable=False, unique=True),
+    # The archive has all facts up to this sequence, as of this time; None before its process has caught up once.
+    *(Column(name, BigInteger) for name in ("copied_to", "copied_us")),
 )
 """The logs that the archive was fed from, in the order in which it met them."""
 
@@ -64,6 +74,14 @@ deliberations = Table(
     Index("deliberations_by_acceptance", "tenant", "accepted"),
     Index("deliberations_by_status", "tenant", "status", "accepted"),
 )
+# Statistics count active deliberations one by one.
+Index(
+    "deliberations_active",
+    deliberations.c.tenant,
+    deliberations.c.created_us,
+    sqlite_where=active(),
+    postgresql_where=active(),
+)
 
 labels = Table(
     "labels",
@@ -75,7 +93,7 @@ labels = Table(
     Index("labels_by_acceptance", "accepted"),
     sqlite_with_rowid=False,
 )
-"""What lists find ended deliberations by."""
+"""The strategy, roles and metadata by which lists find deliberations."""
 
 texts = Table(
     "texts",

@@ -49,9 +49,7 @@ def removal(places: Sequence[int]) -> Delete:
     return delete(texts).where(texts.c.rowid.in_(places))
 
 
-def selection(
-    dialect: str, tenant: str, search: Search, asked: ListFilter, *, limit: int, before: int | None
-) -> Select[Any]:
+def selection(dialect: str, tenant: str, search: Search, asked: ListFilter, *, limit: int, before: int) -> Select[Any]:
     """At most `limit` rows of a tenant with the words and the filter, accepted before a position, newest first.
 
     Words of filters may be equal by chance, and what runs has one word for all its statuses. So the caller filters the
@@ -59,8 +57,7 @@ def selection(
     """
     place, row = texts.c.rowid, deliberations.c
     found = select(place).where(_matches(dialect, _filtered(tenant, search, asked)), *_times(tenant, asked))
-    if before is not None:
-        found = found.where(place < before)
+    found = found.where(place < before)
     # Limited before the join: no plan begins with the deliberations.
     hits = found.order_by(place.desc()).limit(limit).subquery()
     found = shown().join_from(hits, deliberations, (row.accepted == hits.c.rowid) & (row.tenant == tenant))
