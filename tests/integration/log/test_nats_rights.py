@@ -36,7 +36,7 @@ from app.lifecycle.context import SUBJECT
 from app.log.gateway_log import log_figures
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import TASKS_STREAM, StreamSettings
-from app.log.streams import EARLIER, apply, declared_consumers, declared_streams, plan, prove_writes
+from app.log.streams import apply, declared_consumers, declared_streams, plan, prove_writes
 from app.log.work_queue import QueueItem, WorkQueue
 from app.observability.replica_status import PLANNERS_SUBJECT, PROJECTORS_SUBJECT, SENDERS_SUBJECT
 from app.planning.plans import role_deliberation_id
@@ -354,12 +354,6 @@ async def test_no_user_may_publish_on_the_subjects_of_another(port: int, user: s
 async def test_no_user_may_subscribe_beyond_its_own_subjects(port: int, user: str, subject: str) -> None:
     (errors,) = await violations(url_of(port, user), subject, subscribe=True)
     assert re.search("permissions violation for subscription", errors, re.IGNORECASE)
-
-
-@pytest.mark.parametrize("name", [*EARLIER, f"{TASKS_STREAM}/worker-DEV"])
-async def test_the_streams_user_may_upgrade_what_an_earlier_version_declared(port: int, name: str) -> None:
-    action = "CONSUMER.DURABLE.CREATE" if "/" in name else "STREAM.UPDATE"
-    assert await violations(url_of(port, "streams"), f"$JS.API.{action}.{name.replace('/', '.')}") == []
 
 
 async def test_the_keys_user_creates_keys_and_the_gateway_receives_them(port: int) -> None:
