@@ -18,8 +18,7 @@ from app.archive.database.rows import microseconds
 from app.archive.database.store import Copied, Store
 from app.archive.database.tables import position
 from app.archive.database.writing import Opening, Rows
-from app.archive.projection import Projected, project
-from app.archive.row_process import RowProcess
+from app.archive.row_process import Projected, RowProcess, project
 from app.deliberation.errors import ArchiveRefused, ArchiveUnavailable, InvalidToken, JournalUnavailable
 from app.deliberation.facts import decode
 from app.deliberation.ports import Journal, Record
@@ -76,8 +75,6 @@ class _Read:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """What is written of some items."""
-
     read: _Read
     projected: Sequence[Projected]
 
@@ -184,7 +181,7 @@ class Projector:
                 await asyncio.sleep(FETCH_EVERY_S)
 
     async def _make_batches(self) -> None:
-        """Make the rows of what was read, in the second process while this one is behind."""
+        """Make rows of the facts that were read, in the second process while this one is behind."""
         while True:
             read = await self._read.get()
             given = read.facts, read.log, self._store.dialect
@@ -228,7 +225,7 @@ class Projector:
     async def _put(
         self, rows: Sequence[Rows], openings: Sequence[Opening] = (), copied: Copied | None = None
     ) -> Sequence[Rows]:
-        """Write rows together, or one by one when the database refuses a value of them; returns what it took."""
+        """Write rows together, or one by one when the database refuses a value; returns the written ones."""
         if not rows and not openings and copied is None:
             return rows
         try:
@@ -244,7 +241,7 @@ class Projector:
         return rows
 
     async def _until_answered(self, ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
-        """What `ask` returns once the log and the database answer; raises ArchiveRefused."""
+        """Call `ask` until the log and the database answer, and return its result; raises ArchiveRefused."""
         while True:
             try:
                 answer = await ask()
@@ -260,7 +257,7 @@ class Projector:
     async def _read_all(
         self, sequences: Sequence[int], behind: bool, heard: Mapping[Key, Record], copied: Copied | None
     ) -> _Read:
-        """Read these items' deliberations, but for those that an earlier round covers, up to BATCH_BYTES_MAX."""
+        """Read the deliberations of these items that no earlier round covers, up to BATCH_BYTES_MAX."""
         epoch = (await self._journal.state()).epoch
         number = await self._store.log_number(epoch)
         if epoch != self._epoch:
@@ -295,7 +292,7 @@ class Projector:
         return _Read(sequences, facts, number, behind, openings, None if put_back else copied)
 
     def _drop_held(self) -> None:
-        """Forget all items: they belong to a log that was replaced. Those of the new one are delivered again."""
+        """Forget all items, because their log was replaced. The server delivers the items of the new log again."""
         for _ in range(len(self._writing) + len(self._waiting)):
             self._queue.drop()
         self._writing.clear()
@@ -303,7 +300,6 @@ class Projector:
         self._openings.clear()
 
     def _uncovered(self, records: Sequence[Record]) -> dict[Key, list[Record]]:
-        """The records that no batch covers yet, by deliberation."""
         due = dict[Key, list[Record]]()
         for record in records:
             key = record.tokens[1], record.tokens[2]
@@ -312,7 +308,7 @@ class Projector:
         return due
 
     def _note(self, facts: Sequence[tuple[Key, Sequence[Record]]]) -> None:
-        """Remember how far what has ended, or was deleted, is read."""
+        """Remember up to which sequence each ended or deleted deliberation is read."""
         for key, records in facts:
             if any(record.subject.endswith(_OVER) for record in records):
                 self._copied[key] = records[-1].sequence
@@ -343,7 +339,7 @@ class Projector:
                     await self._queue.working(item)
 
     async def _expire(self) -> None:
-        """Remove what is past its retention, some rows at a time; then overwrite what was removed or deleted."""
+        """Remove rows past their retention, some at a time; then overwrite removed and deleted ones."""
         erased_at, expired = datetime.now(UTC) - self._retention, 0
         while True:
             with suppress(ArchiveUnavailable, ArchiveRefused):

@@ -1,6 +1,6 @@
 """The work queue: pulls from a durable consumer, by default that of accepted deliberations.
 
-Either a standing pull request waits for each item, or the owner fetches what waits from time to time.
+Either a standing pull request waits for each item, or the owner fetches the waiting items from time to time.
 
 nats-py's own `fetch` is not used: its pull request survives cancellation and swallows the next item. Here one inbox
 lives as long as the queue, pull requests are plain publishes, and the requested items are counted.
@@ -46,9 +46,8 @@ class QueueItem:
 class WorkQueue:
     """Pulls items for `deliver`, at most `slots` of them unacknowledged at a time.
 
-    Without a `standing` pull request they come in `fetch`, where `watch` is not needed.
-
-    Items that are `signed` and not believed are dropped; those of other services bear no signature.
+    Without a `standing` pull request they come in `fetch`, where `watch` is not needed. With `signed`, an item without
+    a valid signature is dropped; those of other services bear no signature.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Statistics: the sums of whole days, of whole hours at both ends of a period, and what was measured beside them."""
+"""Statistics: sums of whole days, of whole hours at both ends of a period, and single measures beside them."""
 
 import json
 from collections import Counter, defaultdict
@@ -25,9 +25,9 @@ _LATEST_US = 4_000_000 * DAY_US
 
 @dataclass(frozen=True, slots=True)
 class StatsFilter:
-    """What was accepted from `since` on and before `until`, of one tenant or of all.
+    """Selects deliberations of one tenant or of all, accepted from `since` on and before `until`.
 
-    Without `until` everything later; `as_of` is the present, which the answer shows then.
+    Without `until` the period has no end; the answer then shows `as_of`, the present.
     """
 
     tenant: str | None
@@ -44,7 +44,7 @@ def day_name(day: int) -> str:
 
 @dataclass(slots=True)
 class _Sum:
-    """The sums of a group, and those of what was completed by class of duration."""
+    """The sums of a group, and those of its completed deliberations by class of duration."""
 
     amounts: Counter[str] = field(default_factory=Counter[str])
     numbers: Counter[str] = field(default_factory=Counter[str])
@@ -64,7 +64,7 @@ class _Sum:
             self.costs[row.currency] = number + amounts["number"], millionths + amounts["cost_millionths"]
 
     def _percentile(self, share: float) -> float | None:
-        """The mean of the class in which the nearest rank is."""
+        """Returns the mean of the class that has the nearest rank."""
         rank = ceil(share * self.numbers["completed"])
         for _, (number, took_us) in sorted(self.durations.items()):
             rank -= number
@@ -73,7 +73,6 @@ class _Sum:
         return None
 
     def _costs(self) -> tuple[UsageCost | None, tuple[Money, ...]]:
-        """The sum in the currency of the most deliberations, and those in others."""
         found = sorted(self.costs.items(), key=lambda each: (-each[1][0], each[0]))
         sums = [Money(amount=Decimal(cost).scaleb(-6), currency=currency) for currency, (_, cost) in found]
         if not sums:

@@ -12,10 +12,10 @@ from sqlalchemy import and_, delete, exists, func, or_, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.api.schemas import Stats
-from app.archive.database import measures, texts, transcript
+from app.archive.database import measures, texts
 from app.archive.database.connection import Database, insert
 from app.archive.database.pages import beginning, placed_entry, selection
-from app.archive.database.rows import DELETED, Written, instant, microseconds
+from app.archive.database.rows import DELETED, Written, instant, microseconds, unpack_facts
 from app.archive.database.search_query import Search
 from app.archive.database.statistics import StatsFilter, statistics
 from app.archive.database.tables import VERSION_MAX, deliberations, labels, logs
@@ -33,7 +33,7 @@ READ_AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """An ended deliberation's facts, and the incarnation of the log that they come from."""
+    """The facts of an ended deliberation, and the incarnation of their log."""
 
     epoch: str
     records: Sequence[Record]
@@ -61,7 +61,7 @@ class ArchivedRow:
 
 @dataclass(frozen=True, slots=True)
 class RowFilter:
-    """Which rows to read: of one tenant, accepted or deleted from `since` on and before `until`."""
+    """Selects rows: of one tenant, accepted or deleted from `since` on and before `until`."""
 
     tenant: str | None = None
     since: datetime | None = None
@@ -141,15 +141,15 @@ class Store:
             raise Gone(f"Deliberation {deliberation_id} has been deleted.")
         if found.facts is None:
             return None
-        return Archived(found.epoch, transcript.unpack(tenant, deliberation_id, found.facts))
+        return Archived(found.epoch, unpack_facts(tenant, deliberation_id, found.facts))
 
     async def page(
         self, tenant: str, asked: ListFilter, search: Search | None = None, *, limit: int, before: int = VERSION_MAX
     ) -> tuple[list[tuple[int, Entry]], Copied | None]:
         """Returns a tenant's deliberations with their places, newest first, and how far the log is copied.
 
-        They were accepted before a place, pass the filter and have the words of a search. They are `limit` or more,
-        unless there are fewer.
+        All were accepted before a place, pass the filter and have the words of a search. There are `limit` or more,
+        unless the archive has fewer.
         """
         found = list[tuple[int, Entry]]()
         async with self._database.begin() as connection:
@@ -182,7 +182,7 @@ class Store:
             return list((await connection.execute(select(logs.c.epoch).order_by(logs.c.number))).scalars())
 
     async def rows(self, chosen: RowFilter) -> AsyncGenerator[ArchivedRow]:
-        """The rows as they are at one moment, by tenant and id, with at most READ_AT_ONCE of them in memory."""
+        """Yields the rows of one moment by tenant and id, with at most READ_AT_ONCE of them in memory."""
         row, epoch = deliberations.c, logs.c.epoch
         statement = (
             select(row.tenant, row.id, row.created_us, row.status, row.facts, epoch)
@@ -198,15 +198,15 @@ class Store:
             statement = statement.where(row.created_us < microseconds(chosen.until))
         async with self._database.begin() as connection:
             async for tenant, id, created_us, status, facts, log in await connection.stream(statement):
-                archived = None if facts is None else Archived(log, transcript.unpack(tenant, id, facts))
+                archived = None if facts is None else Archived(log, unpack_facts(tenant, id, facts))
                 yield ArchivedRow(tenant, id, instant(created_us), status == DELETED, archived)
 
     async def delete(self, tenant: str, deliberation_id: str, at: datetime) -> None:
-        """Replace whatever is there of a deliberation by a tombstone."""
+        """Replace a deliberation by a tombstone."""
         await self.write("", [Written(tenant, deliberation_id, at)])
 
     async def erase_removed(self, since: datetime, *, expired: bool) -> None:
-        """Overwrite what was deleted since then, or has just expired, in SQLite's files."""
+        """Overwrite the deliberations that were deleted since then, or have just expired, in SQLite's files."""
         deleted = exists().where(deliberations.c.status == DELETED, deliberations.c.created_us >= microseconds(since))
         async with self._database.begin() as connection:
             due = self.dialect == "sqlite" and (expired or await connection.scalar(select(deleted)))

@@ -1,7 +1,7 @@
 """The archive's tables. `migrations/` creates them; a test holds the two equal.
 
-One row holds all of a deliberation, so that one guarded write decides what is kept of it. What else is derived from it
-(`labels`, `texts`, `measures`) is written in the same transaction.
+One row holds a whole deliberation, so that one guarded write decides which version is kept. Rows derived from it
+(`labels`, `texts`, `measures`) are written in the same transaction.
 """
 
 from collections.abc import Iterator
@@ -66,7 +66,7 @@ deliberations = Table(
     Column("strategy", String(64)),
     # JSON: the beginning of the task, the number of agents by role, and the metadata.
     Column("summary", Text),
-    # The facts of an ended deliberation, see `transcript`. Last, because SQLite reads a row up to the column it needs.
+    # The facts of an ended deliberation, see `rows.pack_facts`. Last, because SQLite reads a row up to the column it needs.
     Column("facts", LargeBinary),
     # Expiry passes over tenants that keep theirs for longer, without a look at their rows.
     Index("deliberations_by_age", "created_us", "tenant", "id"),
@@ -110,13 +110,12 @@ AMOUNTS = (
     *("number", "took_us", "decided", "won", "agreeing", "agreement_ppm", "degraded"),
     *("prompt_tokens", "cached_tokens", "completion_tokens", "cost_millionths", "unpriced_calls"),
 )
-"""What statistics sum, see `measures.measures_of`."""
+"""The amounts that statistics sum, see `measures.measures_of`."""
 ROLLUP_KEY = ("kind", "width_us", "tenant", "begin_us", "name", "status", "duration", "currency")
 """The key of `rollups`, in the order of its index."""
 
 
 def _group() -> Iterator[Column[Any]]:
-    """What statistics group by, but for the time."""
     yield Column("tenant", String(64), nullable=False)
     yield Column("kind", String(8), nullable=False)
     yield Column("name", String(NAME_CHARS_MAX), nullable=False)
@@ -142,7 +141,7 @@ measures = Table(
     Index("measures_by_deliberation", "tenant", "id"),
     sqlite_with_rowid=False,
 )
-"""What an ended deliberation adds to statistics: a row for its strategy, for each of its roles and for each model."""
+"""The measures of ended deliberations: a row for the strategy, for each role and for each model."""
 
 rollups = Table(
     "rollups",

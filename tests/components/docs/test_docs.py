@@ -5,7 +5,7 @@ import re
 import pytest
 from pydantic_settings import BaseSettings
 
-from app.archive.settings import ArchiveSettings
+from app.archive.process import ArchiveSettings
 from app.deliberation.decider import StrategyDefinition
 from app.deliberation.facts import DEGRADED_REASONS
 from app.deliberation.roles import Role

@@ -26,8 +26,7 @@ from app.api.webhook_payloads import TERMINAL_EVENTS
 from app.archive.database.connection import Database
 from app.archive.database.migrate import migrate
 from app.archive.database.store import Store
-from app.archive.service import figures, projector_of
-from app.archive.settings import ArchiveSettings
+from app.archive.process import ArchiveSettings, figures, projector_of
 from app.catalog.projection import state_of
 from app.deliberation.announcements import announcement, recorded_responses
 from app.deliberation.facts import CancelRequested, Deleted

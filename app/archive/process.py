@@ -1,25 +1,40 @@
-"""The archive's process: the projector, and a port for health checks."""
+"""The archive's process: its settings, the projector, and a port for health checks."""
 
 import asyncio
 import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import structlog
+from pydantic import SecretStr
 
 from app.archive.database.connection import Database
 from app.archive.database.store import Store
 from app.archive.projector import RETRY_S, Projector
-from app.archive.settings import ArchiveSettings
 from app.deliberation.errors import ArchiveUnavailable
 from app.log.journal import JetStreamJournal
 from app.log.signature import LogSigner
 from app.log.stream_settings import ARCHIVE_CONSUMER
 from app.observability.process import work_until_stopped
 from app.observability.replica_status import PROJECTORS_SUBJECT
+from app.settings import DATABASE_URL_DESCRIPTION, LOG_KEY_DESCRIPTION, ArchiveRetention, setting
 
 log = structlog.get_logger(__name__)
+
+
+class ArchiveSettings(ArchiveRetention):
+    """Each setting has a description, a unit, limits and an environment variable."""
+
+    nats_url: str = setting(
+        "nats://127.0.0.1:4222", "Server that holds the log, or `file:///path` of a file with its URL.", min_length=1
+    )
+    log_key_file: Path | None = setting(None, LOG_KEY_DESCRIPTION)
+    database_url: SecretStr = setting(..., DATABASE_URL_DESCRIPTION)
+    archive_host: str = setting("127.0.0.1", "Address of /healthz.", min_length=1)
+    archive_port: int = setting(8082, "Port of /healthz; 0 takes a free one.", ge=0, le=65_535)
+    log_level: Literal["debug", "info", "warning", "error"] = setting("info", "Least severity of logged events.")
 
 
 async def figures(journal: JetStreamJournal, projector: Projector) -> dict[str, Any]:
