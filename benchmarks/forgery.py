@@ -50,6 +50,7 @@ LOG_KEY = "the log key of the benchmark of forgeries"
 HEALTH_P99_MAX_MS = 50.0
 TENANT = "acme"
 STRANGERS = ("open", "none", *NATS_USERS)
+LIST = "/deliberations?after=now"
 _AT_ONCE = 20
 # The two keys and the deliberation.
 _HONEST_RECORDS = 3
@@ -95,12 +96,12 @@ class Attack:
     async def check(self, client: httpx.AsyncClient, admin: str, reader: str, deliberation_id: str) -> None:
         """Compare what the gateway shows with what honest processes wrote."""
         read = {"Authorization": f"Bearer {reader}"}
-        expected = {"/deliberations": 200, "/metrics": 403, f"/deliberations/{deliberation_id}": 200}
+        expected = {LIST: 200, "/metrics": 403, f"/deliberations/{deliberation_id}": 200}
         for path, status in expected.items():
             response = await client.get(path, headers=read)
             if response.status_code != status:
                 self.believed.append(f"{path} answered {response.status_code}")
-            elif path == "/deliberations" and [each["id"] for each in response.json()["items"]] != [deliberation_id]:
+            elif path == LIST and [each["id"] for each in response.json()["items"]] != [deliberation_id]:
                 self.believed.append("the list has other deliberations")
             elif path.endswith(deliberation_id) and response.json()["status"] != "pending":
                 self.believed.append(f"the deliberation is {response.json()['status']}")

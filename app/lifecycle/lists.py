@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from app.api.cursor import BEGINNING, Cursor
+from app.api.cursor import BEGINNING, Cursor, parse_cursor
 from app.api.schemas import Stats
 from app.archive.database.search_query import Search
 from app.archive.database.statistics import StatsFilter
@@ -16,7 +16,7 @@ from app.archive.database.tables import SEQUENCE_BITS, VERSION_MAX, position
 from app.catalog.entries import Entry, ListFilter
 from app.catalog.index import Catalog
 from app.deliberation.errors import ArchiveUnavailable, InvalidCursor
-from app.deliberation.ports import Clock, StreamState
+from app.deliberation.ports import Clock, Journal, StreamState
 
 NO_ARCHIVE = (
     "This gateway has no archive, which lists are read from. Set DATABASE_URL, run `deliberate archive migrate` and "
@@ -26,6 +26,7 @@ BEHIND = "Repeat the request; start `python -m app.archive` where none runs."
 # A client waits so long for its own write: several times the longest lag of an archive that keeps up.
 AFTER_S = 5.0
 _LOOK_EVERY_S = 0.05
+NOW = "now"
 # A stream begins with a page of the archive unless the archive is further behind: all later events follow the page.
 FRESH = timedelta(seconds=10)
 _CURSOR = re.compile(r"1:([^:]*):([0-9]{1,19})", re.ASCII)
@@ -68,6 +69,7 @@ def _parsed(cursor: str) -> tuple[str, int]:
 class Lists:
     """Pages of deliberations, and their statistics; methods raise ArchiveUnavailable."""
 
+    journal: Journal
     catalog: Catalog
     clock: Clock
     archive: Store | None = None
@@ -107,8 +109,16 @@ class Lists:
         found, copied = await self._archive().stats(asked)
         return found.model_copy(update={"behind_s": self._behind_s(copied)})
 
-    async def wait_for(self, event: Cursor) -> None:
-        """Wait until the archive has this event, for AFTER_S at most; raises InvalidCursor and JournalUnavailable."""
+    async def wait_for(self, after: str) -> None:
+        """Wait until the archive has an event, or with `now` all present ones, for AFTER_S at most.
+
+        Raises InvalidCursor and JournalUnavailable.
+        """
+        if after == NOW:
+            log = await self.journal.state()
+            event = Cursor(log.epoch, log.last_sequence)
+        else:
+            event = parse_cursor(after, "after")
         archive, loop = self._archive(), asyncio.get_running_loop()
         until_s = loop.time() + AFTER_S
         while event != BEGINNING:

@@ -8,7 +8,7 @@ from fastapi import Query, Request, Response
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
-from app.api.cursor import CURSOR_PATTERN, parse_cursor
+from app.api.cursor import CURSOR_PATTERN
 from app.api.headers import submission_of, wait_of
 from app.api.problems import ValidationFailed, parameter_problems
 from app.api.request_body import body_of
@@ -42,8 +42,8 @@ _Q_DESCRIPTION = (
     'and phrases in `"`'
 )
 _AFTER_DESCRIPTION = (
-    "Wait until the list has this event, such as `last_event_id` of an answer; 503 with `Retry-After` after "
-    f"{AFTER_S:.0f} s"
+    "Wait until the list has this event, such as `last_event_id` of an answer, or all present ones with `now`; 503 with "
+    f"`Retry-After` after {AFTER_S:.0f} s"
 )
 # OpenAPI describes `metadata.<key>=<value>` as an exploded object: its properties are parameters of their own.
 _METADATA_SCHEMA: dict[str, Any] = {
@@ -288,7 +288,7 @@ def _query(request: Request) -> tuple[ListQuery, dict[str, str]]:
             parameter("query", "created_after", "Only created later", format="date-time"),
             parameter("query", "created_before", "Only created earlier", format="date-time"),
             parameter("query", "limit", "Items on a page", type="integer", minimum=1, maximum=PAGE_MAX, default=50),
-            parameter("query", "after", _AFTER_DESCRIPTION, pattern=CURSOR_PATTERN),
+            parameter("query", "after", _AFTER_DESCRIPTION, pattern=CURSOR_PATTERN.replace("(", "(now|")),
             parameter("query", "cursor", "`next_cursor` of the previous page", pattern=r"^[A-Za-z0-9_-]{1,128}$"),
             {
                 **parameter(
@@ -306,7 +306,7 @@ async def list_deliberations(request: Request, gateway: InGateway, tenant: OfTen
     given = query.model_dump(exclude={"q", "status", "limit", "cursor", "after"})
     asked = ListFilter(statuses=frozenset([query.status] if query.status else []), metadata=metadata, **given)
     if query.after is not None:
-        await gateway["lists"].wait_for(parse_cursor(query.after, "after"))
+        await gateway["lists"].wait_for(query.after)
     search = None if query.q is None else parse(query.q)
     listed = await gateway["lists"].page(tenant, asked, search, limit=query.limit, cursor=query.cursor)
     headers = {"Cache-Control": "private, no-cache"}

@@ -66,7 +66,7 @@ deliberations = Table(
     Column("strategy", String(64)),
     # JSON: the beginning of the task, the number of agents by role, and the metadata.
     Column("summary", Text),
-    # The facts of an ended deliberation, see `rows.pack_facts`. Last, because SQLite reads a row up to the column it needs.
+    # The facts of an ended one, see `rows.pack_facts`. Last, because SQLite reads a row up to the column it needs.
     Column("facts", LargeBinary),
     # Expiry passes over tenants that keep theirs for longer, without a look at their rows.
     Index("deliberations_by_age", "created_us", "tenant", "id"),

@@ -16,8 +16,6 @@ from app.log.signature import LOG_KEY_VARIABLE
 
 READY_WITHIN_S = 120.0
 _SECRETS = ("KEY_PEPPER", "WEBHOOK_SECRETS", "NATS_URL", "DATABASE_URL", DEFAULT_KEY_VARIABLE)
-# No council waits for the archive, so that it gets CPU after all others.
-_ARCHIVE_NICENESS = 15
 # A gRPC client's first bytes (RFC 9113, 3.4): the preface and an empty SETTINGS frame. The server must respond.
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
@@ -241,7 +239,6 @@ def _archive(layout: Layout, needs: tuple[str, ...]) -> Child:
     return replace(
         _process(layout, "archive", needs, DATABASE_URL=layout.database_url),
         prepare=(lambda: _migrate(layout.database_url)) if layout.own_database else None,
-        niceness=_ARCHIVE_NICENESS,
         stop_within_s=5.0,
         detail=mask_credentials(layout.database_url),
         hint="correct DATABASE_URL or the variable that its log names",
