@@ -42,8 +42,8 @@ _Q_DESCRIPTION = (
     'and phrases in `"`'
 )
 _AFTER_DESCRIPTION = (
-    "Wait until the list has this event, such as `last_event_id` of an answer, or all present ones with `now`; 503 with "
-    f"`Retry-After` after {AFTER_S:.0f} s"
+    "Wait until the list has this event, such as `last_event_id` of an answer, or with `now` all present ones; "
+    f"503 with `Retry-After` after {AFTER_S:.0f} s"
 )
 # OpenAPI describes `metadata.<key>=<value>` as an exploded object: its properties are parameters of their own.
 _METADATA_SCHEMA: dict[str, Any] = {

@@ -58,6 +58,7 @@ from serve_deployments.ray_agents import Handle, RayAgents
 from tests.components.routes.served import APP, answering
 from tests.conditions import until
 from tests.conftest import LOG_KEY, NatsServer
+from tests.integration.archive.test_projector import projecting
 from tests.integration.coordinator.test_coordinator import Role, accepted, answered
 
 PEPPER = "the pepper of an installation under attack"
