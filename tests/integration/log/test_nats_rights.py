@@ -27,6 +27,7 @@ from app.archive.database.connection import Database
 from app.archive.database.migrate import migrate
 from app.archive.database.store import Store
 from app.archive.process import ArchiveSettings, figures, projector_of
+from app.catalog.entries import ListFilter
 from app.catalog.projection import state_of
 from app.deliberation.announcements import announcement, recorded_responses
 from app.deliberation.facts import CancelRequested, Deleted
@@ -465,8 +466,12 @@ async def test_the_archive_user_copies_and_tells_its_figures(port: int, tmp_path
     ):
         await journal.answer(PROJECTORS_SUBJECT, lambda: figures(journal, projector))
         copying = asyncio.create_task(projector.run())
+        store = Store(Database(url))
         await gateway.append("default", story.accepted())
-        await agents.append("default", story.completed())
+        for fact, shown in ((story.opened(), "in_progress"), (story.completed(), "completed")):
+            await agents.append("default", fact)
+            while [each.status for _, each in (await store.page("default", ListFilter(), limit=2))[0]] != [shown]:
+                await asyncio.sleep(0.02)
         while True:
             (status,) = await gateway.inquire(PROJECTORS_SUBJECT, timeout_s=2)
             if status["counts"].get("written") and not status["pending"]:
@@ -474,10 +479,8 @@ async def test_the_archive_user_copies_and_tells_its_figures(port: int, tmp_path
             await asyncio.sleep(0.02)
         copying.cancel()
         await asyncio.wait([copying])
-    database = Database(url)
-    found = await Store(database).read("default", story.id)
-    await database.close()
-    assert found is not None and len(found.records) == 2
+        found = await store.read("default", story.id)
+    assert found is not None and len(found.records) == 3
 
 
 async def test_the_planning_user_starts_and_rejects_plans(port: int) -> None:
