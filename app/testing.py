@@ -24,7 +24,6 @@ from app.deliberation.facts import (
 from app.deliberation.fold import State, apply, fold
 from app.deliberation.ports import Appended, QueueState, Record, StreamState
 from app.deliberation.strategies import STRATEGIES
-from app.log.stream_settings import ARCHIVE_CONSUMER
 
 # Tests of the core start without the schemas of HTTP.
 if TYPE_CHECKING:
@@ -55,10 +54,7 @@ class _MemorySubscription:
 
 @dataclass
 class InMemoryJournal:
-    """A journal in a list. With `available = False` it raises JournalUnavailable.
-
-    `archived_to` is up to where an archive has acknowledged it.
-    """
+    """A journal in a list. With `available = False` it raises JournalUnavailable."""
 
     epoch: str = "memory"
     available: bool = True
@@ -66,7 +62,6 @@ class InMemoryJournal:
     replies: dict[str, list[dict[str, Any]]] = field(default_factory=dict[str, list[dict[str, Any]]])
     services: dict[str, Callable[[bytes], bytes]] = field(default_factory=dict[str, Callable[[bytes], bytes]])
     refused: int = 0
-    archived_to: int = 0
     announced: dict[str, Announcement] = field(default_factory=dict[str, Announcement])
     responses: dict[str, AgentResponse] = field(default_factory=dict[str, AgentResponse])
     _last_sequence: int = 0
@@ -184,10 +179,8 @@ class InMemoryJournal:
         return StreamState(self.epoch, first, self._last_sequence)
 
     async def queue(self, consumer: str) -> QueueState:
-        """See `ports.Journal.queue`: an acceptance is acknowledged when its end is written, to the archive by tests."""
+        """See `ports.Journal.queue`: an acceptance is acknowledged when its end is written."""
         self._reachable()
-        if consumer == ARCHIVE_CONSUMER:
-            return QueueState(self.archived_to, self._last_sequence - self.archived_to)
         ended = {record.subject.removesuffix("end") for record in self.records if record.tokens[3:] == ["end"]}
         accepted = [record for record in self.records if record.tokens[3:] == ["accepted"]]
         left = [each.sequence for each in accepted if each.subject.removesuffix("accepted") not in ended]

@@ -233,11 +233,15 @@ class DeliberationSummary(Resource):
     links: Links
 
 
+_BEHIND = "What changed in the last so many seconds may be missing; null before the archive has caught up once"
+
+
 class DeliberationPage(Resource):
     """Newest first; `next_cursor` is null on the last page."""
 
     items: tuple[DeliberationSummary, ...]
     next_cursor: str | None
+    behind_s: float | None = Field(description=_BEHIND)
 
 
 class StrategyResource(Resource):
@@ -296,7 +300,7 @@ class Figures(Resource):
     """Counts by status, and figures over what has ended."""
 
     total: int
-    active: int = Field(description="Accepted and unfinished, as of now")
+    active: int = Field(description="Accepted and unfinished")
     completed: int
     failed: int
     cancelled: int
@@ -353,6 +357,7 @@ class Stats(Figures):
     from_: AwareDatetime = Field(alias="from")
     to: AwareDatetime
     by: StatsGroup | None
+    behind_s: float | None = Field(default=None, description=_BEHIND)
     spend: Spend | None = Field(default=None, description="Of today, whatever the period; null without a limit")
     groups: tuple[GroupFigures, ...] = Field(
         description="In the order of their names. A deliberation counts in each of its roles and models; a model's "

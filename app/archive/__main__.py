@@ -1,8 +1,7 @@
 """The archive's process: `python -m app.archive` reads the environment and copies until it receives a signal."""
 
 from app.archive.database.connection import engine_of
-from app.archive.service import serve
-from app.archive.settings import ArchiveSettings
+from app.archive.process import ArchiveSettings, serve
 from app.log.signature import LogSigner
 from app.observability.process import run_process
 

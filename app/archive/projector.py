@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -11,16 +11,20 @@ from itertools import islice
 from typing import TypeVar
 
 import structlog
+from pydantic import ValidationError
 
 from app.admission.backlog import Key
-from app.archive.database.store import Store
-from app.archive.database.writing import Rows
-from app.archive.projection import Projected, project
-from app.archive.row_process import RowProcess
+from app.archive.database.rows import microseconds
+from app.archive.database.store import Copied, Store
+from app.archive.database.tables import position
+from app.archive.database.writing import Opening, Rows
+from app.archive.row_process import Projected, RowProcess, project
 from app.deliberation.errors import ArchiveRefused, ArchiveUnavailable, InvalidToken, JournalUnavailable
-from app.deliberation.ports import Record
+from app.deliberation.facts import decode
+from app.deliberation.ports import Journal, Record
 from app.log.journal import JetStreamJournal
-from app.log.stream_settings import ARCHIVE_CONSUMER
+from app.log.projection import Projection
+from app.log.stream_settings import ARCHIVE_CONSUMER, CONSUMER
 from app.log.streams import WORKER_ACK_WAIT_S
 from app.log.work_queue import QueueItem, WorkQueue
 
@@ -29,8 +33,6 @@ BATCH_MAX = 256
 HELD_MAX = 8 * BATCH_MAX
 # After a batch that was not full. A request and a transaction cost as much as some deliberations.
 FETCH_EVERY_S = 0.75
-# What has begun waits so long for its end: most deliberations are read and written once.
-BEGUN_S = 5.0
 # A batch of larger facts is cut. Its rest waits.
 BATCH_BYTES_MAX = 16_000_000
 READ_AT_ONCE = 64
@@ -41,8 +43,12 @@ RETRY_S = 1.0
 LATE_S = 10.0
 EXPIRE_EVERY_S = 60.0
 
-# The subjects of facts after which nothing waits end so.
+# The facts after which no other changes a row, except late outcomes.
 _OVER = ".end", ".deleted"
+# The opening of a first stage is heard live: with a second filter on the queue the server looks at each partial text.
+OPENINGS = "deliberations.*.*.stage.1.opened"
+# Openings wait so many at most for a round in which the queue is empty.
+OPENINGS_MAX = 20_000
 # The clocks of two processes differ by less than this.
 _SKEW = timedelta(minutes=1)
 
@@ -53,32 +59,35 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What the log with this number has of some items; `behind`: it has many more."""
+    """The facts of some items' deliberations in the log with this number.
+
+    `openings` are of deliberations without a further fact among these items. `copied` is how far the log is copied once
+    this is written; None while the queue has more. `behind` is true while the queue has many more.
+    """
 
     sequences: Sequence[int]
     facts: Sequence[tuple[Key, Sequence[Record]]]
     log: int
     behind: bool
+    openings: Sequence[Opening] = ()
+    copied: Copied | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """What is written of some items."""
-
-    sequences: Sequence[int]
+    read: _Read
     projected: Sequence[Projected]
 
 
 class Projector:
-    """Takes items in batches of at most BATCH_MAX. While one is written, rows of the next are made, and one is read.
+    """Takes items in rounds of at most BATCH_MAX. While one is written, rows of the next are made, and one is read.
 
-    Ends and deletions are written at once, and what has begun after BEGUN_S, or with its end.
+    A deliberation that begins and ends between two rounds is written once. Rounds are written in order, so an item
+    that an earlier round covers is only acknowledged, after the write of that round.
 
-    Batches are written in order, so that an item that an earlier one covers is only acknowledged, after its write.
-
-    `counts` counts deliberations by what was done: `written`, `deleted`, `expired`, and `skipped` for facts that are
-    damaged, refused by the database, or have left the log. `failure` says what the projector waits for, empty while it
-    works. `retentions_s` are those of tenants for which `retention_s` does not hold.
+    `counts` counts deliberations: `written`, `deleted`, `expired`, and `skipped` for facts that are damaged, refused by
+    the database, or have left the log. `failure` says why the projector waits, empty while it works. `retentions_s` are
+    those of tenants for which `retention_s` does not hold.
     """
 
     def __init__(
@@ -99,12 +108,18 @@ class Projector:
         # The last sequence of deliberations to which nothing more is expected, oldest read first.
         self._copied: dict[Key, int] = {}
         self._epoch = ""
+        # Openings that were heard and not written, oldest first.
+        self._openings: dict[Key, Record] = {}
+        # Until an earlier process's items are acknowledged or redelivered, the queue is not all that is missing.
+        self._complete = False
 
     async def run(self) -> None:
         """Copy until cancelled, then give the items in progress back to the queue."""
         try:
             async with asyncio.TaskGroup() as group:
                 await self._queue.start()
+                group.create_task(Projection(self._journal, (OPENINGS,), self._hear, self._replay, _until_stale).run())
+                group.create_task(self._check_complete())
                 group.create_task(self._report_progress())
                 group.create_task(self._expire())
                 group.create_task(self._read_batches())
@@ -124,31 +139,55 @@ class Projector:
             self._queue.drop()
         held[sequence] = item
 
+    def _hear(self, record: Record) -> None:
+        """Keep the opening of a first stage until its deliberation's row is written."""
+        self._openings[record.tokens[1], record.tokens[2]] = record
+        if len(self._openings) > OPENINGS_MAX:
+            del self._openings[next(iter(self._openings))]
+
+    async def _replay(self, journal: Journal) -> None:
+        """Read the openings that were not heard. Up to the place of the coordinators all deliberations have ended."""
+        async for record in journal.read(OPENINGS, (await journal.queue(CONSUMER)).acknowledged_to):
+            self._hear(record)
+
+    async def _check_complete(self) -> None:
+        """Wait for items that a process before this one has taken and not acknowledged."""
+        until_s = asyncio.get_running_loop().time() + WORKER_ACK_WAIT_S + RETRY_S
+        end = (await self._until_answered(self._journal.state)).last_sequence
+        while asyncio.get_running_loop().time() < until_s:
+            queue = await self._until_answered(partial(self._journal.queue, ARCHIVE_CONSUMER))
+            if not queue.left or queue.acknowledged_to >= end:
+                break
+            await asyncio.sleep(FETCH_EVERY_S / 3)
+        self._complete = True
+
     async def _read_batches(self) -> None:
         while True:
-            behind = len(self._waiting) >= HELD_MAX // 2 or not await self._queue.fetch()
-            chosen = list(islice(self._waiting if behind else self._due(), BATCH_MAX))
+            state, at = await self._until_answered(self._journal.state), datetime.now(UTC)
+            openings = dict(self._openings)
+            emptied = await self._queue.fetch() if len(self._waiting) < HELD_MAX // 2 else False
+            chosen = list(islice(self._waiting, BATCH_MAX))
             for sequence in chosen:
                 self._writing[sequence] = self._waiting.pop(sequence)
-            if chosen:
-                await self._read.put(await self._until_answered(partial(self._read_all, chosen, behind)))
-            if not chosen or (not behind and len(chosen) < BATCH_MAX):
+            copied = None
+            if emptied and not self._waiting and self._complete:
+                copied = Copied(state.epoch, state.last_sequence, at)
+            if chosen or copied is not None:
+                # Of what the queue still has, the acceptance may be missing.
+                known = openings if emptied and not self._waiting else {}
+                ask = partial(self._read_all, chosen, emptied is False, known, copied)
+                await self._read.put(await self._until_answered(ask))
+            if not chosen or (emptied is not False and len(chosen) < BATCH_MAX):
                 await asyncio.sleep(FETCH_EVERY_S)
 
-    def _due(self) -> Iterator[int]:
-        """The sequences of what ended or was deleted, and of what began a while ago."""
-        over = {item.record.tokens[2] for item in self._waiting.values() if item.record.subject.endswith(_OVER)}
-        long_ago_s = asyncio.get_running_loop().time() - BEGUN_S
-        for sequence, item in self._waiting.items():
-            if item.taken_at_s < long_ago_s or item.record.tokens[2] in over:
-                yield sequence
-
     async def _make_batches(self) -> None:
-        """Make the rows of what was read, in the second process while this one is behind."""
+        """Make rows of the facts that were read, in the second process while this one is behind."""
         while True:
             read = await self._read.get()
             given = read.facts, read.log, self._store.dialect
-            if read.behind:
+            if not read.facts:
+                projected = []
+            elif read.behind:
                 projected = await self._row_process.project(*given)
             else:
                 # In a thread, because the event loop would not answer for as long as a batch of long answers takes.
@@ -158,19 +197,19 @@ class Projector:
                     log.error("archive_skipped", deliberation_id=each.key[1], error=each.fault)
                 if each.unfinished_at is not None:
                     self._copied.pop(each.key, None)
-            await self._made.put(_Batch(read.sequences, projected))
+            await self._made.put(_Batch(read, projected))
 
     async def _write_batches(self) -> None:
         while True:
             batch = await self._made.get()
             made = [each.rows for each in batch.projected if each.rows is not None]
-            rows = await self._put(made) if made else made
+            rows = await self._put(made, batch.read.openings, batch.read.copied)
             deleted = sum(each.words is None for each in rows)
             self.counts["written"] += len(rows) - deleted
             self.counts["deleted"] += deleted
             self.counts["skipped"] += len(batch.projected) - len(rows)
             unfinished_at = {each.key[1]: each.unfinished_at for each in batch.projected}
-            for sequence in batch.sequences:
+            for sequence in batch.read.sequences:
                 item = self._writing.pop(sequence, None)
                 if item is None:
                     continue
@@ -183,20 +222,26 @@ class Projector:
                 else:
                     await self._queue.ack(item)
 
-    async def _put(self, rows: Sequence[Rows]) -> Sequence[Rows]:
-        """Write rows together, or one by one when the database refuses a value of them; returns what it took."""
+    async def _put(
+        self, rows: Sequence[Rows], openings: Sequence[Opening] = (), copied: Copied | None = None
+    ) -> Sequence[Rows]:
+        """Write rows together, or one by one when the database refuses a value; returns the written ones."""
+        if not rows and not openings and copied is None:
+            return rows
         try:
-            await self._until_answered(partial(self._store.put, rows))
+            await self._until_answered(partial(self._store.put, rows, openings, copied))
         except ArchiveRefused as exc:
             if len(rows) > 1:
-                return [taken for each in rows for taken in await self._put([each])]
+                taken = [each for row in rows for each in await self._put([row])]
+                await self._put([], openings, copied)
+                return taken
             self.failure = ""
             log.error("archive_skipped", deliberation_id=rows[0].key[1], error=str(exc))
             return []
         return rows
 
     async def _until_answered(self, ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
-        """What `ask` returns once the log and the database answer; raises ArchiveRefused."""
+        """Call `ask` until the log and the database answer, and return its result; raises ArchiveRefused."""
         while True:
             try:
                 answer = await ask()
@@ -209,8 +254,10 @@ class Projector:
                 self.failure = ""
                 return answer
 
-    async def _read_all(self, sequences: Sequence[int], behind: bool) -> _Read:
-        """Read these items' deliberations, but for those that an earlier batch covers, up to BATCH_BYTES_MAX."""
+    async def _read_all(
+        self, sequences: Sequence[int], behind: bool, heard: Mapping[Key, Record], copied: Copied | None
+    ) -> _Read:
+        """Read the deliberations of these items that no earlier round covers, up to BATCH_BYTES_MAX."""
         epoch = (await self._journal.state()).epoch
         number = await self._store.log_number(epoch)
         if epoch != self._epoch:
@@ -219,30 +266,40 @@ class Projector:
             if replaced:
                 self._drop_held()
                 return _Read((), (), number, behind)
+        if copied is not None and copied.epoch != epoch:
+            copied = None
         records = [self._writing[sequence].record for sequence in sequences]
         due = self._uncovered(records)
         # A full batch means that later facts are in the log already: each deliberation is read once.
         whole = len(records) == BATCH_MAX
         facts, size, left = list[tuple[Key, Sequence[Record]]](), 0, iter(due.items())
         while size < BATCH_BYTES_MAX and (some := list(islice(left, READ_AT_ONCE))):
-            found = await asyncio.gather(*(self._facts(key, known, whole) for key, known in some))
+            asked = [(key, [*known, heard[key]] if key in heard else known) for key, known in some]
+            found = await asyncio.gather(*(self._facts(key, known, whole) for key, known in asked))
             size += sum(len(record.data) for _, each in found for record in each)
             facts += found
         self._note(facts)
         put_back = {record.sequence for _, unread in left for record in unread}
         for sequence in put_back:
             self._waiting[sequence] = self._writing.pop(sequence)
-        return _Read([sequence for sequence in sequences if sequence not in put_back], facts, number, behind)
+        sequences = [sequence for sequence in sequences if sequence not in put_back]
+        read = {key for key, _ in facts}
+        alone = [_opening(key, record, number) for key, record in heard.items() if key not in read]
+        for key, record in heard.items():
+            if self._openings.get(key) == record:
+                del self._openings[key]
+        openings = [each for each in alone if each is not None]
+        return _Read(sequences, facts, number, behind, openings, None if put_back else copied)
 
     def _drop_held(self) -> None:
-        """Forget all items: they belong to a log that was replaced. Those of the new one are delivered again."""
+        """Forget all items, because their log was replaced. The server delivers the items of the new log again."""
         for _ in range(len(self._writing) + len(self._waiting)):
             self._queue.drop()
         self._writing.clear()
         self._waiting.clear()
+        self._openings.clear()
 
     def _uncovered(self, records: Sequence[Record]) -> dict[Key, list[Record]]:
-        """The records that no batch covers yet, by deliberation."""
         due = dict[Key, list[Record]]()
         for record in records:
             key = record.tokens[1], record.tokens[2]
@@ -251,7 +308,7 @@ class Projector:
         return due
 
     def _note(self, facts: Sequence[tuple[Key, Sequence[Record]]]) -> None:
-        """Remember how far what has ended, or was deleted, is read."""
+        """Remember up to which sequence each ended or deleted deliberation is read."""
         for key, records in facts:
             if any(record.subject.endswith(_OVER) for record in records):
                 self._copied[key] = records[-1].sequence
@@ -259,12 +316,12 @@ class Projector:
             del self._copied[next(iter(self._copied))]
 
     async def _facts(self, key: Key, records: Sequence[Record], whole: bool) -> tuple[Key, Sequence[Record]]:
-        """All facts of a deliberation, or none when its subject is foreign. A tombstone is returned alone.
+        """Returns all facts of a deliberation, or none when its subject is foreign. A tombstone is returned alone.
 
-        An acceptance alone is completed from the log only if the `whole` is asked for.
+        Without `whole`, an acceptance and an opening are not completed from the log.
         """
         kinds = {record.tokens[-1] for record in records}
-        if "deleted" not in kinds and (whole or kinds != {"accepted"}):
+        if "deleted" not in kinds and (whole or not {"accepted"} <= kinds <= {"accepted", "opened"}):
             try:
                 return key, await self._journal.facts(*key, known=records)
             except InvalidToken:
@@ -282,7 +339,7 @@ class Projector:
                     await self._queue.working(item)
 
     async def _expire(self) -> None:
-        """Remove what is past its retention, some rows at a time; then overwrite what was removed or deleted."""
+        """Remove rows past their retention, some at a time; then overwrite removed and deleted ones."""
         erased_at, expired = datetime.now(UTC) - self._retention, 0
         while True:
             with suppress(ArchiveUnavailable, ArchiveRefused):
@@ -294,3 +351,16 @@ class Projector:
                 await self._store.erase_removed(erased_at - _SKEW, expired=expired > 0)
                 erased_at, expired = now, 0
             await asyncio.sleep(EXPIRE_EVERY_S)
+
+
+async def _until_stale(projection: Projection) -> None:
+    await projection.stale.wait()
+
+
+def _opening(key: Key, record: Record, log: int) -> Opening | None:
+    """Returns the change of a row by an opening; None for a fact that cannot be read."""
+    try:
+        fact = decode(record.data)
+    except ValidationError:
+        return None
+    return Opening(key, position(log, record.sequence), microseconds(fact.ts))

@@ -1,4 +1,4 @@
-"""A second process, which makes rows while this one reads and writes: each of them computes on one core."""
+"""Rows made of facts, in a second process while this one reads and writes: each computes on one core."""
 
 import asyncio
 import os
@@ -6,17 +6,68 @@ import signal
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from datetime import datetime
 from multiprocessing import get_context, parent_process
 from threading import Thread
+from typing import NamedTuple
 
 import structlog
+from pydantic import ValidationError
 
 from app.admission.backlog import Key
-from app.archive.projection import Projected, project
+from app.archive.database.rows import Written
+from app.archive.database.writing import Rows, rows_of
+from app.deliberation.errors import UnexpectedFact
+from app.deliberation.facts import decode
+from app.deliberation.fold import State, state_of
 from app.deliberation.ports import Record
 from app.observability.process import settle_heap
 
 log = structlog.get_logger(__name__)
+
+
+class Projected(NamedTuple):
+    """The rows of a deliberation's facts, or None with their `fault`.
+
+    `unfinished_at` is the time of an end after which outcomes of calls may follow.
+    """
+
+    key: Key
+    rows: Rows | None = None
+    unfinished_at: datetime | None = None
+    fault: str = ""
+
+
+def project(found: Sequence[tuple[Key, Sequence[Record]]], log: int, dialect: str) -> list[Projected]:
+    """Returns the rows of deliberations of a log. Of each the facts are given, or at least the tombstone."""
+    return [_project(key, records, log, dialect) for key, records in found]
+
+
+def _project(key: Key, records: Sequence[Record], log: int, dialect: str) -> Projected:
+    tombstone = next((record for record in records if record.tokens[-1] == "deleted"), None)
+    if tombstone is not None:
+        return _deleted(key, tombstone, log, dialect)
+    try:
+        state = state_of(records)
+    except UnexpectedFact as exc:
+        return Projected(key, fault=str(exc))
+    if state is None:
+        return Projected(key, fault="its facts have left the log")
+    written = Written(*key, at=state.accepted.ts, state=state, records=records)
+    return Projected(key, rows_of(written, log, dialect), _unfinished_at(state))
+
+
+def _deleted(key: Key, tombstone: Record, log: int, dialect: str) -> Projected:
+    try:
+        at = decode(tombstone.data).ts
+    except ValidationError:
+        return Projected(key, fault="its tombstone cannot be read")
+    return Projected(key, rows_of(Written(*key, at=at), log, dialect))
+
+
+def _unfinished_at(state: State) -> datetime | None:
+    planned = {call.call_id for stage in state.stages for call in stage.opened.calls}
+    return None if state.end is None or planned <= state.finished.keys() else state.end.ts
 
 
 class RowProcess:
@@ -29,7 +80,7 @@ class RowProcess:
     async def project(
         self, found: Sequence[tuple[Key, Sequence[Record]]], number: int, dialect: str
     ) -> list[Projected]:
-        """What `projection.project` returns. A thread makes it until the process has started, and if it was killed."""
+        """Returns the result of `project`. A thread makes it until the process has started, or after it was killed."""
         try:
             if self._pool is None:
                 # `fork` would copy this process while its threads hold locks.
@@ -43,7 +94,7 @@ class RowProcess:
         return await asyncio.to_thread(project, found, number, dialect)
 
     def close(self) -> None:
-        """End the process, after the batch that it is at."""
+        """End the process after its present batch."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None

@@ -1,7 +1,7 @@
-"""The archive as lines of JSON, which `deliberate export` writes and `deliberate import` reads.
+"""The archive as lines of JSON, written by `deliberate export` and read by `deliberate import`.
 
 The first line names the format and the logs, oldest first. Each further line is a deliberation with its facts, or the
-tombstone of a deleted one. The last line counts them. Facts keep their sequences, so event ids stay what they were.
+tombstone of a deleted one. The last line counts them. Facts keep their sequences, so event ids stay the same.
 """
 
 from collections import Counter
@@ -51,7 +51,7 @@ class ExportedDeliberation(_Line):
 
 
 class ExportedTombstone(_Line):
-    """What remains of a deleted deliberation."""
+    """A deleted deliberation."""
 
     tenant: Token
     id: Token
@@ -75,7 +75,6 @@ _KINDS: dict[str, type[AnyLine]] = {
 
 
 def _line(row: ArchivedRow) -> bytes:
-    """The line of an ended or deleted deliberation. Its facts are JSON already."""
     begin = f'{{"tenant":"{row.tenant}","id":"{row.deliberation_id}",'
     if row.archived is None:
         return f'{begin}"deleted_at":"{row.at.isoformat()}"}}\n'.encode()
@@ -84,7 +83,7 @@ def _line(row: ArchivedRow) -> bytes:
 
 
 async def export_archive(store: Store, chosen: RowFilter, counts: Counter[str]) -> AsyncGenerator[bytes]:
-    """The lines of all that ended and was deleted; raises ArchiveUnavailable.
+    """Yields the lines of all ended and deleted deliberations; raises ArchiveUnavailable.
 
     `counts` gets the number of `deliberations` and `tombstones`, and of the `unfinished`, which are left out.
     """
@@ -98,7 +97,6 @@ async def export_archive(store: Store, chosen: RowFilter, counts: Counter[str]) 
 
 
 def _read(number: int, line: bytes) -> AnyLine:
-    """The line of its kind; raises InvalidRequest."""
     try:
         found: Any = from_json(line)
         kind = next((each for key, each in _KINDS.items() if isinstance(found, dict) and key in found), Header)
@@ -112,7 +110,7 @@ def _read(number: int, line: bytes) -> AnyLine:
 
 
 def _written(number: int, found: ExportedDeliberation) -> Written:
-    """The deliberation of a line; raises InvalidRequest unless its facts are one from acceptance to end."""
+    """Returns the deliberation of a line; raises InvalidRequest unless its facts reach from acceptance to end."""
     records, stem = list[Record](), prefix(found.tenant, found.id)
     try:
         for sequence, fact in found.facts:
@@ -143,7 +141,7 @@ class _Batch:
     size: int = 0
 
     def add(self, number: int, log: str, written: Written, size: int) -> None:
-        """Add what a line of this many bytes holds; raises InvalidRequest for a repetition."""
+        """Add the deliberation of a line of this many bytes; raises InvalidRequest for a repetition."""
         key = written.tenant, written.deliberation_id
         if key in self.keys:
             raise InvalidRequest(f"Line {number} repeats deliberation {written.deliberation_id}. {AGAIN}")
@@ -152,7 +150,7 @@ class _Batch:
         self.size += size
 
     async def write(self) -> None:
-        """Write and forget what was added; raises ArchiveUnavailable."""
+        """Write and forget the added deliberations; raises ArchiveUnavailable."""
         for log, written in self.of_log.items():
             await self.store.write(log, written)
         self.of_log.clear()
@@ -180,8 +178,8 @@ class Imported(NamedTuple):
 async def import_archive(store: Store, lines: AsyncIterable[bytes]) -> Imported:
     """Write an export into the archive.
 
-    A row that is newer stays, so that a repetition changes nothing. Raises InvalidRequest for what is no export,
-    ArchiveUnavailable and ArchiveRefused; what stands before the fault was imported.
+    A newer row stays, so that a repetition changes nothing. Raises InvalidRequest for a file that is no export,
+    ArchiveUnavailable and ArchiveRefused; the lines before the fault were imported.
     """
     batch, counts = _Batch(store), Counter[str]()
     header: Header | None = None

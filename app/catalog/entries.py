@@ -1,11 +1,11 @@
-"""Entries of the catalog, as of now or of any sequence of the log, and the filter of a list."""
+"""The entries of lists, and the filter of a list."""
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
+from sys import maxsize
 
 from app.api.resource import links
 from app.api.schemas import AgentCount, DeliberationSummary, Status
@@ -17,9 +17,9 @@ TASK_CHARS_MAX = 200
 
 @dataclass(slots=True)
 class Entry:
-    """What lists show of one deliberation.
+    """A deliberation in a list.
 
-    `sequence` is that of its acceptance, 0 while unknown; the other sequences are those of its status changes.
+    `sequence` is that of its acceptance, the other sequences are those of its status changes; 0 while unknown.
     """
 
     tenant: str
@@ -41,7 +41,7 @@ class Entry:
     max_cost: Decimal | None = None
 
     def take(self, fact: Event, sequence: int) -> None:
-        """Apply a fact, in any order of facts. Those that no list depends on change nothing."""
+        """Apply a fact. Facts may come in any order; one that changes no status and no acceptance is ignored."""
         match fact:
             case Accepted():
                 specification = fact.specification
@@ -60,41 +60,25 @@ class Entry:
                 return
 
     @property
-    def last_sequence(self) -> int:
-        """The sequence of the newest fact that was applied."""
-        return max(self.sequence, self.started_sequence, self.cancelled_sequence, self.ended_sequence)
-
-    @property
     def status(self) -> Status:
         """The same status as the fold of all facts has."""
-        if self.ended is not None:
-            return self.ended
-        if self.cancelled_sequence:
-            return "cancelling"
-        return "pending" if self.started_at is None else "in_progress"
+        return self._status_at(maxsize)
 
     def status_at(self, sequence: int) -> Status | None:
-        """The status when the log ended at `sequence`; None before the acceptance."""
-        entry = self.at(sequence)
-        return None if entry is None else entry.status
+        """Returns the status when the log ended at `sequence`; None before the acceptance."""
+        return self._status_at(sequence) if 0 < self.sequence <= sequence else None
 
-    def at(self, sequence: int) -> "Entry | None":
-        """The entry when the log ended at `sequence`; None before the acceptance."""
-        if not 0 < self.sequence <= sequence:
-            return None
-        changes: dict[str, Any] = {}
-        if self.started_sequence > sequence:
-            changes |= {"started_sequence": 0, "started_at": None}
-        if self.cancelled_sequence > sequence:
-            changes |= {"cancelled_sequence": 0}
-        if self.ended_sequence > sequence:
-            changes |= {"ended_sequence": 0, "ended": None, "ended_at": None}
-        return replace(self, **changes) if changes else self
+    def _status_at(self, sequence: int) -> Status:
+        if self.ended is not None and self.ended_sequence <= sequence:
+            return self.ended
+        if 0 < self.cancelled_sequence <= sequence:
+            return "cancelling"
+        return "in_progress" if 0 < self.started_sequence <= sequence else "pending"
 
 
 @dataclass(frozen=True, slots=True)
 class ListFilter:
-    """The filter of a list; None and empty do not filter. `role` is any member's."""
+    """The filter of a list; None and empty do not filter. `role` is the role of any member."""
 
     statuses: frozenset[Status] = frozenset()
     role: str | None = None

@@ -1,15 +1,13 @@
-"""What the archive may lack, in memory: deliberations that run, and those that changed a moment ago.
+"""The active deliberations of all tenants, in memory.
 
-Admission counts what runs. A list is a page of the archive, merged with this. After a lost connection it is read from
-the last sequence up to which all facts were applied.
+Admission counts them, requests wait for their ends, and streams ask for the status of each at an event. After a lost
+connection the log is read from the last sequence up to which all facts were applied.
 """
 
 import asyncio
-from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from itertools import chain
@@ -24,13 +22,12 @@ from app.deliberation.errors import InvalidToken, JournalUnavailable
 from app.deliberation.facts import Deleted, decode, prefix
 from app.deliberation.ports import Clock, Journal, Record, StreamState
 from app.log.projection import Projection
-from app.log.stream_settings import ARCHIVE_CONSUMER, CONSUMER
+from app.log.stream_settings import CONSUMER
 
 # Tombstones first, so that a replay never shows deleted deliberations. Acceptances last: an ended deliberation would
-# count as unfinished until its end is read.
+# count as active until its end is read.
 TAILS = ("deleted", "end", "stage.1.opened", "cancel", "accepted")
 PATTERNS = tuple(f"deliberations.*.*.{tail}" for tail in TAILS)
-SIZE_MAX = 20_000
 PAST_MAX = 4_096
 CHECK_S = 5.0
 # A start reads so much of the log at least: recent ends tell how fast work is done.
@@ -44,41 +41,18 @@ NOT_READ = "The log has not been read yet; it may not be reachable."
 log = structlog.get_logger(__name__)
 
 
-def _sequence(entry: Entry) -> int:
-    return entry.sequence
-
-
-@dataclass(frozen=True, slots=True)
-class Recent:
-    """What the archive may lack of a tenant: what runs, and whatever has changed since it was copied.
-
-    `entries` are in the order of acceptance. `ids` are theirs, and those of deleted deliberations. It is not `whole`
-    while something was forgotten that the archive lacks.
-    """
-
-    whole: bool
-    entries: Sequence[Entry]
-    ids: Collection[str]
-
-
 class Catalog:
-    """It is kept up to date by `follow`. `epoch` is the incarnation of the log that it was read from.
+    """The active deliberations, kept up to date by `follow`, and the PAST_MAX that ended last or were recalled.
 
-    `caught_up` is true once everything that runs has been read. What has ended is forgotten when the archive has it, or
-    at once without an archive (`archived`). Beyond `size_max` the oldest is forgotten before that; then lists have to
-    wait for the archive.
+    `epoch` is the incarnation of the log that was read. `caught_up` is true once all active deliberations were read.
     """
 
-    def __init__(
-        self, clock: Clock, backlog: Backlog, *, retention_s: int, archived: bool = False, size_max: int = SIZE_MAX
-    ) -> None:
+    def __init__(self, clock: Clock, backlog: Backlog, *, retention_s: int) -> None:
         self.backlog = backlog
         self.epoch = ""
         self.ended_counts: Counter[str] = Counter()
         self._clock = clock
         self._retention = timedelta(seconds=retention_s)
-        self._archived = archived
-        self._size_max = size_max
         # A timed-out waiter stays, since others may share it; the deliberation's end or the drain removes it.
         self._waiters: dict[Key, asyncio.Event] = {}
         self._dismissed = False
@@ -88,22 +62,17 @@ class Catalog:
 
     def _clear(self) -> None:
         self.caught_up = False
+        # The active deliberations, and those with a fact that was heard without the acceptance.
         self._entries: dict[Key, Entry] = {}
-        # By tenant in the order of acceptance, so that the cost of a list does not depend on other tenants.
-        self._accepted: dict[str, list[Entry]] = {}
-        self._active: dict[Key, Entry] = {}
-        self._deleted: dict[Key, int] = {}
-        self._past: dict[Key, Entry] = {}
+        # Ended deliberations, the oldest first; None for a deleted one.
+        self._past: dict[Key, Entry | None] = {}
         self.backlog.clear()
         # All facts up to here were applied; and those up to the second, while no live fact was lost.
         self._applied_to = 0
         self._heard_to = 0
-        # The archive has all facts up to here. What was forgotten before that had facts up to `_lost_to`.
-        self._archived_to = 0
-        self._lost_to = 0
 
     def require_caught_up(self) -> Self:
-        """The catalog itself; raises JournalUnavailable until it has read what runs."""
+        """The catalog itself; raises JournalUnavailable until it has read the active deliberations."""
         if not self.caught_up:
             raise JournalUnavailable(NOT_READ)
         return self
@@ -118,29 +87,10 @@ class Catalog:
             # Another log, or one that lost its tail, invalidates everything.
             self._clear()
             self.epoch = state.epoch
-        await self._read(journal, self._applied_to if self.caught_up else await self._beginning(journal, state))
-        self._applied_to = max(self._applied_to, state.last_sequence)
-        await self._forget_archived(journal, state.last_sequence)
-        await self._load_missing(journal)
-        self.backlog.settle()
+        after = self._applied_to
         if not self.caught_up:
-            log.info("catalog_caught_up", deliberations=len(self._entries), epoch=self.epoch)
-        self.caught_up = True
-
-    async def _beginning(self, journal: Journal, state: StreamState) -> int:
-        """The sequence after which everything has to be read at a start."""
-        work = await journal.queue(CONSUMER)
-        after = min(work.acknowledged_to, max(0, state.last_sequence - RECENT_SEQUENCES))
-        if not self._archived:
-            return after
-        archive = await journal.queue(ARCHIVE_CONSUMER)
-        if archive.left > self._size_max:
-            self._lost_to = state.last_sequence
-            return after
-        return min(after, archive.acknowledged_to)
-
-    async def _read(self, journal: Journal, after: int) -> None:
-        """Apply the stored facts above `after`."""
+            # What was accepted up to the coordinators' place has ended.
+            after = min((await journal.queue(CONSUMER)).acknowledged_to, max(0, state.last_sequence - RECENT_SEQUENCES))
         applied = 0
         for pattern in PATTERNS:
             async for record in journal.read(pattern, after):
@@ -148,6 +98,12 @@ class Catalog:
                 applied += 1
                 if applied % YIELDS_EVERY == 0:
                     await asyncio.sleep(0)
+        self._applied_to = max(self._applied_to, state.last_sequence)
+        await self._load_missing(journal)
+        self.backlog.settle()
+        if not self.caught_up:
+            log.info("catalog_caught_up", deliberations=len(self._entries), epoch=self.epoch)
+        self.caught_up = True
 
     async def complete(self, journal: Journal, state: StreamState) -> None:
         """Apply everything up to these bounds of the log; raises JournalUnavailable."""
@@ -169,12 +125,10 @@ class Catalog:
         self._following = projection
         try:
             while not await projection.stale_within(CHECK_S):
-                # What changed within the last period stays, because a page may be as of a moment ago.
                 settled, heard_to = heard_to, max(self._applied_to, self._heard_to)
                 self._applied_to = max(self._applied_to, settled)
-                self._forget_old()
+                self._forget_expired()
                 with suppress(JournalUnavailable):
-                    await self._forget_archived(journal, settled)
                     await self._load_missing(journal)
                     if (await journal.state()).epoch != self.epoch:
                         return
@@ -187,7 +141,7 @@ class Catalog:
         self.apply(record)
 
     def observe(self, record: Record) -> None:
-        """Apply any event of the log; ignores events that are applied already or that lists do not depend on."""
+        """Apply any event of the log; ignores events that are applied already or that change no status."""
         if record.sequence <= self._applied_to:
             return
         tail = record.tokens[3:]
@@ -198,12 +152,11 @@ class Catalog:
         """Apply one fact, in any order and any number of times; logs and skips a fact that cannot be read."""
         _, tenant, deliberation_id, *tail = record.tokens
         key = (tenant, deliberation_id)
-        entry = self._entries.get(key)
-        if (
-            key in self._deleted
-            or (entry is None and record.sequence <= self._archived_to)
-            or (entry is not None and entry.sequence and tail == ["accepted"])
-        ):
+        past, deleted = self._past.get(key), key in self._past and self._past[key] is None
+        entry = past or self._entries.get(key)
+        # A repeated acceptance of the distant past comes with a repeated request.
+        unknown = entry is None and record.sequence <= self._applied_to
+        if deleted or unknown or (entry is not None and entry.sequence and tail == ["accepted"]):
             return
         try:
             # A foreign writer may use any subject, and none of such a deliberation can be read.
@@ -213,19 +166,19 @@ class Catalog:
             log.warning("fact_undecodable", subject=record.subject, sequence=record.sequence)
             return
         if isinstance(fact, Deleted):
-            self._remove_deleted(key, record.sequence)
+            self._drop(key)
+            self._remember(key, None)
             return
         if entry is None:
             entry = self._entries[key] = Entry(tenant, deliberation_id, first_fact_at=fact.ts)
-        known, ended = entry.sequence > 0, entry.ended is not None
+        ended = entry.ended is not None
         entry.take(fact, record.sequence)
-        if not known and entry.sequence:
-            insort(self._accepted.setdefault(tenant, []), entry, key=_sequence)
+        if past is not None:
+            return
         if not ended and entry.ended is not None:
             self._announce_end(key, entry.ended)
-        if entry.sequence and not (known and ended):
+        if entry.sequence:
             self._count(key, entry)
-        self._forget_surplus()
 
     def _announce_end(self, key: Key, status: str) -> None:
         self.ended_counts[status] += 1
@@ -237,11 +190,45 @@ class Catalog:
         """Update the backlog, even if the end was received before the acceptance."""
         accepted_at = entry.created_at or entry.first_fact_at
         self.backlog.hold(key, entry.roles, accepted_at, begun_at=entry.started_at, priority=entry.priority)
-        if entry.ended is None:
-            self._active[key] = entry
-        else:
-            self._active.pop(key, None)
+        if entry.ended is not None:
+            del self._entries[key]
+            self._remember(key, entry)
             self.backlog.drop(key, done_at=entry.ended_at if entry.ended == "completed" else None)
+
+    def _remember(self, key: Key, entry: Entry | None) -> None:
+        self._past[key] = entry
+        while len(self._past) > PAST_MAX:
+            del self._past[next(iter(self._past))]
+
+    def _drop(self, key: Key) -> None:
+        self._entries.pop(key, None)
+        self.backlog.drop(key)
+
+    def _forget_expired(self) -> None:
+        """Forget the deliberations that have left the log."""
+        oldest = self._clock.now() - self._retention
+        for key in [key for key, entry in self._entries.items() if (entry.created_at or entry.first_fact_at) < oldest]:
+            self._drop(key)
+
+    async def _load_missing(self, journal: Journal) -> None:
+        """Load deliberations of which a fact was heard without the acceptance."""
+        missing = [key for key, entry in self._entries.items() if not entry.sequence]
+        for record in await _facts(journal, missing):
+            self.apply(record)
+        for key in missing:
+            if key in self._entries and not self._entries[key].sequence:
+                self._drop(key)
+
+    async def recall(self, journal: Journal, tenant: str, ids: Collection[str]) -> None:
+        """Have `find` know these deliberations, PAST_MAX at most, as far as the log has them."""
+        unknown = [(tenant, id) for id in ids if (tenant, id) not in self._past and (tenant, id) not in self._entries]
+        recalled = dict[Key, Entry]()
+        for record in await _facts(journal, unknown):
+            fact, key = decode(record.data), (tenant, record.tokens[2])
+            recalled.setdefault(key, Entry(*key, first_fact_at=fact.ts)).take(fact, record.sequence)
+        for key, entry in recalled.items():
+            if entry.ended is not None:
+                self._remember(key, entry)
 
     async def ended(self, tenant: str, deliberation_id: str, timeout_s: float) -> bool:
         """Whether the deliberation ends within `timeout_s`; returns at once if its end is in memory.
@@ -249,8 +236,7 @@ class Catalog:
         Waiting costs no request to the log. False at once when the waiters are dismissed.
         """
         key = (tenant, deliberation_id)
-        entry = self._entries.get(key)
-        if entry is not None and entry.ended is not None:
+        if self._has_ended(key):
             return True
         if self._dismissed:
             return False
@@ -260,7 +246,10 @@ class Catalog:
                 await waiter.wait()
         except TimeoutError:
             return False
-        entry = self._entries.get(key)
+        return self._has_ended(key)
+
+    def _has_ended(self, key: Key) -> bool:
+        entry = self.find(*key)
         return entry is not None and entry.ended is not None
 
     def dismiss_waiters(self) -> None:
@@ -270,96 +259,10 @@ class Catalog:
             waiter.set()
         self._waiters.clear()
 
-    def _remove_deleted(self, key: Key, sequence: int) -> None:
-        """Remove a deleted deliberation and ignore its later facts."""
-        entry = self._entries.pop(key, None)
-        self._past.pop(key, None)
-        self._active.pop(key, None)
-        self.backlog.drop(key)
-        if entry is not None and entry.sequence:
-            own = self._accepted[entry.tenant]
-            del own[bisect_left(own, entry.sequence, key=_sequence)]
-        self._deleted[key] = sequence
-        self._forget_surplus()
-
-    async def _forget_archived(self, journal: Journal, known_to: int) -> None:
-        """Forget what the archive has, of what has ended. All facts up to `known_to` were applied."""
-        archived_to = known_to
-        if self._archived:
-            archive = await journal.queue(ARCHIVE_CONSUMER)
-            archived_to = min(known_to, archive.acknowledged_to)
-            if not archive.left:
-                self._lost_to = 0
-        self._archived_to = max(self._archived_to, archived_to)
-        self._drop(
-            key
-            for key, entry in self._entries.items()
-            if key not in self._active and entry.last_sequence <= self._archived_to
-        )
-        self._deleted = {key: sequence for key, sequence in self._deleted.items() if sequence > self._archived_to}
-
-    def _forget_old(self) -> None:
-        """Forget what has left the log."""
-        oldest = self._clock.now() - self._retention
-        self._drop(key for key, entry in self._entries.items() if (entry.created_at or entry.first_fact_at) < oldest)
-
-    def _forget_surplus(self) -> None:
-        """Beyond the bound, forget the oldest ends and deletions, a tenth more so that not every fact does this."""
-        if len(self._entries) - len(self._active) + len(self._deleted) <= self._size_max:
-            return
-        ends = [(entry.last_sequence, key) for key, entry in self._entries.items() if key not in self._active]
-        gone = sorted([*ends, *((sequence, key) for key, sequence in self._deleted.items())])
-        del gone[max(1, self._size_max // 10) :]
-        self._lost_to = max(self._lost_to, gone[-1][0])
-        self._drop(key for _, key in gone)
-        for _, key in gone:
-            self._deleted.pop(key, None)
-
-    def _drop(self, gone: Iterable[Key]) -> None:
-        dropped = {key: self._entries[key] for key in gone if key in self._entries}
-        for key in dropped:
-            del self._entries[key]
-            self._active.pop(key, None)
-            self.backlog.drop(key)
-        for tenant in {entry.tenant for entry in dropped.values() if entry.sequence}:
-            kept = [entry for entry in self._accepted[tenant] if (tenant, entry.id) not in dropped]
-            if kept:
-                self._accepted[tenant] = kept
-            else:
-                del self._accepted[tenant]
-
-    async def _load_missing(self, journal: Journal) -> None:
-        """Load what was heard of without its acceptance: it was forgotten, or accepted before a start's first fact."""
-        missing = [key for key, entry in self._entries.items() if not entry.sequence]
-        for record in await _facts(journal, missing):
-            self.apply(record)
-        self._drop(key for key in missing if key in self._entries and not self._entries[key].sequence)
-
-    async def recall(self, journal: Journal, tenant: str, ids: Collection[str]) -> None:
-        """Have `find` know these deliberations, PAST_MAX at most, as far as the log has them."""
-        unknown = [(tenant, id) for id in ids if self.find(tenant, id) is None]
-        for record in await _facts(journal, unknown):
-            fact, key = decode(record.data), (tenant, record.tokens[2])
-            self._past.setdefault(key, Entry(*key, first_fact_at=fact.ts)).take(fact, record.sequence)
-        while len(self._past) > PAST_MAX:
-            del self._past[next(iter(self._past))]
-
-    def recent(self, tenant: str) -> Recent:
-        """What is in memory of a tenant now; raises JournalUnavailable until what runs was read."""
-        self.require_caught_up()
-        entries = tuple(self._accepted.get(tenant, ()))
-        deleted = {id for of, id in self._deleted if of == tenant}
-        whole = self._lost_to <= self._archived_to
-        return Recent(whole, entries, {each.id for each in entries} | deleted)
-
     def running(self, tenant: str | None) -> list[Entry]:
-        """What has not ended, of a tenant or of all; raises JournalUnavailable until it was read."""
+        """The active deliberations of a tenant or of all; raises JournalUnavailable until they were read."""
         self.require_caught_up()
-        return [entry for (of, _), entry in self._active.items() if tenant in (None, of)]
-
-    def follows(self, tenant: str, deliberation_id: str) -> bool:
-        """Whether the deliberation is in memory with all of its facts: a recalled one may have changed since."""
-        return (tenant, deliberation_id) in self._entries
+        return [entry for (of, _), entry in self._entries.items() if entry.sequence and tenant in (None, of)]
 
     def find(self, tenant: str, deliberation_id: str) -> Entry | None:
         """The entry of a deliberation that is in memory, if any."""
@@ -369,7 +272,7 @@ class Catalog:
     def active_by_status(self) -> dict[str, int]:
         """Accepted and unfinished deliberations of all tenants."""
         counts = Counter[str]({"pending": 0, "in_progress": 0, "cancelling": 0})
-        counts.update(entry.status for entry in self._active.values())
+        counts.update(entry.status for entry in self._entries.values() if entry.sequence)
         return dict(counts)
 
 
@@ -378,7 +281,7 @@ async def _all(records: AsyncIterator[Record]) -> list[Record]:
 
 
 async def _facts(journal: Journal, keys: Sequence[Key]) -> list[Record]:
-    """The facts of these deliberations that lists depend on."""
+    """Returns the facts of these deliberations that change a status."""
     found = list[Record]()
     for begin in range(0, len(keys), LOADED_AT_ONCE):
         some = keys[begin : begin + LOADED_AT_ONCE]

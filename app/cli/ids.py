@@ -26,7 +26,8 @@ async def full_id(gateway: GatewayClient, given: str) -> str:
         return given
     found = list[DeliberationSummary]()
     searched = 0
-    async with aclosing(gateway.pages("/deliberations", {"limit": 1 if given == LAST else _PAGE})) as pages:
+    asked = {"limit": 1, "after": "now"} if given == LAST else {"limit": _PAGE}
+    async with aclosing(gateway.pages("/deliberations", asked)) as pages:
         async for document in pages:
             items = parsed(DeliberationPage, document).items
             if given == LAST:

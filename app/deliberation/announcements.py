@@ -51,7 +51,7 @@ class Announcement(Value, frozen=True):
 
     type: str
     deliberation_id: Token
-    task_id: Token = Field(description="The deliberation's id, under the name that consumers of old know")
+    task_id: Token = Field(description="The deliberation's id")
     ts: AwareDatetime
     tenant: str
     status: TerminalStatus

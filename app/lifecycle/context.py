@@ -1,4 +1,4 @@
-"""What a context service knows of a request's story: asked before the acceptance, which records the text."""
+"""The context of a request's story: a service is asked before the acceptance, which records the text."""
 
 import asyncio
 from collections import Counter
@@ -68,7 +68,7 @@ class ContextReply(BaseModel):
 
     @property
     def text(self) -> str:
-        """What the council is shown."""
+        """The text that the council is shown."""
         blocks = (self.blocks.system, self.blocks.context, self.blocks.tools, self.blocks.history)
         return self.context_text.strip() or "\n\n".join(filter(None, map(str.strip, blocks)))
 
@@ -102,9 +102,9 @@ class ContextHydrator:
     async def ask(
         self, tenant: str, deliberation_id: str, request: DeliberationRequest, tokens_max: int
     ) -> tuple[StoryContext | None, Evidence | None]:
-        """What came of the question, and the evidence where a text was given; None for a request without a story.
+        """Ask about a story; returns the outcome, and the evidence where a text was given.
 
-        It never raises: without a context the work goes on.
+        Both are None for a request without a story. Never raises: without a context the work goes on.
         """
         story_id, roles = request.metadata.get("story_id"), {agent.role for agent in request.roster}
         if not story_id:

@@ -75,7 +75,7 @@ class Deliberations:
         """The deliberation in the log, or in the archive once it has left the log.
 
         Raises what `load` raises, and ArchiveUnavailable when only the archive could have it. A tombstone in the log
-        also hides what the archive has not removed yet.
+        also hides a deliberation that the archive still has.
         """
         records = await self.journal.facts(tenant, deliberation_id)
         try:
@@ -139,9 +139,9 @@ class Deliberations:
             return state
 
     async def ended(self, tenant: str, deliberation_id: str, timeout_s: float) -> bool:
-        """Whether the deliberation ends within `timeout_s`; False at once when this process drains."""
-        # Without its later facts, it may have ended long ago.
-        if not self.catalog.follows(tenant, deliberation_id):
+        """Returns whether the deliberation ends within `timeout_s`; False at once when this process drains."""
+        # A deliberation that is not in memory may have ended long ago.
+        if self.catalog.find(tenant, deliberation_id) is None:
             if await self.journal.last([f"{prefix(tenant, deliberation_id)}.end"]):
                 return True
         return await self.catalog.ended(tenant, deliberation_id, timeout_s)
@@ -244,14 +244,14 @@ class Deliberations:
             raise Gone("What this Idempotency-Key started has left the log; use a new key.")
 
     def spend(self, tenant: str) -> Spend | None:
-        """What a tenant has spent today; None without a limit. Raises JournalUnavailable before the log was read."""
+        """The spend of a tenant today; None without a limit. Raises JournalUnavailable before the log was read."""
         return None if self.spends is None else self.spends.view(tenant, self._ceilings(tenant))
 
     def _ceilings(self, tenant: str) -> Mapping[str, Decimal]:
         return {each.id: each.max_cost for each in self.catalog.running(tenant) if each.max_cost is not None}
 
     def _spend_place(self, key: Key, max_cost: Decimal | None) -> AbstractContextManager[None]:
-        """Reserves the ceiling until the acceptance is written; what runs is in the catalog from then on."""
+        """Reserves the ceiling until the acceptance is written; from then on the catalog has it."""
         if self.spends is None:
             return nullcontext()
         return self.spends.place(key, max_cost, self._ceilings(key[0]))

@@ -58,7 +58,7 @@ def digest_id(first: str, tenant: str, key: str) -> str:
 
 
 def issued_at(deliberation_id: str) -> datetime | None:
-    """When an id without a key was generated; None for other ids. It does not say whether one was ever accepted."""
+    """Returns the time of an id that was made without a key, accepted or not; None for other ids."""
     if _TIMED_ID.fullmatch(deliberation_id) is None:
         return None
     milliseconds = int(deliberation_id[:10], 32) >> (50 - _TIME_BITS)
@@ -67,7 +67,7 @@ def issued_at(deliberation_id: str) -> datetime | None:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The id that a submission shares with its repetitions, and the hash of what all of them must ask."""
+    """The id and the hash of the body that a submission shares with its repetitions."""
 
     id: str
     sha256: str
@@ -76,7 +76,7 @@ class Identity:
 def body_sha256(request: DeliberationRequest) -> str:
     """Hash of the parsed body: order of keys, spaces and explicit defaults make no difference.
 
-    It is recorded and compared after upgrades, so a field that is added later needs `exclude_if` for its default.
+    It is recorded, and compared by later versions, so a field that is added later needs `exclude_if` for its default.
     """
     canonical = json.dumps(request.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()

@@ -49,7 +49,7 @@ def _header_name(raw: str) -> str | None:
 
 
 async def _keep_cancellation(asking: Awaitable[_Answer]) -> _Answer:
-    """What it returns or raises, but CancelledError after a cancellation that came together with the answer.
+    """Await an answer; raises CancelledError after a cancellation that came together with the answer.
 
     nats-py awaits answers by `asyncio.wait_for`, which forgets such a cancellation before Python 3.12 (gh-86296).
     """
@@ -113,7 +113,7 @@ def server_url(url: str) -> str:
 
 
 def login(url: str) -> tuple[str, dict[str, Any]]:
-    """What `Client.connect` takes for `url`: the server, the prefix of a user's inboxes, and credentials of a file.
+    """Returns the server of a URL and the other arguments of `Client.connect`: inbox prefix and credentials of a file.
 
     Credentials of a `file:` URL are functions. The driver calls them for each connection, so a changed file counts at
     the next one. While the file cannot be read, the last credentials are used. Raises JournalUnavailable when it cannot

@@ -1,4 +1,4 @@
-"""Removes what a deliberation has in the log, and overwrites it in the server's files."""
+"""Removes the records of a deliberation, and overwrites them in the server's files."""
 
 import asyncio
 import json

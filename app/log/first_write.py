@@ -1,4 +1,4 @@
-"""First writes: a record is written only on a subject without a believed record.
+"""First writes: a record is written only on a subject without an accepted record.
 
 Source: NATS JetStream's optimistic concurrency, the expected last sequence of a subject.
 """
@@ -36,7 +36,7 @@ Accepts = Callable[[Record], bool]
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    """A first write on `subject`, and on the pattern `alone`. What `accepts` rejects counts as absent."""
+    """A first write on `subject`, and on the pattern `alone`. A record that `accepts` rejects counts as absent."""
 
     subject: str
     data: bytes
@@ -65,7 +65,7 @@ class FirstWriter:
         self._nothing_accepted_to: dict[str, int] = {}
 
     async def write(self, subject: str, data: bytes, alone: str | None, accepts: Accepts | None) -> Appended:
-        """Write where no record on `subject`, or on the pattern `alone`, is believed; return the record that counts.
+        """Write where no record on `subject`, or on the pattern `alone`, is accepted; return the record that counts.
 
         A stored record that `accepts` rejects counts as absent. Raises FactTooLarge, and JournalUnavailable when
         nothing was stored within the timeout.
@@ -97,7 +97,7 @@ class FirstWriter:
         return appended
 
     async def _append(self, write: _Write) -> Appended:
-        """Write behind what is stored but not believed, or return the believed record."""
+        """Write behind stored records that are not accepted, or return the accepted one."""
         expected = 0
         for _ in range(OCCUPIED_TRIES):
             appended = await self._append_once(write, expected)
@@ -135,7 +135,7 @@ class FirstWriter:
         raise JournalUnavailable(f"the log refused the write: {error.get('description')}")
 
     async def _standing(self, pattern: str, accepts: Accepts | None) -> tuple[Record | None, int]:
-        """The record that counts on a subject or pattern, and the last sequence there, 0 when it is empty.
+        """Returns the record that counts on a subject or pattern, and the last sequence there, 0 without any.
 
         The last record is read from the leader: a direct get may reach a stale follower.
         """
@@ -153,9 +153,9 @@ class FirstWriter:
         return await self.first_accepted(pattern, record.sequence, accepts), record.sequence
 
     async def first_accepted(self, pattern: str, up_to: int, accepts: Accepts | None = None) -> Record | None:
-        """The first believed record of a pattern with an unbelieved last one at `up_to`; None when there is none.
+        """Returns the first accepted record of a pattern whose last one, at `up_to`, is not accepted; None without one.
 
-        Without `accepts` it reads only what was stored since its last look. Raises JournalUnavailable.
+        Without `accepts` it reads only records stored since its last look. Raises JournalUnavailable.
         """
         after, size = 0 if accepts else self._nothing_accepted_to.get(pattern, 0), _FIRST_LOOK_RECORDS
         while after < up_to:

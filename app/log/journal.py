@@ -211,7 +211,7 @@ class JetStreamJournal:
             log.debug("view_lost", error=repr(exc))
 
     async def facts(self, tenant: str, deliberation_id: str, known: Sequence[Record] = ()) -> list[Record]:
-        """See `ports.Journal.facts`. What is `known` already is not read again.
+        """See `ports.Journal.facts`. `known` records are not read again.
 
         Raises JournalUnavailable when the server that answers lags behind what is known.
         """
@@ -323,7 +323,7 @@ class JetStreamJournal:
         return await state_of(self.client, stream)
 
     async def queue(self, consumer: str) -> QueueState:
-        """See `ports.Journal.queue`. Each acknowledges a record only once what it stands for is stored."""
+        """See `ports.Journal.queue`. A consumer acknowledges a record once its work is stored."""
         reply = await self.request(f"$JS.API.CONSUMER.INFO.{STREAM}.{consumer}")
         if error := reply.get("error"):
             if error.get("err_code") == NO_CONSUMER:
@@ -369,7 +369,7 @@ class JetStreamJournal:
             raise JournalUnavailable(f"nothing listens on {subject}: {exc!r}") from exc
 
     async def answer(self, subject: str, describe: Callable[[], Coroutine[Any, Any, dict[str, Any]]]) -> None:
-        """Answer inquiries on `subject` with the JSON of what `describe` returns, until the journal is closed."""
+        """Answer inquiries on `subject` with the result of `describe` as JSON, until the journal is closed."""
 
         async def reply(message: Msg) -> None:
             await message.respond(json.dumps(await describe()).encode())

@@ -1,4 +1,4 @@
-"""Projections of the log: subscribe, replay what is stored, and replay again when live records may have been lost."""
+"""Projections of the log: subscribe, replay the stored records, and again after live records may have been lost."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence

@@ -28,11 +28,9 @@ class ItemDeferred(Exception):
 class QueueWorker:
     """Passes each item of a consumer to `work`, at most `slots` at once, and with one slot in the stream's order.
 
-    Every `progress_s` it reports progress on those in progress.
-
-    `work` returns the seconds after which the item is redelivered, or raises ItemDeferred with them. It returns None
-    once the log holds all that the item asks for; only then is it acknowledged. An error in `work` delays the item; no
-    error loses it. Items that other services published are not `signed`.
+    Every `progress_s` it reports progress. `work` returns the seconds after which the item is redelivered, or raises
+    ItemDeferred with them; None acknowledges the item as done. An error in `work` delays the item; no error loses it.
+    Items of other services are not `signed`.
     """
 
     def __init__(

@@ -44,7 +44,7 @@ class Refusals:
 
 
 class LogSigner:
-    """Signs what a process writes and verifies what it reads. the first key signs; each of them verifies."""
+    """Signs what a process writes and verifies what it reads. The first key signs; each key verifies."""
 
     def __init__(self, keys: Sequence[str] = ()) -> None:
         self.refusals = Refusals("log_record_refused")

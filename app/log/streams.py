@@ -1,7 +1,6 @@
 """Declarations of the streams and consumers, and an idempotent bootstrap. No service changes a stream while serving.
 
-`apply` creates what is missing, brings what an earlier version declared up to date, and refuses what differs. `plan`
-lists the differences and changes nothing.
+`apply` creates missing ones, and refuses to change any that differ. `plan` lists the differences and changes nothing.
 """
 
 import json
@@ -27,7 +26,6 @@ from app.log.stream_settings import (
     SPENDS_STREAM,
     STORIES_STREAM,
     STREAM,
-    TASKS,
     TASKS_STREAM,
     WEBHOOKS_STREAM,
     StreamSettings,
@@ -64,14 +62,9 @@ def _derived(name: str, filtered: str, age_s: int, replicas: int) -> dict[str, A
     return _stream(name, age_s, replicas, sources=[source])
 
 
-def _assigned(role: str) -> list[str]:
-    """The subjects of a role's tasks: of the earlier version, which coordinators may still run, and of this one."""
-    return [f"{TASKS}.{role}", task_subject(role, "*", "*")]
-
-
 def declared_streams(settings: StreamSettings) -> list[dict[str, Any]]:
     """Every stream as the server's API takes it; `plan` compares only the fields named here."""
-    r = settings.replicas
+    r, tasks = settings.replicas, task_subject("*", "*", "*")
     return [
         _stream(
             STREAM,
@@ -113,7 +106,7 @@ def declared_streams(settings: StreamSettings) -> list[dict[str, Any]]:
         _stream(ANNOUNCEMENTS_STREAM, 7 * DAY_S, r, subjects=["orchestration.>", "announced.*.*"], allow_atomic=True),
         _stream(RESPONSES_STREAM, 3_600, r, subjects=[f"{RESPONSES}.*.*.*"], allow_direct=True),
         # Prompts on their way to workers: each is removed once its calls are recorded, and at its deadline.
-        _stream(TASKS_STREAM, TIMEOUT_S_MAX, r, subjects=_assigned("*"), retention="workqueue", allow_msg_ttl=True),
+        _stream(TASKS_STREAM, TIMEOUT_S_MAX, r, subjects=[tasks], retention="workqueue", allow_msg_ttl=True),
         # Not `context.>`: the server would answer a request on `context.get` itself, as if it were to be stored.
         _stream(CONTEXT_STREAM, 7 * DAY_S, r, subjects=["context.updated"]),
         _derived("AGENT_RESULTS", "deliberations.*.*.call.*.finished", 3_600, r),
@@ -162,7 +155,9 @@ def declared_consumers(settings: StreamSettings) -> list[tuple[str, dict[str, An
         *(
             (
                 TASKS_STREAM,
-                _consumer(worker_consumer(role), settings.ack_wait_s, 100_000, filter_subjects=_assigned(role)),
+                _consumer(
+                    worker_consumer(role), settings.ack_wait_s, 100_000, filter_subject=task_subject(role, "*", "*")
+                ),
             )
             for role in settings.worker_roles
         ),
@@ -182,27 +177,6 @@ def differences(name: str, declared: dict[str, Any], found: dict[str, Any]) -> l
     return lines
 
 
-# The fields of streams and consumers that an earlier version declared otherwise, as it did; see also `_earlier`.
-EARLIER: dict[str, dict[str, Any]] = {
-    ANNOUNCEMENTS_STREAM: {"subjects": ["orchestration.>"], "allow_atomic": None},
-    CONTEXT_STREAM: {"subjects": ["context.>"]},
-    TASKS_STREAM: {"subjects": [f"{TASKS}.*"]},
-    f"{STREAM}/{ARCHIVE_CONSUMER}": {
-        "filter_subject": None,
-        "filter_subjects": [
-            f"deliberations.*.*.{tail}" for tail in ("accepted", "stage.1.opened", "cancel", "end", "deleted")
-        ],
-    },
-}
-UPGRADE = " of an earlier version"
-
-
-def _earlier(settings: StreamSettings) -> dict[str, dict[str, Any]]:
-    """EARLIER, and the queue of each role."""
-    queues = {f"{TASKS_STREAM}/{worker_consumer(role)}": f"{TASKS}.{role}" for role in settings.worker_roles}
-    return EARLIER | {name: {"filter_subject": old, "filter_subjects": None} for name, old in queues.items()}
-
-
 async def _find(journal: JetStreamJournal, subject: str) -> dict[str, Any] | None:
     """The configuration of a stream or consumer as the server states it; None when the server has none."""
     reply = await journal.request(f"$JS.API.{subject}")
@@ -220,18 +194,8 @@ async def _create(journal: JetStreamJournal, subject: str, config: dict[str, Any
         raise StreamsDiffer(f"{subject}: {reply['error'].get('description')}")
 
 
-async def _declare_consumers(
-    journal: JetStreamJournal, settings: StreamSettings, missing: list[str], state: str
-) -> None:
-    """Create or update the consumers that `plan` names with this state: UPGRADE, or "" for those that do not exist."""
-    for stream, declared in declared_consumers(settings):
-        if f"{stream}/{declared['name']}{state}" in missing:
-            body = {"stream_name": stream, "config": declared}
-            await _create(journal, f"CONSUMER.DURABLE.CREATE.{stream}.{declared['name']}", body)
-
-
 async def plan(journal: JetStreamJournal, settings: StreamSettings) -> tuple[list[str], list[str]]:
-    """The names of what is missing or of an earlier version, and a line for each difference."""
+    """Returns the names of missing streams and consumers, and a line for each difference of the others."""
     compared: list[tuple[str, dict[str, Any], dict[str, Any] | None]] = [
         (declared["name"], declared, await _find(journal, f"STREAM.INFO.{declared['name']}"))
         for declared in declared_streams(settings)
@@ -243,33 +207,29 @@ async def plan(journal: JetStreamJournal, settings: StreamSettings) -> tuple[lis
             (f"{stream}/{declared['name']}", declared, None if stream in absent else await _find(journal, subject))
         )
     missing, different = list[str](), list[str]()
-    earlier_fields = _earlier(settings)
     for name, declared, found in compared:
         if found is None:
             missing.append(name)
-        elif (earlier := earlier_fields.get(name)) and not differences("", {**declared, **earlier}, found):
-            missing.append(f"{name}{UPGRADE}")
         else:
             different += differences(name, declared, found)
     return missing, different
 
 
 async def apply(journal: JetStreamJournal, settings: StreamSettings) -> list[str]:
-    """Create what is missing, upgrade what is of an earlier version, and return their names.
+    """Create the missing streams and consumers, and return their names.
 
-    Raises StreamsDiffer, changing nothing, when something else differs.
+    Raises StreamsDiffer, changing nothing, when another one differs from its declaration.
     """
     missing, different = await plan(journal, settings)
     if different:
         raise StreamsDiffer("; ".join(different))
-    # Queues before their streams: a queue does not return to what it has passed over when its filter changes.
-    await _declare_consumers(journal, settings, missing, UPGRADE)
     for declared in declared_streams(settings):
         if declared["name"] in missing:
             await _create(journal, f"STREAM.CREATE.{declared['name']}", declared)
-        elif f"{declared['name']}{UPGRADE}" in missing:
-            await _create(journal, f"STREAM.UPDATE.{declared['name']}", declared)
-    await _declare_consumers(journal, settings, missing, "")
+    for stream, declared in declared_consumers(settings):
+        if f"{stream}/{declared['name']}" in missing:
+            body = {"stream_name": stream, "config": declared}
+            await _create(journal, f"CONSUMER.DURABLE.CREATE.{stream}.{declared['name']}", body)
     return missing
 
 

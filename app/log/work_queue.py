@@ -1,6 +1,6 @@
 """The work queue: pulls from a durable consumer, by default that of accepted deliberations.
 
-Either a standing pull request waits for each item, or the owner fetches what waits from time to time.
+Either a standing pull request waits for each item, or the owner fetches the waiting items from time to time.
 
 nats-py's own `fetch` is not used: its pull request survives cancellation and swallows the next item. Here one inbox
 lives as long as the queue, pull requests are plain publishes, and the requested items are counted.
@@ -46,9 +46,8 @@ class QueueItem:
 class WorkQueue:
     """Pulls items for `deliver`, at most `slots` of them unacknowledged at a time.
 
-    Without a `standing` pull request they come in `fetch`, where `watch` is not needed.
-
-    Items that are `signed` and not believed are dropped; those of other services bear no signature.
+    Without a `standing` pull request they come in `fetch`, where `watch` is not needed. With `signed`, an item without
+    a valid signature is dropped; those of other services bear no signature.
     """
 
     def __init__(
@@ -93,11 +92,11 @@ class WorkQueue:
                 self._forget_pulls()
             await self._pull()
 
-    async def fetch(self) -> bool:
-        """Take what waits now; whether that is all. No answer of the log means that nothing can be taken now."""
+    async def fetch(self) -> bool | None:
+        """Take the items that wait now. Returns whether these are all; None without an answer of the log."""
         free = self._slots - self._held
         if not self._open or free <= 0:
-            return not self._open
+            return False if self._open else None
         self._requested = free
         self._fetching = asyncio.get_running_loop().create_future()
         try:
@@ -108,7 +107,7 @@ class WorkQueue:
                 return await self._fetching
         except UNREACHABLE:
             # The connection logs its loss once; this would be logged at every fetch.
-            return True
+            return None
         finally:
             self._fetching = None
 

@@ -8,6 +8,7 @@ from fastapi import Query, Request, Response
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
+from app.api.cursor import CURSOR_PATTERN
 from app.api.headers import submission_of, wait_of
 from app.api.problems import ValidationFailed, parameter_problems
 from app.api.request_body import body_of
@@ -29,6 +30,7 @@ from app.catalog.entries import ListFilter, summary
 from app.catalog.index import NOT_READ
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.fold import State
+from app.lifecycle.lists import AFTER_S
 from app.routes.dependencies import DeliberationId, Gateway, InGateway, Instant, MayRead, OfTenant, api_router
 
 POLL_AFTER_S = 1
@@ -37,7 +39,11 @@ _METADATA = "metadata."
 _HEADERS = ("ETag", "Preference-Applied")
 _Q_DESCRIPTION = (
     "Only with these words in the task, the verdict or an answer: all of them; `this OR that`, `-without`, `begin*`, "
-    'and phrases in `"`. What changed within the last second may be missing'
+    'and phrases in `"`'
+)
+_AFTER_DESCRIPTION = (
+    "Wait until the list has this event, such as `last_event_id` of an answer, or with `now` all present ones; "
+    f"503 with `Retry-After` after {AFTER_S:.0f} s"
 )
 # OpenAPI describes `metadata.<key>=<value>` as an exploded object: its properties are parameters of their own.
 _METADATA_SCHEMA: dict[str, Any] = {
@@ -240,6 +246,7 @@ class ListQuery(BaseModel):
     created_after: Instant | None = None
     created_before: Instant | None = None
     limit: int = Field(default=50, ge=1, le=PAGE_MAX)
+    after: str | None = Field(default=None, max_length=128)
     cursor: str | None = Field(default=None, max_length=128)
 
 
@@ -275,6 +282,7 @@ def _query(request: Request) -> tuple[ListQuery, dict[str, str]]:
             parameter("query", "created_after", "Only created later", format="date-time"),
             parameter("query", "created_before", "Only created earlier", format="date-time"),
             parameter("query", "limit", "Items on a page", type="integer", minimum=1, maximum=PAGE_MAX, default=50),
+            parameter("query", "after", _AFTER_DESCRIPTION, pattern=CURSOR_PATTERN.replace("(", "(now|")),
             parameter("query", "cursor", "`next_cursor` of the previous page", pattern=r"^[A-Za-z0-9_-]{1,128}$"),
             {
                 **parameter(
@@ -287,18 +295,18 @@ def _query(request: Request) -> tuple[ListQuery, dict[str, str]]:
     },
 )
 async def list_deliberations(request: Request, gateway: InGateway, tenant: OfTenant) -> Response:
-    """The same from every gateway replica. Repeat the filters with the cursor, as the Link header does."""
+    """Read from the archive, whose lag is `behind_s`. Repeat the filters with the cursor, as the Link header does."""
     query, metadata = _query(request)
-    given = query.model_dump(exclude={"q", "status", "limit", "cursor"})
+    given = query.model_dump(exclude={"q", "status", "limit", "cursor", "after"})
     asked = ListFilter(statuses=frozenset([query.status] if query.status else []), metadata=metadata, **given)
-    lists, limit, cursor = gateway["lists"], query.limit, query.cursor
-    if query.q is None:
-        listed = await lists.page(tenant, asked, limit=limit, cursor=cursor)
-    else:
-        listed = await lists.search(tenant, parse(query.q), asked, limit=limit, cursor=cursor)
+    if query.after is not None:
+        await gateway["lists"].wait_for(query.after)
+    search = None if query.q is None else parse(query.q)
+    listed = await gateway["lists"].page(tenant, asked, search, limit=query.limit, cursor=query.cursor)
     headers = {"Cache-Control": "private, no-cache"}
     if listed.next_cursor is not None:
-        kept = [(name, value) for name, value in request.query_params.multi_items() if name != "cursor"]
+        kept = [(name, value) for name, value in request.query_params.multi_items() if name not in ("cursor", "after")]
         headers["Link"] = f'</deliberations?{urlencode([*kept, ("cursor", listed.next_cursor)])}>; rel="next"'
-    page = DeliberationPage(items=tuple(map(summary, listed.entries)), next_cursor=listed.next_cursor)
+    items = tuple(map(summary, listed.entries))
+    page = DeliberationPage(items=items, next_cursor=listed.next_cursor, behind_s=listed.behind_s)
     return Response(dump(page), headers=headers, media_type="application/json")

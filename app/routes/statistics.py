@@ -48,7 +48,7 @@ def _period(query: StatsQuery, now: datetime) -> tuple[datetime, datetime | None
 @router.get(
     "/stats",
     summary="Counts, durations, tokens, costs and wins",
-    responses={200: answer("Of the archived deliberations of a period", model=Stats), **problems(422, 503)},
+    responses={200: answer("Of the deliberations of a period", model=Stats), **problems(422, 503)},
 )
 async def get_stats(gateway: InGateway, caller: OfCaller, query: Annotated[StatsQuery, Query()]) -> Response:
     """Durations are seconds from acceptance to a verdict; tokens are what the engines reported.

@@ -89,11 +89,13 @@ class ResumePoint:
 
     @property
     def start(self) -> int:
-        """The sequence above which a stream sends events."""
+        """The sequence above which a stream sends events. That of a list is known once the list is read."""
         if self.cursor is not None:
             return max(self.cursor.sequence, self.begin) if self.request.single else self.cursor.sequence
         end = self.known.snapshots[0].end_sequence if self.request.single else None
-        return self.known.log.last_sequence if end is None else end - 1
+        if end is not None:
+            return end - 1
+        return self.known.log.last_sequence if self.known.listed_to is None else self.known.listed_to
 
     @property
     def over(self) -> bool:

@@ -54,11 +54,13 @@ class Snapshot:
 class SnapshotSet:
     """Snapshots of the named deliberations when the log ended at `log.last_sequence`.
 
-    `frames` caches them as SSE frames.
+    Without a name, `listed_to` is the sequence of the log that the list of the newest has reached. `frames` caches both
+    as SSE frames.
     """
 
     log: StreamState
     snapshots: Sequence[Snapshot]
+    listed_to: int | None = None
     frames: SingleFlightCache[tuple[bytes, ...]] = field(
         default_factory=lambda: SingleFlightCache[tuple[bytes, ...]](inf)
     )

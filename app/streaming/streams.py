@@ -172,7 +172,7 @@ class Streams:
 
     async def _listed(self, request: EventsRequest, known: SnapshotSet) -> DeliberationsSnapshot:
         asked = ListFilter(statuses=request.statuses)
-        listed = await self.lists.newest(request.tenant, asked, known.log, limit=LISTED_MAX)
+        listed, known.listed_to = await self.lists.newest(request.tenant, asked, known.log, limit=LISTED_MAX)
         return DeliberationsSnapshot(
             deliberation_id=None,
             ts=self.clock.now(),
@@ -211,12 +211,11 @@ class Streams:
         Events are copied as they are stored, unless answers are asked for. A page may hold fewer than `limit` although
         more follow: at most about `EXAMINED_MAX` are examined, and `PAGE_BYTES` bound it once an event exceeds them.
         """
-        request, epoch, items = point.request, point.epoch, list[bytes]()
+        request, epoch = point.request, point.epoch
+        controls = [] if point.gap is None else [dump(point.gap), *map(event_in, await self._snapshot_frames(point))]
         position = point.begin if point.cursor is None and point.gap is None else point.start
         unended = point.unended_after(position)
-        if point.gap is not None:
-            controls = [dump(point.gap), *map(event_in, await self._snapshot_frames(point))]
-            items = [_item(epoch, position, event) for event in controls]
+        items = [_item(epoch, position, event) for event in controls]
         # A page of one deliberation reads as far as the log goes, and ends at the terminal event.
         up_to = None if request.single else point.known.log.last_sequence
         takes, examined, size, complete = self._filter(request), 0, 0, point.gap is not None

@@ -1,4 +1,4 @@
-"""How fast a projector copies a full log, beside a plain insert of the same rows, and how soon it copies what ends."""
+"""Measures the speed of a projector on a full log, beside a plain insert, and its lag behind new facts."""
 
 import asyncio
 import time
@@ -21,7 +21,7 @@ LOOKS_EVERY_S = 0.01
 
 
 async def copy(journal: JetStreamJournal, database: Database, count: int) -> None:
-    """Have so many councils copied from the log, then as many deliberations of one agent, and print how fast."""
+    """Copy councils from the log, then as many deliberations of one agent, and print the rates."""
     await _copy(journal, database, count, "council", councils(count))
     await _copy(journal, database, count, "single", answers(count, "single"))
     inserted_s = await _inserted(database)
@@ -29,7 +29,7 @@ async def copy(journal: JetStreamJournal, database: Database, count: int) -> Non
 
 
 async def copy_waiting(journal: JetStreamJournal, database: Database) -> tuple[float, float]:
-    """Have a projector copy all that waits in the log; returns the seconds that passed and those of both processes."""
+    """Copy the whole log; returns the seconds that passed and the CPU seconds of both processes."""
     began_s, computed_s = time.perf_counter(), -time.process_time()
     copying = asyncio.create_task(Projector(journal, Store(database), retention_s=KEPT_S).run())
     await until_copied(journal)

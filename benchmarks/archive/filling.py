@@ -1,4 +1,4 @@
-"""Writes deliberations into a log, with words that are as rare as those of a natural text, and has them copied."""
+"""Fills a log with deliberations, whose words are as rare as those of a natural text, and copies them."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ Told = Sequence[tuple[str, bytes]]
 
 
 def answer(draw: random.Random, words: int) -> str:
-    """An answer of so many words."""
+    """Returns an answer with this number of words."""
     text = " ".join(draw.choices(WORDS, cum_weights=_WEIGHTS, k=words))
     return json.dumps({"reasoning": "r", "answer": text, "confidence": 50})
 

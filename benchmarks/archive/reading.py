@@ -55,7 +55,7 @@ async def search(database: Database) -> dict[str, list[float]]:
     for _ in range(SEARCHES):
         for kind, q in searches(draw):
             began_s = time.perf_counter()
-            await store.search("default", parse(q), ListFilter(), limit=PAGE)
+            await store.page("default", ListFilter(), parse(q), limit=PAGE)
             took.setdefault(kind, []).append((time.perf_counter() - began_s) * 1_000)
     return took
 
@@ -130,7 +130,7 @@ async def request_ms(client: httpx.AsyncClient, path: str) -> float:
 async def merge(database: Database) -> None:
     """Delete a deliberation, and print how long its words take to be overwritten in SQLite's index."""
     store = Store(database)
-    ((_, entry),) = await store.search("default", parse("colour"), ListFilter(), limit=1)
+    ((_, entry),), _ = await store.page("default", ListFilter(), parse("colour"), limit=1)
     began = datetime.now(UTC)
     await store.delete("default", entry.id, began)
     began_s, computed_s = time.perf_counter(), time.process_time()

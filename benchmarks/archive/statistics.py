@@ -10,7 +10,6 @@ import math
 import random
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import get_args
@@ -61,7 +60,7 @@ def deliberation(draw: random.Random, number: int, at: datetime) -> list[Measure
 
 
 async def fill(database: Database, count: int, days: int) -> float:
-    """Count so many deliberations, evenly over the days; returns the seconds."""
+    """Count deliberations, evenly over the days; returns the seconds."""
     draw, began_s = random.Random(3), time.perf_counter()
     for begin in range(0, count, BATCH_MAX):
         numbers = range(begin, min(begin + BATCH_MAX, count))
@@ -75,7 +74,7 @@ async def fill(database: Database, count: int, days: int) -> float:
 
 
 async def multiply(database: Database, copies: int) -> None:
-    """Have each deliberation so many times, with ids of their own and a microsecond apart."""
+    """Copy each deliberation within the database, with ids of their own and a microsecond apart."""
     names = measures.measures.columns.keys()
     async with database.begin() as connection:
         for copy in range(1, copies):
@@ -96,7 +95,7 @@ async def asked(store: Store, period: tuple[datetime, datetime | None], by: Stat
     took = list[float]()
     for _ in range(QUERIES):
         began_s = time.perf_counter()
-        found = await store.stats(StatsFilter(tenant, since, until, NOW, by), Counter())
+        found, _ = await store.stats(StatsFilter(tenant, since, until, NOW, by))
         took.append((time.perf_counter() - began_s) * 1_000)
         assert found.total
     return sorted(took)

@@ -71,7 +71,7 @@ function refusal(error: Problem | undefined): [number, string, string | null] {
 const first = await created(request("best_of_n"), `sdk-${MARK}`);
 const again = await created(request("best_of_n"), `sdk-${MARK}`);
 const ended = await waited(first.id);
-const query = { metadata: { "metadata.sdk": MARK }, limit: 10 };
+const query = { metadata: { "metadata.sdk": MARK }, limit: 10, after: ended.last_event_id };
 const listed = await listDeliberations({ client, query, throwOnError: true });
 const [events, eventWinner] = await eventsOf(first.id);
 const doomed = await created(request("council"));

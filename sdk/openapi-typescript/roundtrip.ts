@@ -82,7 +82,7 @@ const again = await created(request("best_of_n"), `sdk-${MARK}`);
 const [winner, rebuilt] = await watched(first.id);
 const ended = await read(first.id);
 const listed = await client.GET("/deliberations", {
-  params: { query: { limit: 10, metadata: { "metadata.sdk": MARK } } },
+  params: { query: { limit: 10, after: ended.last_event_id, metadata: { "metadata.sdk": MARK } } },
   querySerializer: { object: { style: "form", explode: true } },
 });
 const doomed = await created(request("council"));

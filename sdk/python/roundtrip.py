@@ -104,7 +104,7 @@ def main(url: str, key: str) -> None:
         ended = waited(client, first.id)
         metadata = ListDeliberationsMetadata()
         metadata["metadata.sdk"] = MARK
-        listed = list_deliberations.sync(client=client, metadata=metadata, limit=10)
+        listed = list_deliberations.sync(client=client, metadata=metadata, limit=10, after=ended.last_event_id)
         assert isinstance(listed, DeliberationPage), listed
         count, winner = events_of(client, first.id)
         doomed = created(client, request(DeliberationRequestStrategy.COUNCIL))

@@ -30,7 +30,9 @@ from app.access.keys import (
     key_subject,
 )
 from app.api.schemas import dump
+from app.archive.database.connection import Database
 from app.archive.database.migrate import migrate
+from app.archive.database.store import Store
 from app.deliberation.calls import StageRequest
 from app.deliberation.facts import (
     CancelRequested,
@@ -56,6 +58,7 @@ from serve_deployments.ray_agents import Handle, RayAgents
 from tests.components.routes.served import APP, answering
 from tests.conditions import until
 from tests.conftest import LOG_KEY, NatsServer
+from tests.integration.archive.test_projector import projecting
 from tests.integration.coordinator.test_coordinator import Role, accepted, answered
 
 PEPPER = "the pepper of an installation under attack"
@@ -131,9 +134,11 @@ async def attacked_on(server: NatsServer, log_key: Path | None) -> AsyncGenerato
             {"nats_url": server.url, "key_pepper": PEPPER, "log_key_file": log_key, "database_url": url}
         )
         app_lifespan = lifespan_of(settings, None, SystemClock())
-        async with app_lifespan(APP) as gateway, answering(gateway) as client:
+        database = await Database.connect(url)
+        async with app_lifespan(APP) as gateway, answering(gateway) as client, projecting(journal, Store(database)):
             await until(lambda: gateway["catalog"].caught_up)
             yield Attacked(server.url, gateway, client, journal, attacker)
+        await database.close()
     await attacker.close()
     await journal.close()
 
@@ -314,7 +319,7 @@ async def test_a_forged_fact_changes_neither_state_nor_verdict(signed: Attacked,
         assert role.asked == [posted.json()["id"]]
     assert posted.status_code == 200 and posted.json()["status"] == "completed", posted.text
     assert "blue" in json.dumps(posted.json()["verdict"]) and "red" not in json.dumps(posted.json()["verdict"])
-    listed = (await signed.client.get("/deliberations", headers=headers)).json()["items"]
+    listed = (await signed.client.get("/deliberations?after=now", headers=headers)).json()["items"]
     assert [(each["id"], each["status"]) for each in listed] == [(posted.json()["id"], "completed")]
 
 
@@ -353,7 +358,7 @@ async def test_nothing_starts_by_a_forged_acceptance(signed: Attacked, forgery: 
             while not await handled():
                 await asyncio.sleep(0.02)
         assert role.asked == [posted.json()["id"]]
-    listed = (await signed.client.get("/deliberations", headers=headers)).json()["items"]
+    listed = (await signed.client.get("/deliberations?after=now", headers=headers)).json()["items"]
     assert [each["id"] for each in listed] == [posted.json()["id"]]
     metrics = (await signed.client.get("/metrics", headers=headers)).text
     assert 'log_records_refused_total{signature="log"}' in metrics

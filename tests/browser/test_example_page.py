@@ -42,6 +42,6 @@ async def test_the_page_shows_the_verdict_although_its_proxy_refused_it_meanwhil
             await refused.wait()
         await page.wait_for_function("document.getElementById('state').textContent === 'completed'", timeout=60_000)
         verdict = await page.text_content("#verdict")
-    newest = (await stack.client.get("/deliberations?limit=1")).json()["items"][0]["id"]
+    newest = (await stack.client.get("/deliberations?limit=1&after=now")).json()["items"][0]["id"]
     assert verdict == (await stack.read(newest))["verdict"]["content"]
     await stack.until_ready()

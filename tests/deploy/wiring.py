@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic_settings import BaseSettings
 
-from app.archive.settings import ArchiveSettings
+from app.archive.process import ArchiveSettings
 from app.planning.consumer_process import PlanningSettings
 from app.settings import Settings
 from app.webhooks.sender.sender_process import SenderSettings

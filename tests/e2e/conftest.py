@@ -111,7 +111,7 @@ class Stack:
     async def cancel_all(self) -> None:
         """End what earlier tests left, for example the work of a client that went away."""
         for status in ("pending", "in_progress", "cancelling"):
-            listed = await self.client.get("/deliberations", params={"status": status, "limit": 200})
+            listed = await self.client.get("/deliberations", params={"status": status, "limit": 200, "after": "now"})
             for each in listed.raise_for_status().json()["items"]:
                 path = f"/deliberations/{each['id']}/cancel"
                 assert (await self.client.post(path, headers={"Prefer": "wait=10"})).status_code == 200

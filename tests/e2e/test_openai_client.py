@@ -211,7 +211,7 @@ async def test_a_client_that_gives_up_stops_the_deliberation(
     else:
         with pytest.raises(openai.APITimeoutError):
             await client.with_options(timeout=httpx2.Timeout(1.0), max_retries=0).chat.completions.create(**marked)
-    listed = await stack.client.get("/deliberations", params={"metadata.leaves": str(streamed)})
+    listed = await stack.client.get("/deliberations", params={"metadata.leaves": str(streamed), "after": "now"})
     (found,) = listed.json()["items"]
     read = await stack.until(found["id"], status="cancelled")
     assert read["status_reason"] == "the client of /v1 left"

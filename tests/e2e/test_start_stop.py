@@ -133,7 +133,7 @@ async def test_a_draining_gateway_refuses_new_work_and_answers_waiting_clients(s
             await watching.wait()
             async with asyncio.timeout(10):
                 # What was posted second is in, so that what waits for it is not new work.
-                while (await client.get("/deliberations")).json()["items"][0]["id"] == id:
+                while (await client.get("/deliberations?after=now")).json()["items"][0]["id"] == id:
                     await asyncio.sleep(0.02)
             process.send_signal(signal.SIGTERM)
 

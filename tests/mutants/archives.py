@@ -29,10 +29,12 @@ ARCHIVES = (
         f"{SUMS}test_tenants_are_counted_apart[sqlite]",
     ),
     Guard(
-        "what runs counts for its tenant",
-        "app/catalog/index.py",
-        "for (of, _), entry in self._active.items() if tenant in (None, of)]",
-        "for (of, _), entry in self._active.items()]",
+        "active deliberations count for their tenant",
+        "app/archive/database/statistics.py",
+        """    if asked.tenant is not None:
+        chosen = chosen.where(row.tenant == asked.tenant)
+    for""",
+        """    for""",
         f"{ROUTE}test_only_an_administrator_sees_all_tenants",
     ),
     Guard(

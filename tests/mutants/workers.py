@@ -5,7 +5,6 @@ from tests.mutants.guard import Guard
 WORKER = "serve_deployments/agent/worker.py"
 KILLED = "tests/crash/test_crash_points.py::test_a_kill_at_any_step_changes_neither_end_nor_verdict[nats-vote-process]"
 LATE = "tests/contracts/test_agents.py::test_a_task_that_nobody_waits_for_makes_no_call"
-UPGRADED = "tests/integration/log/test_tasks_upgrade.py::test_tasks_of_before_while_and_after_an_upgrade_are_taken_once"
 ERASED = "tests/integration/log/test_deleted_streams.py::"
 
 WORKERS = (
@@ -78,24 +77,5 @@ WORKERS = (
         '_erase_matching(TASKS_STREAM, task_subject("*", tenant, deliberation_id))',
         '_erase_matching(TASKS_STREAM, task_subject("*", "*", deliberation_id))',
         f"{ERASED}test_a_removal_erases_its_untaken_tasks_alone_and_overwrites_them",
-    ),
-    Guard(
-        "a queue takes new subjects before its stream does",
-        "app/log/streams.py",
-        """    await _declare_consumers(journal, settings, missing, UPGRADE)
-    for declared in declared_streams(settings):
-        if declared["name"] in missing:
-            await _create(journal, f"STREAM.CREATE.{declared['name']}", declared)
-        elif f"{declared['name']}{UPGRADE}" in missing:
-            await _create(journal, f"STREAM.UPDATE.{declared['name']}", declared)
-""",
-        """    for declared in declared_streams(settings):
-        if declared["name"] in missing:
-            await _create(journal, f"STREAM.CREATE.{declared['name']}", declared)
-        elif f"{declared['name']}{UPGRADE}" in missing:
-            await _create(journal, f"STREAM.UPDATE.{declared['name']}", declared)
-    await _declare_consumers(journal, settings, missing, UPGRADE)
-""",
-        UPGRADED,
     ),
 )

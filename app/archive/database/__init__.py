@@ -1,1 +1,1 @@
-"""The archive's database: its tables, how they are made, and what is written to and read from them."""
+"""The archive's database: its tables and their migrations, writes and reads."""

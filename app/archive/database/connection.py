@@ -1,6 +1,6 @@
 """The archive's database: SQLite in one file, or PostgreSQL.
 
-An error of the driver becomes ArchiveRefused where it is about a value, else ArchiveUnavailable.
+An error of the driver becomes ArchiveRefused if it concerns a value, else ArchiveUnavailable.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ def engine_of(url: str, *, statement_s: float | None = STATEMENT_S) -> AsyncEngi
 
 
 def _options_of(query: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """What asyncpg gets for the options of libpq in a URL; raises InvalidRequest for what it cannot honour."""
+    """Returns the arguments of asyncpg for a URL's options of libpq; raises InvalidRequest for unsupported ones."""
     given = {name: values[-1] for name, values in query.items()}
     for name in ("connect_timeout", "prepared_statement_cache_size"):
         if not given.get(name, "0").isdecimal():
@@ -107,7 +107,7 @@ def _options_of(query: Mapping[str, Sequence[str]]) -> dict[str, Any]:
 
 
 class _Connection(sqlite3.Connection):
-    """Ends its transaction when it is closed; the statement of a cancelled task would keep it open, with its lock."""
+    """A connection that ends its transaction at `close`; after a cancelled statement it would keep its lock."""
 
     def close(self) -> None:
         if self.in_transaction:
@@ -189,12 +189,12 @@ class Database:
 
 
 def insert(dialect: str, table: Table) -> Any:  # noqa: ANN401 -- both dialects' inserts have the same methods and no common type
-    """An insert that can say what happens to a row in conflict."""
+    """Returns an insert with the dialect's clause for conflicts."""
     return (sqlite if dialect == "sqlite" else postgresql).insert(table)
 
 
 def schema_fault(connection: Connection) -> str | None:
-    """How a database's tables differ from those of `REVISION`, and the remedy; None when they are the same."""
+    """Returns the difference of a database's tables from those of `REVISION`, and the remedy; None without one."""
     present = set(inspect(connection).get_table_names())
     missing = sorted(metadata.tables.keys() - present)
     if _VERSIONS not in present:
@@ -211,7 +211,7 @@ def schema_fault(connection: Connection) -> str | None:
 
 
 def _is_about_a_value(exc: Exception) -> bool:
-    """Whether the database answers and would refuse the same statement again, for one of its values."""
+    """Returns whether the database refuses a value of the statement, so that a repetition is refused too."""
     match exc:
         case DataError() | IntegrityError():
             return True

@@ -1,6 +1,6 @@
-"""What an ended deliberation adds to statistics, and the sums of it by hour and by day.
+"""The measures of ended deliberations, and their sums by hour and by day.
 
-Each write first takes out what the same deliberation added before. A repetition therefore changes nothing, and a
+Each write first removes the measures that the same deliberation had. A repetition therefore changes nothing, and a
 deleted or expired deliberation leaves the sums.
 """
 
@@ -41,9 +41,9 @@ def duration_class(took_us: int) -> int:
 
 
 def measures_of(tenant: str, state: State) -> Iterator[Measure]:
-    """The rows of an ended deliberation: its strategy, and the roles and models that took part.
+    """Yields the rows of an ended deliberation: for its strategy, and for each role and model that took part.
 
-    Amounts are those of the deliberation, but for `won`, and for tokens and cost, which are those of the role or model.
+    In the row of a role or model, `won`, tokens and cost are its own; all other amounts are of the deliberation.
     """
     end, created_us = state.end, microseconds(state.accepted.ts)
     assert end is not None, "only what has ended is measured"
@@ -76,7 +76,7 @@ def _name(text: str) -> str:
 
 
 def _spent(state: State) -> dict[tuple[str, str], list[Usage]]:
-    """The usage of all calls by what it counts for. A role takes part without a call, too."""
+    """Returns the usage of calls by strategy, role and model. A role takes part without a call, too."""
     strategy = ("strategy", _name(state.specification.strategy))
     spent = {strategy: list[Usage]()} | {("role", _name(agent.role)): [] for agent in state.specification.agents}
     for finished in state.finished.values():
@@ -108,7 +108,7 @@ def _addition(dialect: str) -> Any:  # noqa: ANN401 -- see `insert`
 
 
 async def replace(connection: AsyncConnection, dialect: str, keys: Sequence[Key], rows: Sequence[Measure]) -> None:
-    """Put these rows in the place of all that these deliberations have; `rows` are of no others.
+    """Replace all measures of these deliberations by `rows`, which are of no others.
 
     Runs in the transaction that wrote or removed the deliberations, which keeps other writers of them away.
     """

@@ -14,7 +14,7 @@ from app.deliberation.errors import ArchiveUnavailable
 _SCRIPTS = Path(__file__).with_name("migrations")
 
 
-def _upgrade(connection: Connection, revision: str) -> None:
+def _upgrade(connection: Connection) -> None:
     if connection.dialect.name == "sqlite":
         # Its driver would commit every change of a table by itself.
         connection.exec_driver_sql("BEGIN IMMEDIATE")
@@ -24,16 +24,16 @@ def _upgrade(connection: Connection, revision: str) -> None:
     config = Config()
     config.set_main_option("script_location", str(_SCRIPTS))
     config.attributes["connection"] = connection
-    command.upgrade(config, revision)
+    command.upgrade(config, REVISION)
 
 
-async def migrate(url: str, revision: str = REVISION) -> None:
+async def migrate(url: str) -> None:
     """Create or upgrade the tables in one transaction; raises InvalidRequest for the URL, and ArchiveUnavailable."""
     # A migration may read every row.
     engine = engine_of(url, statement_s=None)
     try:
         async with engine.begin() as connection:
-            await connection.run_sync(_upgrade, revision)
+            await connection.run_sync(_upgrade)
     except (SQLAlchemyError, OSError, TimeoutError) as exc:
         server = engine.url.render_as_string(hide_password=True)
         raise ArchiveUnavailable(f"The archive {server} cannot be migrated: {cause(exc)}") from exc

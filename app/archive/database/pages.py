@@ -1,17 +1,16 @@
-"""Pages of ended deliberations, in order of acceptance."""
+"""Pages of deliberations in order of acceptance, the newest first."""
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any, cast
 
-from sqlalchemy import BigInteger, ColumnElement, Integer, Select, and_, bindparam, exists, func, or_, select
+from sqlalchemy import BigInteger, ColumnElement, Integer, Select, and_, bindparam, exists, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.archive.database.rows import instant, label, maybe_microseconds
-from app.archive.database.tables import SEQUENCE_BITS, deliberations, labels, position
+from app.archive.database.tables import SEQUENCE_BITS, deliberations, labels
 from app.catalog.entries import Entry, ListFilter
 from app.deliberation.facts import TerminalStatus
 from app.deliberation.fold import CANCELLING
@@ -23,29 +22,14 @@ _SKEW_US = 60_000_000
 _OTHER = deliberations.alias("other").c
 
 
-@dataclass(frozen=True, slots=True)
-class PageBounds:
-    """Limits a page to rows of a log accepted up to `accepted_to`."""
-
-    log: int
-    accepted_to: int
-
-
 def selection(
-    tenant: str, asked: ListFilter, begin: int | None, *, limit: int, before: int, bounds: PageBounds
+    tenant: str, asked: ListFilter, begin: int | None, *, limit: int, before: int
 ) -> tuple[Select[Any], dict[str, Any]]:
     """Selects at most `limit` rows accepted before a position, newest first, with these values.
 
-    Rows of logs without bounds are all shown. `begin` is what `beginning` returned. Labels may be equal by chance: the
-    caller filters rows once more.
+    `begin` is the result of `beginning`. Labels may be equal by chance, so the caller filters the rows once more.
     """
-    always: dict[str, Any] = {
-        "tenant": tenant,
-        "log": bounds.log,
-        "accepted_to": position(bounds.log, bounds.accepted_to),
-        "before": before,
-        "limit": limit,
-    }
+    always: dict[str, Any] = {"tenant": tenant, "before": before, "limit": limit}
     filters: dict[str, Any] = {
         "statuses": sorted(asked.statuses) or None,
         "since": maybe_microseconds(asked.created_after),
@@ -59,14 +43,12 @@ def selection(
 
 @lru_cache(maxsize=256)
 def _selection(given: frozenset[str]) -> Select[Any]:
-    """The statement for these values, made once: that takes a quarter of the time of a page."""
+    """Returns the statement for these values, made once: to make it takes a quarter of the time of a page."""
     row, found = deliberations.c, shown()
     since, until = (bindparam(name, type_=BigInteger) if name in given else None for name in ("since", "until"))
-    within = or_(row.log != bindparam("log"), row.accepted <= bindparam("accepted_to"))
-    conditions = [row.tenant == bindparam("tenant"), within]
+    conditions = [row.tenant == bindparam("tenant")]
     # Places beyond the times, so that a page need not look at everything that is too old or new.
     conditions += bounds_of_time(since, until, row.created_us) + bounds_of_place(since, until, row.accepted)
-    conditions.append(row.ended_us.is_not(None))
     if "statuses" in given:
         conditions.append(row.status.in_(bindparam("statuses", expanding=True)))
     by_label = "begin" in given
@@ -89,14 +71,11 @@ def shown() -> Any:  # noqa: ANN401 -- a select of many columns
     """Selects the columns that `placed_entry` reads, in its order."""
     row = deliberations.c
     columns: list[Any] = [row.id, row.accepted, row.created_us, row.started_us, row.ended_us, row.status]
-    return select(*columns, row.strategy, row.summary)
+    return select(*columns, row.strategy, row.summary, row.log)
 
 
 async def beginning(connection: AsyncConnection, tenant: str, asked: ListFilter) -> int | None:
-    """The label that the fewest rows have, as far as RARE_MAX rows of each tell.
-
-    None without labels, and where fewer rows have the statuses.
-    """
+    """Returns the rarest label of a filter; None without labels or with rarer statuses. Counts stop at RARE_MAX."""
     marks = _marks(tenant, asked)
     if len(marks) + bool(asked.statuses) < 2:
         return marks[0] if marks else None
@@ -111,7 +90,7 @@ async def beginning(connection: AsyncConnection, tenant: str, asked: ListFilter)
 
 @lru_cache
 def _counting(marks: int, *, statuses: bool) -> Any:  # noqa: ANN401 -- a select of as many columns
-    """Counts the rows of each of so many labels, then those with the statuses, up to a number each."""
+    """Counts the rows of each label, then those with the statuses; each count stops at `at_most`."""
     label, row = labels.c.label, deliberations.c
     rows = [select(label).where(label == bindparam(name)) for name in _numbered(range(marks))]
     if statuses:
@@ -135,13 +114,12 @@ def _marks(tenant: str, asked: ListFilter) -> list[int]:
 
 
 Microseconds = int | ColumnElement[int] | None
-"""A bound of time, if there is one."""
 
 
 def bounds_of_time(
     since: Microseconds, until: Microseconds, created_us: ColumnElement[int]
 ) -> list[ColumnElement[bool]]:
-    """Times later than one bound and earlier than the other."""
+    """Returns conditions on a time: later than `since` and earlier than `until`, where given."""
     conditions = list[ColumnElement[bool]]()
     if since is not None:
         conditions.append(created_us > since)
@@ -151,7 +129,7 @@ def bounds_of_time(
 
 
 def bounds_of_place(since: Microseconds, until: Microseconds, place: ColumnElement[int]) -> list[ColumnElement[bool]]:
-    """Places beyond which nothing is within the bounds of time."""
+    """Returns conditions on places that every row within the bounds of time fulfils."""
     conditions = list[ColumnElement[bool]]()
     if since is not None:
         later = _edge(_OTHER.created_us > since - _SKEW_US).order_by(_OTHER.created_us)
@@ -168,15 +146,16 @@ def _edge(within: ColumnElement[bool]) -> Select[Any]:
 
 
 def placed_entry(tenant: str, row: Sequence[Any]) -> tuple[int, Entry]:
-    """The place and the entry of a row of `shown`."""
+    """Returns the place and the entry of a row of `shown`."""
     # Unpacked, because reading attributes of a row takes nearly as long as all the rest.
-    id, place, created_us, started_us, ended_us, status, strategy, summary = row
+    id, place, created_us, started_us, ended_us, status, strategy, summary, _ = row
     created_at, kept, ended = instant(created_us), json.loads(summary), ended_us is not None
     entry = Entry(
         tenant=tenant,
         id=id,
         first_fact_at=created_at,
         sequence=place & ((1 << SEQUENCE_BITS) - 1),
+        started_sequence=int(started_us is not None),
         cancelled_sequence=int(status == CANCELLING),
         created_at=created_at,
         started_at=None if started_us is None else instant(started_us),

@@ -1,9 +1,10 @@
-"""A deliberation as columns: what lists show and what they filter by.
+"""A deliberation as columns and labels.
 
 Text of clients stands in JSON without characters beyond ASCII, because PostgreSQL refuses some of them.
 """
 
 import json
+import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,13 +12,16 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from hashlib import blake2b
 
-from app.archive.database import transcript
 from app.archive.database.tables import VERSION_MAX, deliberations, position
 from app.catalog.entries import TASK_CHARS_MAX
+from app.deliberation.facts import prefix
 from app.deliberation.fold import State
 from app.deliberation.ports import Record
 
 DELETED = "deleted"
+_TENANT_AND_ID = 3
+# Takes a third of the time of the default, for values that are 12 % larger.
+_LEVEL = 2
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -49,7 +53,7 @@ def maybe_microseconds(at: datetime | None) -> int | None:
 
 
 def row_of(written: Written, log: int) -> dict[str, object]:
-    """The columns of a deliberation of the log with this number; a tombstone belongs to none."""
+    """Returns the columns of a deliberation of the log with this number; a tombstone belongs to no log."""
     row: dict[str, object] = {name: None for name in deliberations.columns.keys()}
     row |= {"tenant": written.tenant, "id": written.deliberation_id}
     state = written.state
@@ -68,8 +72,27 @@ def row_of(written: Written, log: int) -> dict[str, object]:
         "log": log,
         "strategy": specification.strategy,
         "summary": json.dumps(summary, separators=(",", ":")),
-        "facts": transcript.pack(written.records) if state.ended else None,
+        "facts": pack_facts(written.records) if state.ended else None,
     }
+
+
+def pack_facts(records: Sequence[Record]) -> bytes:
+    """Returns facts as one compressed value: a line for each, with its sequence, subject's tail and JSON."""
+    lines = (b"%d %s %s" % (each.sequence, _tail(each).encode(), each.data) for each in records)
+    return zlib.compress(b"\n".join(lines), _LEVEL)
+
+
+def unpack_facts(tenant: str, deliberation_id: str, packed: bytes) -> list[Record]:
+    """Returns the records of a value of `pack_facts`."""
+    stem, found = prefix(tenant, deliberation_id), list[Record]()
+    for line in zlib.decompress(packed).split(b"\n"):
+        sequence, tail, data = line.split(b" ", 2)
+        found.append(Record(f"{stem}.{tail.decode()}", int(sequence), data))
+    return found
+
+
+def _tail(record: Record) -> str:
+    return record.subject.split(".", _TENANT_AND_ID)[_TENANT_AND_ID]
 
 
 def storable(name: str) -> str:
@@ -79,16 +102,16 @@ def storable(name: str) -> str:
 
 @lru_cache(maxsize=4_096)
 def label(tenant: str, parameter: str, value: str) -> int:
-    """What a row is found by when a list has this parameter with this value, as 64 bits.
+    """Returns the 64 bits by which a list finds the rows with this value of a parameter.
 
-    Two may be equal by chance, so that a reader compares the values too.
+    Labels of two values may be equal by chance, so a reader compares the values too.
     """
     text = json.dumps([tenant, parameter, value]).encode()
     return int.from_bytes(blake2b(text, digest_size=8).digest(), signed=True)
 
 
 def labels_of(tenant: str, state: State) -> set[int]:
-    """The labels of a deliberation: its strategy, its roles and its metadata."""
+    """Returns the labels of a deliberation's strategy, roles and metadata."""
     specification = state.specification
     labels = {label(tenant, "strategy", specification.strategy)}
     labels |= {label(tenant, "role", agent.role) for agent in specification.agents}

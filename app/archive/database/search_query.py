@@ -1,4 +1,4 @@
-"""What a client searches for, and the same for SQLite's FTS5 and PostgreSQL's tsquery.
+"""A client's search, and its forms for SQLite's FTS5 and PostgreSQL's tsquery.
 
 Words must all be found; "phrases" in this order; `a OR b` either; `-a` not; `deci*` any word that begins so.
 """
@@ -17,7 +17,7 @@ _PART = re.compile(r'(-?)"([^"]*)(?:"|$)|([^\s"]+)')
 
 
 class InvalidSearch(InvalidRequest):
-    """A search has no words to find, or asks for what no index answers; `remedy` says what to write."""
+    """A search has no word to find, or a beginning that is too short; `remedy` says how to write it."""
 
     def __init__(self, detail: str, remedy: str) -> None:
         super().__init__(detail, "q")
@@ -43,7 +43,10 @@ class Phrase:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """One phrase of each of `required` is found, and none of `excluded`. Letters, digits and our own marks only."""
+    """A deliberation matches with a phrase of each group in `required` and none of `excluded`.
+
+    `red OR blue lantern` requires two groups: `red`, `blue`; and `lantern`. Words have letters, digits and own marks.
+    """
 
     required: tuple[tuple[Phrase, ...], ...]
     excluded: tuple[Phrase, ...] = ()
@@ -67,7 +70,7 @@ class Search:
 
 
 def parse(text: str) -> Search:
-    """The search that a client wrote; raises InvalidSearch. Punctuation is no word, so it is not searched for."""
+    """Parse a search; raises InvalidSearch. Punctuation is no word, so it is not searched for."""
     required, excluded, joins = list[list[Phrase]](), list[Phrase](), False
     for minus, quoted, bare in _PART.findall(text):
         if bare == "OR":

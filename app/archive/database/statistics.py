@@ -1,5 +1,6 @@
-"""Statistics: the sums of whole days, of whole hours at both ends of a period, and what was measured beside them."""
+"""Statistics: sums of whole days, of whole hours at both ends of a period, and single measures beside them."""
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from app.api.schemas import Durations, Figures, GroupFigures, Stats, StatsGroup, Tokens, Wins
 from app.archive.database.measures import DAY_US, MILLION, WIDTHS_US
 from app.archive.database.rows import instant, microseconds
-from app.archive.database.tables import AMOUNTS, measures, rollups
+from app.archive.database.tables import AMOUNTS, active, deliberations, logs, measures, rollups
 from app.deliberation.calls import Money, UsageCost
 from app.deliberation.facts import TERMINAL_STATUS
 
@@ -24,9 +25,9 @@ _LATEST_US = 4_000_000 * DAY_US
 
 @dataclass(frozen=True, slots=True)
 class StatsFilter:
-    """What was accepted from `since` on and before `until`, of one tenant or of all.
+    """Selects deliberations of one tenant or of all, accepted from `since` on and before `until`.
 
-    Without `until` everything later; `as_of` is the present, which the answer shows then.
+    Without `until` the period has no end; the answer then shows `as_of`, the present.
     """
 
     tenant: str | None
@@ -34,10 +35,6 @@ class StatsFilter:
     until: datetime | None
     as_of: datetime
     by: StatsGroup | None = None
-
-    def covers(self, at: datetime) -> bool:
-        """Whether the period contains this time."""
-        return self.since <= at and (self.until is None or at < self.until)
 
 
 def day_name(day: int) -> str:
@@ -47,7 +44,7 @@ def day_name(day: int) -> str:
 
 @dataclass(slots=True)
 class _Sum:
-    """The sums of a group, and those of what was completed by class of duration."""
+    """The sums of a group, and those of its completed deliberations by class of duration."""
 
     amounts: Counter[str] = field(default_factory=Counter[str])
     numbers: Counter[str] = field(default_factory=Counter[str])
@@ -67,7 +64,7 @@ class _Sum:
             self.costs[row.currency] = number + amounts["number"], millionths + amounts["cost_millionths"]
 
     def _percentile(self, share: float) -> float | None:
-        """The mean of the class in which the nearest rank is."""
+        """Returns the mean of the class that has the nearest rank."""
         rank = ceil(share * self.numbers["completed"])
         for _, (number, took_us) in sorted(self.durations.items()):
             rank -= number
@@ -76,7 +73,6 @@ class _Sum:
         return None
 
     def _costs(self) -> tuple[UsageCost | None, tuple[Money, ...]]:
-        """The sum in the currency of the most deliberations, and those in others."""
         found = sorted(self.costs.items(), key=lambda each: (-each[1][0], each[0]))
         sums = [Money(amount=Decimal(cost).scaleb(-6), currency=currency) for currency, (_, cost) in found]
         if not sums:
@@ -110,9 +106,10 @@ class _Sum:
         return Wins(won=won, decided=decided, rate=won / decided if decided else None)
 
 
-async def statistics(connection: AsyncConnection, asked: StatsFilter, active: Counter[str]) -> Stats:
-    """The figures of the period, and of its groups; `active` has the unfinished of each group, and `""` of all."""
-    total, groups = _Sum(), defaultdict[str, _Sum](_Sum, {name: _Sum() for name in active if name})
+async def statistics(connection: AsyncConnection, asked: StatsFilter) -> Stats:
+    """Returns the figures of the period and of its groups."""
+    running = await _active(connection, asked)
+    total, groups = _Sum(), defaultdict[str, _Sum](_Sum, {name: _Sum() for name in running if name})
     compete = asked.by if asked.by in ("role", "model") else None
     for row in await connection.execute(_selection(asked, "strategy", None if compete else asked.by)):
         total.add(row)
@@ -122,11 +119,38 @@ async def statistics(connection: AsyncConnection, asked: StatsFilter, active: Co
         for row in await connection.execute(_selection(asked, compete, compete)):
             groups[row.name].add(row)
     found = (
-        GroupFigures(name=name, wins=group.wins() if compete else None, **dict(group.figures(active[name])))
+        GroupFigures(name=name, wins=group.wins() if compete else None, **dict(group.figures(running[name])))
         for name, group in sorted(groups.items())
     )
     period = {"from_": asked.since, "to": asked.until or asked.as_of}
-    return Stats(**period, by=asked.by, groups=tuple(found), **dict(total.figures(active[""])))
+    return Stats(**period, by=asked.by, groups=tuple(found), **dict(total.figures(running[""])))
+
+
+async def _active(connection: AsyncConnection, asked: StatsFilter) -> Counter[str]:
+    """Counts the deliberations without an end by group, and all of them as `""`."""
+    row, counted = deliberations.c, Counter[str]()
+    chosen = select(row.tenant, row.created_us, row.strategy, row.summary).where(active())
+    # A log that was lost left deliberations without an end.
+    chosen = chosen.where(row.log == select(func.max(logs.c.number)).scalar_subquery())
+    chosen = chosen.where(row.created_us >= microseconds(asked.since))
+    if asked.until is not None:
+        chosen = chosen.where(row.created_us < microseconds(asked.until))
+    if asked.tenant is not None:
+        chosen = chosen.where(row.tenant == asked.tenant)
+    for tenant, created_us, strategy, summary in await connection.execute(chosen):
+        counted[""] += 1
+        match asked.by:
+            case None | "model":
+                continue
+            case "day":
+                counted[day_name(created_us // DAY_US)] += 1
+            case "strategy":
+                counted[strategy] += 1
+            case "role":
+                counted.update(json.loads(summary)["roles"].keys())
+            case "tenant":
+                counted[tenant] += 1
+    return counted
 
 
 def _selection(asked: StatsFilter, kind: str, by: StatsGroup | None) -> Select[Any]:
@@ -141,7 +165,10 @@ def _selection(asked: StatsFilter, kind: str, by: StatsGroup | None) -> Select[A
 def _parts(
     asked: StatsFilter, kind: str, since_us: int, until_us: int, widths_us: Sequence[int] = WIDTHS_US
 ) -> Iterator[Select[Any]]:
-    """The sums of the longest periods that are within, and those of shorter ones, or rows, before and behind them."""
+    """Selects the sums of a period: those of whole days, of whole hours at both ends, and single rows beside them.
+
+    From Monday 22:30 to Thursday 01:00: half an hour of rows, one hour, two days, one hour.
+    """
     if since_us >= until_us:
         return
     if not widths_us:

@@ -1,25 +1,25 @@
-"""What the archive holds of a deliberation, written by projectors and read by gateways.
+"""The deliberations in the database, written by projectors and read by gateways.
 
 A write never replaces a newer one, so that several projectors may write the same deliberation in any order.
 """
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import and_, delete, exists, func, or_, select, tuple_
+from sqlalchemy import and_, delete, exists, func, or_, select, tuple_, update
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.api.schemas import Stats
-from app.archive.database import measures, texts, transcript
+from app.archive.database import measures, texts
 from app.archive.database.connection import Database, insert
-from app.archive.database.pages import PageBounds, beginning, placed_entry, selection
-from app.archive.database.rows import DELETED, Written, instant, microseconds
+from app.archive.database.pages import beginning, placed_entry, selection
+from app.archive.database.rows import DELETED, Written, instant, microseconds, unpack_facts
 from app.archive.database.search_query import Search
 from app.archive.database.statistics import StatsFilter, statistics
-from app.archive.database.tables import deliberations, labels, logs
-from app.archive.database.writing import Rows, put, rows_of
+from app.archive.database.tables import VERSION_MAX, deliberations, labels, logs
+from app.archive.database.writing import Opening, Rows, put, put_openings, rows_of
 from app.catalog.entries import Entry, ListFilter
 from app.deliberation.errors import Gone
 from app.deliberation.ports import Record
@@ -33,15 +33,24 @@ READ_AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """An ended deliberation's facts, and the incarnation of the log that they come from."""
+    """The facts of an ended deliberation, and the incarnation of their log."""
 
     epoch: str
     records: Sequence[Record]
 
 
 @dataclass(frozen=True, slots=True)
+class Copied:
+    """How far a log is copied: the archive has all of its facts up to a sequence, as of a time."""
+
+    epoch: str
+    sequence: int
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class ArchivedRow:
-    """What is kept of a deliberation that was accepted, or deleted, at `at`; `archived` is None before its end."""
+    """A deliberation that was accepted, or deleted, at `at`; `archived` is None before its end."""
 
     tenant: str
     deliberation_id: str
@@ -52,7 +61,7 @@ class ArchivedRow:
 
 @dataclass(frozen=True, slots=True)
 class RowFilter:
-    """Which rows to read: of one tenant, accepted or deleted from `since` on and before `until`."""
+    """Selects rows: of one tenant, accepted or deleted from `since` on and before `until`."""
 
     tenant: str | None = None
     since: datetime | None = None
@@ -80,13 +89,13 @@ class Store:
         return self._log_numbers[epoch]
 
     async def known_log(self, epoch: str) -> int | None:
-        """The number of a log; None when the archive has never met it."""
+        """Returns the number of a log; None when the archive has never met it."""
         if epoch not in self._log_numbers:
             await self._read_logs()
         return self._log_numbers.get(epoch)
 
     async def epoch(self, number: int) -> str:
-        """The epoch of the log with this number."""
+        """Returns the epoch of the log with this number."""
         if number not in self._log_numbers.values():
             await self._read_logs()
         return next(epoch for epoch, known in self._log_numbers.items() if known == number)
@@ -96,17 +105,25 @@ class Store:
             rows = await connection.execute(select(logs.c.epoch, logs.c.number))
             self._log_numbers = {row.epoch: row.number for row in rows}
 
+    async def copied(self) -> Copied | None:
+        """Returns how far the newest log is copied; None before the archive's process has caught up once."""
+        async with self._database.begin() as connection:
+            return (await _copied(connection))[1]
+
     async def write(self, epoch: str, batch: Sequence[Written]) -> None:
         """Write deliberations of a log in one transaction, each of them once. A tombstone belongs to no log."""
         log = await self.log_number(epoch) if any(each.state is not None for each in batch) else 0
         # In a thread, because the event loop would not answer for as long as a batch of long answers takes.
         await self.put(await asyncio.to_thread(lambda: [rows_of(each, log, self.dialect) for each in batch]))
 
-    async def put(self, batch: Sequence[Rows]) -> None:
-        """Write the rows of some deliberations in one transaction, each of them once."""
-        if batch:
-            async with self._database.begin() as connection:
-                await put(connection, self.dialect, batch)
+    async def put(self, batch: Sequence[Rows], openings: Sequence[Opening] = (), copied: Copied | None = None) -> None:
+        """Write rows, openings, and how far the log is copied with them, in one transaction."""
+        async with self._database.begin() as connection:
+            await put(connection, self.dialect, batch)
+            await put_openings(connection, openings)
+            if copied is not None:
+                given = {"copied_to": copied.sequence, "copied_us": microseconds(copied.at)}
+                await connection.execute(update(logs).where(logs.c.epoch == copied.epoch).values(given))
 
     async def read(self, tenant: str, deliberation_id: str) -> Archived | None:
         """An ended deliberation, None when there is none; raises Gone for a deleted one."""
@@ -124,32 +141,40 @@ class Store:
             raise Gone(f"Deliberation {deliberation_id} has been deleted.")
         if found.facts is None:
             return None
-        return Archived(found.epoch, transcript.unpack(tenant, deliberation_id, found.facts))
+        return Archived(found.epoch, unpack_facts(tenant, deliberation_id, found.facts))
 
     async def page(
-        self, tenant: str, asked: ListFilter, *, limit: int, before: int, bounds: PageBounds, but: Collection[str] = ()
-    ) -> list[tuple[int, Entry]]:
-        """The ended deliberations of `pages.selection` with their places, but for some ids.
+        self, tenant: str, asked: ListFilter, search: Search | None = None, *, limit: int, before: int = VERSION_MAX
+    ) -> tuple[list[tuple[int, Entry]], Copied | None]:
+        """Returns a tenant's deliberations with their places, newest first, and how far the log is copied.
 
-        They are at least `limit`, if there are so many.
+        All were accepted before a place, pass the filter and have the words of a search. There are `limit` or more,
+        unless the archive has fewer.
         """
         found = list[tuple[int, Entry]]()
         async with self._database.begin() as connection:
-            begin = await beginning(connection, tenant, asked)
+            number, copied = await _copied(connection)
+            begin = await beginning(connection, tenant, asked) if search is None else None
             while len(found) < limit:
-                selected = selection(tenant, asked, begin, limit=limit, before=before, bounds=bounds)
-                rows = (await connection.execute(*selected)).all()
-                entries = [placed_entry(tenant, row) for row in rows]
-                found += [each for each in entries if each[1].id not in but and asked.shows(each[1])]
+                if search is None:
+                    rows = (
+                        await connection.execute(*selection(tenant, asked, begin, limit=limit, before=before))
+                    ).all()
+                else:
+                    hits = texts.selection(self.dialect, tenant, search, asked, limit=limit, before=before)
+                    rows = (await connection.execute(hits)).all()
+                # A log that was lost left deliberations without an end.
+                entries = (placed_entry(tenant, row) for row in rows if row.ended_us is not None or row.log == number)
+                found += [each for each in entries if asked.shows(each[1])]
                 if len(rows) < limit:
                     break
                 before = rows[-1].accepted
-        return found
+        return found, copied
 
-    async def stats(self, asked: StatsFilter, active: Counter[str]) -> Stats:
-        """The statistics of what has ended, and of `active` deliberations by group."""
+    async def stats(self, asked: StatsFilter) -> tuple[Stats, Copied | None]:
+        """Returns the statistics, and how far the log is copied."""
         async with self._database.begin() as connection:
-            return await statistics(connection, asked, active)
+            return await statistics(connection, asked), (await _copied(connection))[1]
 
     async def logs(self) -> list[str]:
         """The epochs of all logs, in the order in which the archive met them."""
@@ -157,7 +182,7 @@ class Store:
             return list((await connection.execute(select(logs.c.epoch).order_by(logs.c.number))).scalars())
 
     async def rows(self, chosen: RowFilter) -> AsyncGenerator[ArchivedRow]:
-        """The rows as they are at one moment, by tenant and id, with at most READ_AT_ONCE of them in memory."""
+        """Yields the rows of one moment by tenant and id, with at most READ_AT_ONCE of them in memory."""
         row, epoch = deliberations.c, logs.c.epoch
         statement = (
             select(row.tenant, row.id, row.created_us, row.status, row.facts, epoch)
@@ -173,15 +198,15 @@ class Store:
             statement = statement.where(row.created_us < microseconds(chosen.until))
         async with self._database.begin() as connection:
             async for tenant, id, created_us, status, facts, log in await connection.stream(statement):
-                archived = None if facts is None else Archived(log, transcript.unpack(tenant, id, facts))
+                archived = None if facts is None else Archived(log, unpack_facts(tenant, id, facts))
                 yield ArchivedRow(tenant, id, instant(created_us), status == DELETED, archived)
 
     async def delete(self, tenant: str, deliberation_id: str, at: datetime) -> None:
-        """Replace whatever is there of a deliberation by a tombstone."""
+        """Replace a deliberation by a tombstone."""
         await self.write("", [Written(tenant, deliberation_id, at)])
 
     async def erase_removed(self, since: datetime, *, expired: bool) -> None:
-        """Overwrite what was deleted since then, or has just expired, in SQLite's files."""
+        """Overwrite the deliberations that were deleted since then, or have just expired, in SQLite's files."""
         deleted = exists().where(deliberations.c.status == DELETED, deliberations.c.created_us >= microseconds(since))
         async with self._database.begin() as connection:
             due = self.dialect == "sqlite" and (expired or await connection.scalar(select(deleted)))
@@ -221,11 +246,11 @@ class Store:
             await measures.replace(connection, self.dialect, [(each.tenant, each.id) for each in gone], [])
         return len(gone)
 
-    async def search(
-        self, tenant: str, search: Search, asked: ListFilter, *, limit: int, before: int | None = None
-    ) -> list[tuple[int, Entry]]:
-        """At most `limit` entries of `texts.selection` with their places; the caller filters them once more."""
-        statement = texts.selection(self.dialect, tenant, search, asked, limit=limit, before=before)
-        async with self._database.begin() as connection:
-            rows = (await connection.execute(statement)).all()
-        return [placed_entry(tenant, row) for row in rows]
+
+async def _copied(connection: AsyncConnection) -> tuple[int, Copied | None]:
+    """Returns the number of the newest log, and how far that log is copied."""
+    found = (await connection.execute(select(logs).order_by(logs.c.number.desc()).limit(1))).one_or_none()
+    if found is None:
+        return 0, None
+    copied = None if found.copied_us is None else Copied(found.epoch, found.copied_to, instant(found.copied_us))
+    return found.number, copied

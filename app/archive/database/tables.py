@@ -1,7 +1,7 @@
 """The archive's tables. `migrations/` creates them; a test holds the two equal.
 
-One row holds all of a deliberation, so that one guarded write decides what is kept of it. What else is derived from it
-(`labels`, `texts`, `measures`) is written in the same transaction.
+One row holds a whole deliberation, so that one guarded write decides which version is kept. Rows derived from it
+(`labels`, `texts`, `measures`) are written in the same transaction.
 """
 
 from collections.abc import Iterator
@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import (
     BigInteger,
     Column,
+    ColumnElement,
     Index,
     Integer,
     LargeBinary,
@@ -18,10 +19,11 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    and_,
 )
 from sqlalchemy.dialects.postgresql import TSVECTOR
 
-REVISION = "0007"
+REVISION = "0001"
 """The migration that this code needs."""
 SEQUENCE_BITS = 44
 NAME_CHARS_MAX = 200
@@ -30,11 +32,19 @@ VERSION_MAX = (1 << 63) - 1
 
 metadata = MetaData()
 
+
+def active() -> ColumnElement[bool]:
+    """The condition for a deliberation without an end; a tombstone has no strategy."""
+    return and_(deliberations.c.ended_us.is_(None), deliberations.c.strategy.is_not(None))
+
+
 logs = Table(
     "logs",
     metadata,
     Column("number", Integer, primary_key=True),
     Column("epoch", String(64), nullable=False, unique=True),
+    # The archive has all facts up to this sequence, as of this time; None before its process has caught up once.
+    *(Column(name, BigInteger) for name in ("copied_to", "copied_us")),
 )
 """The logs that the archive was fed from, in the order in which it met them."""
 
@@ -56,13 +66,21 @@ deliberations = Table(
     Column("strategy", String(64)),
     # JSON: the beginning of the task, the number of agents by role, and the metadata.
     Column("summary", Text),
-    # The facts of an ended deliberation, see `transcript`. Last, because SQLite reads a row up to the column it needs.
+    # The facts of an ended one, see `rows.pack_facts`. Last, because SQLite reads a row up to the column it needs.
     Column("facts", LargeBinary),
     # Expiry passes over tenants that keep theirs for longer, without a look at their rows.
     Index("deliberations_by_age", "created_us", "tenant", "id"),
     Index("deliberations_by_tenant_and_age", "tenant", "created_us"),
     Index("deliberations_by_acceptance", "tenant", "accepted"),
     Index("deliberations_by_status", "tenant", "status", "accepted"),
+)
+# Statistics count active deliberations one by one.
+Index(
+    "deliberations_active",
+    deliberations.c.tenant,
+    deliberations.c.created_us,
+    sqlite_where=active(),
+    postgresql_where=active(),
 )
 
 labels = Table(
@@ -75,7 +93,7 @@ labels = Table(
     Index("labels_by_acceptance", "accepted"),
     sqlite_with_rowid=False,
 )
-"""What lists find ended deliberations by."""
+"""The strategy, roles and metadata by which lists find deliberations."""
 
 texts = Table(
     "texts",
@@ -92,13 +110,12 @@ AMOUNTS = (
     *("number", "took_us", "decided", "won", "agreeing", "agreement_ppm", "degraded"),
     *("prompt_tokens", "cached_tokens", "completion_tokens", "cost_millionths", "unpriced_calls"),
 )
-"""What statistics sum, see `measures.measures_of`."""
+"""The amounts that statistics sum, see `measures.measures_of`."""
 ROLLUP_KEY = ("kind", "width_us", "tenant", "begin_us", "name", "status", "duration", "currency")
 """The key of `rollups`, in the order of its index."""
 
 
 def _group() -> Iterator[Column[Any]]:
-    """What statistics group by, but for the time."""
     yield Column("tenant", String(64), nullable=False)
     yield Column("kind", String(8), nullable=False)
     yield Column("name", String(NAME_CHARS_MAX), nullable=False)
@@ -124,7 +141,7 @@ measures = Table(
     Index("measures_by_deliberation", "tenant", "id"),
     sqlite_with_rowid=False,
 )
-"""What an ended deliberation adds to statistics: a row for its strategy, for each of its roles and for each model."""
+"""The measures of ended deliberations: a row for the strategy, for each role and for each model."""
 
 rollups = Table(
     "rollups",

@@ -1,4 +1,4 @@
-"""The full-text index: writes the words of deliberations, and selects those that have the words of a search."""
+"""The full-text index: writes the words of deliberations, and selects deliberations by words."""
 
 from collections.abc import Sequence
 from itertools import chain, repeat
@@ -14,7 +14,7 @@ from app.archive.database.tables import deliberations, texts
 from app.archive.database.words import filter_word, status_value
 from app.catalog.entries import ListFilter
 
-# What stands in PostgreSQL's vector between a word and the next one. It counts places up to the last of these.
+# The marks after the words of a PostgreSQL vector. It counts places up to the last of these.
 _PLACES = [f"':{place} '" for place in range(1, 16_384)]
 _PUT = {
     "sqlite": text("INSERT OR REPLACE INTO texts (rowid, words) VALUES (:rowid, :words)"),
@@ -37,7 +37,7 @@ def put_statement(dialect: str) -> TextClause:
 
 
 def written(dialect: str, words: str) -> str:
-    """The words as the database reads them: SQLite splits at spaces, PostgreSQL gets each word with its places."""
+    """Returns the words as the database reads them: split at spaces by SQLite, each with its places for PostgreSQL."""
     if dialect == "sqlite":
         return words
     placed = chain.from_iterable(zip(words.split(), chain(_PLACES, repeat(_PLACES[-1])), strict=False))
@@ -49,18 +49,15 @@ def removal(places: Sequence[int]) -> Delete:
     return delete(texts).where(texts.c.rowid.in_(places))
 
 
-def selection(
-    dialect: str, tenant: str, search: Search, asked: ListFilter, *, limit: int, before: int | None
-) -> Select[Any]:
-    """At most `limit` rows of a tenant with the words and the filter, accepted before a position, newest first.
+def selection(dialect: str, tenant: str, search: Search, asked: ListFilter, *, limit: int, before: int) -> Select[Any]:
+    """Selects at most `limit` rows of a tenant with the words and the filter, accepted before a place, newest first.
 
-    Words of filters may be equal by chance, and what runs has one word for all its statuses. So the caller filters the
-    rows once more.
+    Words of filters may be equal by chance, and active deliberations have one word for all their statuses. So the
+    caller filters the rows once more.
     """
     place, row = texts.c.rowid, deliberations.c
     found = select(place).where(_matches(dialect, _filtered(tenant, search, asked)), *_times(tenant, asked))
-    if before is not None:
-        found = found.where(place < before)
+    found = found.where(place < before)
     # Limited before the join: no plan begins with the deliberations.
     hits = found.order_by(place.desc()).limit(limit).subquery()
     found = shown().join_from(hits, deliberations, (row.accepted == hits.c.rowid) & (row.tenant == tenant))
@@ -85,7 +82,6 @@ def _times(tenant: str, asked: ListFilter) -> list[ColumnElement[bool]]:
 
 
 def _matches(dialect: str, search: Search) -> ColumnElement[bool]:
-    """Whether a row of `texts` has the words."""
     words: Any = texts.c.words
     if dialect == "sqlite":
         return words.op("MATCH", is_comparison=True)(search.fts5())

@@ -46,7 +46,6 @@ def _separated(text: str) -> str:
 
 
 def _all_short(words: str) -> bool:
-    """Whether none of them has more than WORD_CHARS_MAX characters."""
     space = -1
     while len(words) - space - 1 > WORD_CHARS_MAX:
         space = words.rfind(" ", space + 1, space + WORD_CHARS_MAX + 2)
@@ -56,7 +55,7 @@ def _all_short(words: str) -> bool:
 
 
 def filter_word(tenant: str, parameter: str, value: str) -> str:
-    """What a search finds a deliberation by when a list has this parameter with this value.
+    """Returns the word by which a search finds deliberations with this value of a parameter.
 
     No text has this word, because `§` is neither a letter nor a digit.
     """
@@ -64,7 +63,7 @@ def filter_word(tenant: str, parameter: str, value: str) -> str:
 
 
 def status_value(status: str) -> str:
-    """What stands for a status in filters. What runs has one value, because the archive does not copy its changes."""
+    """Returns the word of a status. All statuses before the end share one, so that their changes write no words."""
     return status if status in TERMINAL_STATUS.values() else "active"
 
 
@@ -73,9 +72,9 @@ def _marked(label: int) -> str:
 
 
 def document(tenant: str, state: State) -> str:
-    """All words of a deliberation with spaces between them, the last ones cut if need be.
+    """Returns the words of a deliberation's filters, task, verdict and answers, with spaces between them.
 
-    They are of its filters, its task, its verdict and every answer. A text that is repeated counts once.
+    A repeated text counts once. Words beyond BYTES_MAX are left out.
     """
     verdict = None if state.end is None else state.end.verdict
     status = status_value(state.status)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import delete, func
+from sqlalchemy import bindparam, case, delete, func, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.admission.backlog import Key
@@ -12,12 +12,21 @@ from app.archive.database import texts
 from app.archive.database.connection import insert
 from app.archive.database.measures import Measure, measures_of, replace
 from app.archive.database.rows import Written, labels_of, row_of
-from app.archive.database.tables import deliberations, labels
+from app.archive.database.tables import active, deliberations, labels
 from app.archive.database.words import document
+from app.deliberation.fold import IN_PROGRESS, PENDING
+
+
+class Opening(NamedTuple):
+    """The start of a deliberation's first stage, as the columns that it changes."""
+
+    key: Key
+    version: int
+    started_us: int
 
 
 class Rows(NamedTuple):
-    """All that is written of a deliberation. Only an ended one has labels and measures; a tombstone has no words."""
+    """All rows of a deliberation. Only an ended one has measures; a tombstone has neither words nor labels."""
 
     key: Key
     row: Mapping[str, object]
@@ -27,18 +36,18 @@ class Rows(NamedTuple):
 
 
 def rows_of(written: Written, log: int, dialect: str) -> Rows:
-    """The rows of a deliberation of the log with this number; a tombstone belongs to none."""
+    """Returns the rows of a deliberation of the log with this number; a tombstone belongs to no log."""
     key, row, state = (written.tenant, written.deliberation_id), row_of(written, log), written.state
     if state is None:
         return Rows(key, row)
-    words = texts.written(dialect, document(written.tenant, state))
-    if not state.ended:
-        return Rows(key, row, words)
-    return Rows(key, row, words, sorted(labels_of(written.tenant, state)), list(measures_of(written.tenant, state)))
+    words, labels = texts.written(dialect, document(written.tenant, state)), sorted(labels_of(written.tenant, state))
+    return Rows(key, row, words, labels, list(measures_of(written.tenant, state)) if state.ended else ())
 
 
 async def put(connection: AsyncConnection, dialect: str, batch: Sequence[Rows]) -> None:
     """Write the rows of some deliberations. Newer rows of a deliberation stay."""
+    if not batch:
+        return
     # In an order in which no two writers wait for each other.
     rows = {each.key: each for each in sorted(batch, key=lambda each: each.key)}
     changed = await connection.execute(_upsert(dialect), [each.row for each in rows.values()])
@@ -62,12 +71,32 @@ def _upsert(dialect: str) -> Any:  # noqa: ANN401 -- see `insert`
     )
 
 
+async def put_openings(connection: AsyncConnection, openings: Sequence[Opening]) -> None:
+    """Note that these deliberations are in progress, where an older row says otherwise."""
+    if openings:
+        given = [
+            {"of_tenant": key[0], "of_id": key[1], "to": version, "at_us": started_us}
+            for key, version, started_us in sorted(openings)
+        ]
+        await connection.execute(_opening(), given)
+
+
+@cache
+def _opening() -> Any:  # noqa: ANN401 -- see `_upsert`
+    row = deliberations.c
+    same = row.tenant == bindparam("of_tenant"), row.id == bindparam("of_id"), row.version < bindparam("to")
+    changed: dict[Any, Any] = {row.version: bindparam("to"), row.started_us: bindparam("at_us")}
+    # A request to cancel is shown until the end.
+    status = case((row.status == PENDING, IN_PROGRESS), else_=row.status)
+    return update(deliberations).where(*same, active()).values(changed | {row.status: status})
+
+
 _Placed = Sequence[tuple[int | None, Rows]]
 
 
 async def _put_labels(connection: AsyncConnection, dialect: str, placed: _Placed) -> None:
-    """Replace the labels of what was written."""
-    places = [place for place, _ in placed if place is not None]
+    """Write the labels of these rows, and remove those of tombstones. An acceptance never changes its labels."""
+    places = [place for place, each in placed if place is not None and not each.labels]
     if places:
         await connection.execute(delete(labels).where(labels.c.accepted.in_(places)))
     found = [{"label": label, "accepted": place} for place, each in placed for label in each.labels]
@@ -76,7 +105,7 @@ async def _put_labels(connection: AsyncConnection, dialect: str, placed: _Placed
 
 
 async def _put_texts(connection: AsyncConnection, dialect: str, placed: _Placed) -> None:
-    """Write the words of what was written, and remove those of what was deleted, which has none."""
+    """Write the words of these rows, and remove those of tombstones."""
     words = [{"rowid": place, "words": each.words} for place, each in placed if each.words is not None]
     gone = [place for place, each in placed if each.words is None and place is not None]
     if words:

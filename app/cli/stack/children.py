@@ -37,8 +37,6 @@ _MONITOR = (
     f'{{publish: ["{_HEALTH_SUBJECT}"], subscribe: ["_INBOX.>"]}}}}'
 )
 _SECRETS = ("KEY_PEPPER", "WEBHOOK_SECRETS", "NATS_URL", "DATABASE_URL", DEFAULT_KEY_VARIABLE)
-# No council waits for the archive, so that it gets CPU after all others.
-_ARCHIVE_NICENESS = 15
 # Added to the time that a child's settings allow its work, before it is killed.
 _STOP_MARGIN_S = 5.0
 _RAY_OBJECTS_BYTES = 128 * 1024 * 1024
@@ -341,7 +339,6 @@ def _archive(layout: Layout) -> Child:
     return replace(
         _process(layout, "archive", DATABASE_URL=layout.database_url),
         prepare=None if os.environ.get("DATABASE_URL") else migrate,
-        niceness=_ARCHIVE_NICENESS,
         detail=mask_credentials(layout.database_url),
         hint="correct DATABASE_URL or the variable that its log names",
     )

@@ -1,1 +1,1 @@
-"""What the archive takes of the throughput of the stack."""
+"""The archive's share of the CPU."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.archive.share`: what the archive takes of the throughput of the stack.
+"""`python -m benchmarks.archive.share`: the archive's share of the CPU and of the stack's throughput.
 
 The stack of `make bench`, with the engine at 500 ms a call, gets 200 deliberations at once, which need all CPU. Rounds
 alternate between an archive that copies and one that SIGSTOP holds, which `up` bears for ten seconds. A round begins

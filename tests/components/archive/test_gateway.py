@@ -14,15 +14,13 @@ from app.archive.database.migrate import migrate
 from app.archive.database.rows import Written
 from app.archive.database.store import Archived, RowFilter, Store
 from app.archive.transfer import export_archive, import_archive
-from app.deliberation.facts import Cancelled, Deleted, StageOpened, decode
+from app.deliberation.facts import Deleted
 from app.deliberation.fold import state_of
 from app.lifecycle.specify import deliberation_id
 from app.log.stream_settings import DAY_S
 from app.settings import ARCHIVE_RETENTION_S
 from app.testing import InMemoryJournal
 from tests.components.routes.served import Served, served
-from tests.conditions import until
-from tests.story import Story
 
 
 @pytest.fixture
@@ -188,56 +186,54 @@ async def test_a_tombstone_in_the_log_hides_what_the_archive_holds_still(tmp_pat
     assert following.status_code == 422 and "has been deleted" in following.json()["errors"][0]["detail"]
 
 
-async def test_a_late_outcome_leaves_its_deliberation_in_every_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.catalog.index.CHECK_S", 0.01)
-    async with served(lists=True) as serving:
-        id = await serving.accepted()
-        await serving.play(id, until_stage=1)
-        opened = decode((await serving.journal.facts("default", id))[-1].data)
-        assert isinstance(opened, StageOpened)
-        await serving.append(Cancelled(deliberation_id=id, ts=serving.clock.now()))
-        await serving.copied()
-        await until(lambda: not serving.gateway["catalog"].recent("default").ids)
-        # No list depends on it, so that the gateway has not heard it when the archive has it.
-        planned = opened.calls[0]
-        late = Story(id).finished("dev-001").model_copy(update={"call_id": planned.call_id})
-        await serving.append(late)
-        archived_to = serving.journal.archived_to
-        await serving.copied()
-        serving.journal.archived_to = archived_to
-        listed = (await serving.client.get("/deliberations")).json()["items"]
-
-    assert [item["id"] for item in listed] == [id]
-
-
-async def test_a_wait_for_a_recalled_deliberation_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream with a filter had the catalog recall it."""
-    monkeypatch.setattr("app.catalog.index.CHECK_S", 0.01)
+async def test_a_wait_for_a_forgotten_deliberation_ends_at_once() -> None:
     async with served(lists=True) as serving:
         id = await ended(serving, idempotency_key='"k3"')
-        await serving.copied()
-        catalog = serving.gateway["catalog"]
-        await until(lambda: not catalog.recent("default").ids)
-        await catalog.recall(serving.journal, "default", [id])
+        serving.gateway["catalog"]._past.clear()  # pyright: ignore[reportPrivateUsage]
         async with asyncio.timeout(10):
             repeated = await serving.post({"task": "Name a colour."}, idempotency_key='"k3"', prefer="wait=30")
 
     assert repeated.status_code == 200 and repeated.json()["id"] == id
 
 
-async def test_a_search_leaves_out_what_a_lost_log_left_unfinished() -> None:
-    async with served(lists=True) as serving:
-        id = await serving.accepted()
+async def test_a_list_says_how_far_the_archive_is_behind_and_waits_for_an_event(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("app.lifecycle.lists.AFTER_S", 0.2)
+    async with served(lists=True, lagging=True) as serving:
+        new = (await serving.client.get("/deliberations")).json()
+        accepted = (await serving.post({"task": "Name a colour."})).json()
+        missing = await serving.client.get("/deliberations", params={"after": accepted["last_event_id"]})
+        monkeypatch.setattr("app.lifecycle.lists.AFTER_S", 60.0)
+        waiting = asyncio.create_task(
+            serving.client.get("/deliberations", params={"after": accepted["last_event_id"], "limit": 1})
+        )
         await serving.copied()
-        found = await found_by(serving, q="colour")
-        catalog = serving.gateway["catalog"]
-        leave_the_log(serving, id)
-        serving.journal.epoch = "another"
-        serving.journal.reconnect()
-        await until(lambda: catalog.epoch == "another" and catalog.caught_up)
-        later = await found_by(serving, q="colour")
+        found = await waiting
+        present = await serving.client.get("/deliberations", params={"after": "now"})
+        serving.clock.advance(7)
+        behind = [(await serving.client.get(path)).json()["behind_s"] for path in ("/deliberations", "/stats")]
+        foreign = await serving.client.get("/deliberations", params={"after": "other-1"})
+        malformed = await serving.client.get("/deliberations", params={"after": "x"})
 
-    assert (found, later) == ([id], [])
+    assert new == {"items": [], "next_cursor": None, "behind_s": None}
+    assert (missing.status_code, missing.json()["code"]) == (503, "archive_unavailable")
+    assert missing.headers["retry-after"] == "2" and accepted["last_event_id"] in missing.json()["detail"]
+    assert [item["id"] for item in found.json()["items"]] == [accepted["id"]] and found.json()["behind_s"] == 0
+    assert present.json() == found.json() and behind == [7, 7]
+    for refused in (foreign, malformed):
+        assert (refused.status_code, refused.json()["code"]) == (400, "invalid_cursor"), refused.text
+        assert refused.json()["errors"][0]["pointer"] == "after"
+
+
+async def test_lists_need_no_log(gateway: Served, database_url: str) -> None:
+    id = await ended(gateway)
+    await archive(gateway, database_url, id)
+    gateway.journal.available = False
+    listed = await gateway.client.get("/deliberations")
+    counted = await gateway.client.get("/stats?from=2025-12-01T00:00:00Z")
+
+    assert [item["id"] for item in listed.json()["items"]] == [id] and counted.json()["completed"] == 1
 
 
 async def test_what_neither_the_log_nor_the_archive_has_is_not_found(gateway: Served) -> None:
@@ -384,25 +380,6 @@ async def test_a_search_finds_the_words_of_answers_and_tasks(gateway: Served, da
     assert await found_by(gateway, q="fruit", status="failed") == []
 
 
-async def test_a_search_shows_what_runs_as_of_now_though_the_archive_copied_its_acceptance() -> None:
-    async with served(lists=True) as serving:
-        ids = [await serving.accepted() for _ in range(4)]
-        await serving.copied()
-        await serving.play(ids[0], until_stage=1)
-        await serving.play(ids[2])
-        page = await serving.client.get("/deliberations", params={"q": "colour"})
-        by_status = {
-            status: await found_by(serving, q="colour", status=status, limit=1)
-            for status in ("pending", "in_progress", "cancelling", "completed")
-        }
-        rest = await found_by(serving, q="colour", status="pending", limit=4)
-
-    assert [item["status"] for item in page.json()["items"]] == ["pending", "completed", "pending", "in_progress"]
-    # An end is found once the archive has it.
-    assert by_status == {"pending": [ids[3]], "in_progress": [ids[0]], "cancelling": [], "completed": []}
-    assert rest == [ids[3], ids[1]]
-
-
 async def test_pages_of_a_search_follow_each_other(gateway: Served, database_url: str) -> None:
     ids = [await ended(gateway) for _ in range(3)]
     for id in ids:
@@ -411,7 +388,7 @@ async def test_pages_of_a_search_follow_each_other(gateway: Served, database_url
     second = await gateway.client.get(first.headers["link"].partition(">")[0].removeprefix("<"))
     foreign = [
         await gateway.client.get("/deliberations", params=params)
-        for params in ({"q": "colour", "cursor": "MTp4OjE"}, {"cursor": first.json()["next_cursor"]})
+        for params in ({"q": "colour", "cursor": "MTp4OjE"}, {"cursor": "MTp4OjE"})
     ]
 
     items = [*first.json()["items"], *second.json()["items"]]

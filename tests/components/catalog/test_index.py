@@ -18,15 +18,15 @@ from tests.conditions import until
 from tests.story import NOW, Story
 
 
-def catalog(clock: FakeClock | None = None, *, archived: bool = True, size_max: int = 1_000) -> Catalog:
+def catalog(clock: FakeClock | None = None) -> Catalog:
     clock = clock or FakeClock(NOW)
-    return Catalog(clock, Backlog(clock, 1_000, {}), retention_s=3_600, archived=archived, size_max=size_max)
+    return Catalog(clock, Backlog(clock, 1_000, {}), retention_s=3_600)
 
 
 def entries_of(kept: Catalog, tenant: str = "default") -> list[tuple[str, str]]:
-    """What is in memory, newest first."""
+    """Active deliberations, newest first."""
     kept.caught_up = True
-    return [(entry.id, entry.status) for entry in reversed(kept.recent(tenant).entries)]
+    return [(entry.id, entry.status) for entry in sorted(kept.running(tenant), key=lambda each: -each.sequence)]
 
 
 async def journal_of(*facts: Fact, tenant: str = "default") -> InMemoryJournal:
@@ -67,8 +67,9 @@ async def test_order_and_repetition_of_facts_do_not_change_the_catalog(seed: int
     kept = catalog()
     for record in heard:
         kept.apply(record)
-    expected = [("e", "cancelled"), ("d", "pending"), ("c", "cancelling"), ("b", "failed"), ("a", "completed")]
-    assert entries_of(kept) == expected
+    assert entries_of(kept) == [("d", "pending"), ("c", "cancelling")]
+    ended = {"e": "cancelled", "b": "failed", "a": "completed"}
+    assert {id: entry.status for id in ended if (entry := kept.find("default", id))} == ended
     assert kept.active_by_status() == {"pending": 1, "in_progress": 0, "cancelling": 1}
     assert kept.ended_counts == {"completed": 1, "failed": 1, "cancelled": 1}
 
@@ -96,7 +97,8 @@ async def test_facts_stored_during_the_replay_are_applied() -> None:
     journal.read = slow  # pyright: ignore[reportAttributeAccessIssue]
     kept = catalog()
     async with following(kept, journal):
-        assert entries_of(kept) == [("meanwhile", "pending"), ("first", "completed")]
+        assert entries_of(kept) == [("meanwhile", "pending")]
+        assert await kept.ended("default", "first", 0)
 
 
 async def test_records_missed_while_disconnected_are_replayed() -> None:
@@ -170,102 +172,31 @@ async def test_waits_for_an_unavailable_log(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def test_a_log_that_lost_its_tail_is_read_anew() -> None:
-    journal = await journal_of(*(fact for id in "abc" for fact in (Story(id).accepted(), Story(id).completed())))
+    journal = await journal_of(*(Story(id).accepted() for id in "abc"))
     kept = catalog()
     async with following(kept, journal):
-        del journal.records[4:]
-        journal._last_sequence = 4  # pyright: ignore[reportPrivateUsage]
+        del journal.records[2:]
+        journal._last_sequence = 2  # pyright: ignore[reportPrivateUsage]
         journal.reconnect()
-        await until(lambda: sorted(entries_of(kept)) == [("a", "completed"), ("b", "completed")])
-
-
-async def test_a_start_reads_what_runs_and_what_the_archive_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.catalog.index.RECENT_SEQUENCES", 0)
-    ends = {id: Completed(deliberation_id=id, ts=NOW) for id in "abcd"}
-    journal = await journal_of(*life("a", ends["a"]), *life("b"), *life("c"), ends["b"], *life("d", ends["d"]))
-    journal.archived_to = 7
-    read, asked = journal.read, list[int]()
-
-    def recorded(pattern: str, after: int, *, limit: int | None = None) -> AsyncIterator[Record]:
-        asked.append(after)
-        return read(pattern, after, limit=limit)
-
-    monkeypatch.setattr(journal, "read", recorded)
-    kept = catalog()
-    async with following(kept, journal):
-        assert entries_of(kept) == [("d", "completed"), ("c", "in_progress"), ("b", "completed")]
-        assert set(asked) == {5}, "the acceptance of b is at the coordinators' floor"
-        assert kept.backlog.depth == 1
+        await until(lambda: sorted(entries_of(kept)) == [("a", "pending"), ("b", "pending")])
 
 
 async def test_an_end_without_its_acceptance_is_completed_from_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The archive has the acceptance and lacks the end; the coordinators are done with both."""
-    monkeypatch.setattr("app.catalog.index.RECENT_SEQUENCES", 0)
+    """The coordinators are done with both, and the acceptance is older than the facts that a start reads."""
+    monkeypatch.setattr("app.catalog.index.RECENT_SEQUENCES", 1)
     journal = await journal_of(*life("a", Completed(deliberation_id="a", ts=NOW)))
-    journal.archived_to = 2
     kept = catalog()
     async with following(kept, journal):
-        assert entries_of(kept) == [("a", "completed")]
+        assert entries_of(kept) == []
         entry = kept.find("default", "a")
         assert entry is not None and (entry.sequence, entry.started_sequence, entry.ended_sequence) == (1, 2, 3)
 
 
-async def test_a_start_far_behind_the_archive_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.catalog.index.CHECK_S", 0.001)
-    monkeypatch.setattr("app.catalog.index.RECENT_SEQUENCES", 0)
-    facts = [fact for n in range(30) for fact in life(f"d{n}", Completed(deliberation_id=f"d{n}", ts=NOW))]
-    journal = await journal_of(*facts, Story("runs").accepted())
-    kept = catalog(size_max=50)
-    async with following(kept, journal):
-        assert entries_of(kept) == [("runs", "pending")] and not kept.recent("default").whole
-        journal.archived_to = 91
-        await until(lambda: kept.recent("default").whole)
-
-
-@pytest.mark.parametrize("archived", [True, False])
-async def test_what_ended_is_forgotten_once_the_archive_has_it(archived: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.catalog.index.CHECK_S", 0.001)
-    journal = await journal_of(Story("runs").accepted())
-    kept = catalog(archived=archived)
-    async with following(kept, journal):
-        for fact in (
-            *life("a", Completed(deliberation_id="a", ts=NOW)),
-            *life("b", Failed(deliberation_id="b", ts=NOW)),
-        ):
-            await journal.append("default", fact)
-        await journal.append("default", Deleted(deliberation_id="b", ts=NOW))
-        if archived:
-            journal.archived_to = 4
-            await until(lambda: kept.recent("default").ids == {"runs", "b"})
-            assert entries_of(kept) == [("runs", "pending")]
-            journal.archived_to = 8
-        await until(lambda: kept.recent("default").ids == {"runs"})
-        assert kept.ended_counts == {"completed": 1, "failed": 1}
-        for record in journal.records:
-            kept.apply(record)
-        assert kept.recent("default").ids == {"runs"}, "old facts that come again bring nothing back"
-
-
-async def test_a_late_fact_brings_the_whole_deliberation_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.catalog.index.CHECK_S", 0.001)
-    journal = await journal_of()
-    kept = catalog()
-    async with following(kept, journal):
-        for fact in life("a", Completed(deliberation_id="a", ts=NOW)):
-            await journal.append("default", fact)
-        journal.archived_to = 3
-        await until(lambda: entries_of(kept) == [])
-        monkeypatch.setattr("app.catalog.index.CHECK_S", 60)
-        await journal.append("default", CancelRequested(deliberation_id="a", ts=NOW))
-        await kept.complete(journal, await journal.state())
-        assert entries_of(kept) == [("a", "completed")]
-
-
 async def test_deliberations_that_were_forgotten_are_recalled_from_the_log() -> None:
     journal = await journal_of(*life("a", Completed(deliberation_id="a", ts=NOW)))
-    kept = catalog(archived=False)
+    kept = catalog()
     async with following(kept, journal):
-        assert kept.find("default", "a") is None
+        kept._past.clear()  # pyright: ignore[reportPrivateUsage]
         await kept.recall(journal, "default", ["a", "unknown"])
         entry = kept.find("default", "a")
         assert entry is not None and [entry.status_at(n) for n in range(4)] == [
@@ -335,25 +266,26 @@ async def test_removes_deliberations_past_the_retention(monkeypatch: pytest.Monk
         assert sum(kept.active_by_status().values()) == 0
 
 
-async def test_beyond_its_bound_the_oldest_ends_are_forgotten_first() -> None:
-    facts: list[Fact] = []
-    for number in range(30):
-        end = None if number == 0 else Completed(deliberation_id=f"d{number}", ts=NOW)
-        facts += life(f"d{number}", end)
-    kept = catalog(size_max=20)
-    for record in (await journal_of(*facts)).records:
-        kept.apply(record)
-    ids = [id for id, _ in entries_of(kept)]
-    assert len(ids) <= 21 and ids[0] == "d29"
-    assert ids[-1] == "d0", "it has not ended"
-    assert not kept.recent("default").whole
+async def test_facts_of_an_ended_deliberation_that_was_forgotten_bring_nothing_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A repeated request brings its acceptance again, and a late cancellation comes without it."""
+    monkeypatch.setattr("app.catalog.index.PAST_MAX", 1)
+    ended = [fact for id in "ab" for fact in life(id, Completed(deliberation_id=id, ts=NOW))]
+    journal = await journal_of(*ended, Story("c").accepted())
+    kept = catalog()
+    async with following(kept, journal):
+        assert kept.find("default", "a") is None
+        for record in journal.records:
+            kept.apply(record)
+        await journal.append("default", CancelRequested(deliberation_id="a", ts=NOW))
+        await kept.complete(journal, await journal.state())
+        assert entries_of(kept) == [("c", "pending")] and kept.backlog.depth == 1
 
 
-async def test_tombstones_count_for_the_bound() -> None:
-    kept, journal = catalog(size_max=10), InMemoryJournal()
-    for number in range(40):
-        await journal.append("default", Deleted(deliberation_id=f"d{number}", ts=NOW))
-    for record in journal.records:
-        kept.apply(record)
-    kept.caught_up = True
-    assert len(kept.recent("default").ids) <= 10 and not kept.recent("default").whole
+async def test_a_deleted_deliberation_is_not_found() -> None:
+    journal = await journal_of(*life("a", Completed(deliberation_id="a", ts=NOW)))
+    kept = catalog()
+    async with following(kept, journal):
+        await journal.append("default", Deleted(deliberation_id="a", ts=NOW))
+        assert kept.find("default", "a") is None

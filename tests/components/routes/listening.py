@@ -20,6 +20,7 @@ from app.routes.connections import BoundedProtocol
 from app.settings import Settings
 from app.streaming.feed import Feed
 from app.testing import FakeClock, InMemoryJournal
+from tests.components.routes.served import copying
 from tests.conditions import until
 from tests.story import Story
 
@@ -101,11 +102,15 @@ async def following(frames: AsyncIterator[Frame], count: int) -> list[Frame]:
 async def listening(
     journal: InMemoryJournal | None = None, *, lists: bool = False, **settings: Any
 ) -> AsyncGenerator[Gateway, None]:
+    """With `lists` the gateway has an archive, into which the log is copied before each request that reads it."""
     with TemporaryDirectory() as directory:
         if lists:
             settings["database_url"] = f"sqlite:///{directory}/archive.db"
             await migrate(settings["database_url"])
         async with _listening(journal, **settings) as made:
+            archive = made.server.lifespan.state["deliberations"].archive
+            if lists:
+                copying(made.client, made.journal, archive, FakeClock())
             yield made
 
 

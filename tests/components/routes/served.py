@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from tempfile import TemporaryDirectory
@@ -13,9 +13,11 @@ from starlette.types import Receive, Scope, Send
 
 from app.archive.database.migrate import migrate
 from app.archive.database.rows import Written
+from app.archive.database.store import Copied, Store
 from app.deliberation.calls import Call, Usage
 from app.deliberation.decider import RunStage
 from app.deliberation.driver import drive
+from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import Accepted, CallFinished, Fact, StageOpened, decode
 from app.deliberation.fold import State, begin, state_of
 from app.deliberation.strategies import STRATEGIES
@@ -59,19 +61,10 @@ class Served:
         await self.journal.append("default", fact)
 
     async def copied(self) -> None:
-        """Copy the log to the archive, as a projector does, and acknowledge it."""
-        state, archive = await self.journal.state(), self.gateway["deliberations"].archive
+        """Copy the log to the archive."""
+        archive = self.gateway["deliberations"].archive
         assert archive is not None
-        stored = [record.tokens for record in self.journal.records if record.tokens[0] == "deliberations"]
-        keys = dict.fromkeys((tenant, id) for _, tenant, id, *_ in stored)
-        for key in keys:
-            records = await self.journal.facts(*key)
-            gone = any(record.tokens[-1] == "deleted" for record in records)
-            found = None if gone else state_of(records)
-            if gone or found is not None:
-                written = Written(*key, at=self.clock.now(), state=found, records=records)
-                await archive.write(state.epoch, [written])
-        self.journal.archived_to = state.last_sequence
+        await copy_log(self.journal, archive, self.clock.now())
 
     async def play(self, deliberation_id: str, *, until_stage: int | None = None) -> None:
         """Append the facts of a coordinator and its agents, to the end or to the opening of a stage."""
@@ -80,6 +73,31 @@ class Served:
         assert isinstance(accepted, Accepted)
         for fact in played(accepted, now=self.clock.now, until_stage=until_stage):
             await self.append(fact)
+
+
+async def copy_log(journal: InMemoryJournal, archive: Store, now: datetime) -> None:
+    """Copy the log to the archive, as a projector does."""
+    state = await journal.state()
+    stored = [record.tokens for record in journal.records if record.tokens[0] == "deliberations"]
+    for key in dict.fromkeys((tenant, id) for _, tenant, id, *_ in stored):
+        records = await journal.facts(*key)
+        gone = any(record.tokens[-1] == "deleted" for record in records)
+        found = None if gone else state_of(records)
+        if gone or found is not None:
+            await archive.write(state.epoch, [Written(*key, at=now, state=found, records=records)])
+    await archive.log_number(state.epoch)
+    await archive.put([], copied=Copied(state.epoch, state.last_sequence, now))
+
+
+def copying(client: httpx.AsyncClient, journal: InMemoryJournal, archive: Store, clock: FakeClock) -> None:
+    """Have the log copied before each request of the client that reads the archive."""
+
+    async def copy(request: httpx.Request) -> None:
+        if request.method == "GET" and request.url.path in ("/deliberations", "/stats", "/events"):
+            with suppress(JournalUnavailable):
+                await copy_log(journal, archive, clock.now())
+
+    client.event_hooks["request"].append(copy)
 
 
 @asynccontextmanager
@@ -98,11 +116,13 @@ async def served(
     journal: InMemoryJournal | None = None,
     caught_up: bool = True,
     lists: bool = False,
+    lagging: bool = False,
     **settings: Any,
 ) -> AsyncGenerator[Served, None]:
     """A running gateway, by default after it has read its log and keys, and with a coordinator that answers.
 
-    With `lists` it has an archive in a SQLite file of its own, into which only `Served.copied` writes.
+    With `lists` it has an archive in a SQLite file of its own. The log is copied into it before each request that reads
+    the archive, unless it is `lagging`.
     """
     journal = journal or InMemoryJournal(replies={"control.coordinator": [COORDINATOR]})
     clock = FakeClock()
@@ -115,6 +135,9 @@ async def served(
                 following = (gateway["catalog"], gateway["access"].keyring, gateway["deliberations"].spends)
                 await until(lambda: all(each is None or each.caught_up for each in following))
             async with answering(gateway) as client:
+                archive = gateway["deliberations"].archive
+                if archive is not None and lists and not lagging:
+                    copying(client, journal, archive, clock)
                 yield Served(client, journal, clock, gateway)
 
 

@@ -207,7 +207,6 @@ async def test_work_is_accepted_once_unfinished_work_is_loaded() -> None:
     going_on = held_back(journal)
     async with served(caught_up=False, journal=journal, queue_depth_max=3, lists=True) as gateway:
         assert (await gateway.post(BODY)).status_code == 503
-        assert (await gateway.client.get("/deliberations")).status_code == 503
         going_on.set()
         await until(lambda: gateway.gateway["catalog"].caught_up)
         assert (await gateway.post(BODY)).status_code == 202
@@ -473,8 +472,7 @@ async def listed(gateway: Served, query: str = "") -> list[str]:
     return [item["task"] for item in response.json()["items"]]
 
 
-async def test_lists_are_newest_first_and_filtered(gateway: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.catalog.index.CHECK_S", 0.001)
+async def test_lists_are_newest_first_and_filtered(gateway: Served) -> None:
     begin = gateway.clock.now()
     await gateway.accepted(task="a", role="QA", metadata={"team": "x", "a.b": "1"})
     gateway.clock.advance(10)
@@ -505,10 +503,6 @@ async def test_lists_are_newest_first_and_filtered(gateway: Served, monkeypatch:
     }
     for query, tasks in cases.items():
         assert await listed(gateway, query) == tasks, query
-    await gateway.copied()
-    await until(lambda: gateway.gateway["catalog"].find("default", ended) is None)
-    for query, tasks in cases.items():
-        assert await listed(gateway, query) == tasks, f"{query} from the archive"
 
 
 async def test_a_listed_deliberation_is_a_summary(gateway: Served) -> None:

@@ -127,6 +127,19 @@ async def test_a_stream_of_the_tenant_begins_with_a_list_of_the_newest(gateway: 
         assert ids_and_types(await following(frames, 2)) == [("d", "deliberation.accepted"), ("c", "stage.opened")]
 
 
+async def test_a_list_of_an_archive_that_is_behind_is_followed_by_all_later_events(gateway: Gateway) -> None:
+    await gateway.write(Story("a").accepted())
+    await gateway.client.get("/deliberations")
+    copied = gateway.id_of()
+    gateway.client.event_hooks["request"].clear()
+    await gateway.write(Story("a").opened(), Story("b").accepted())
+    async with gateway.watching_several() as frames:
+        _, listed, cursor_update, *events = await following(frames, 5)
+    assert [(item["id"], item["status"]) for item in listed.fields()["items"]] == [("a", "pending")]
+    assert cursor_update.id == copied
+    assert ids_and_types(events) == [("a", "stage.opened"), ("b", "deliberation.accepted")]
+
+
 async def test_a_truncated_list_continues_in_get_deliberations(gateway: Gateway) -> None:
     for number in range(203):
         await gateway.write(Story(f"d{number}").accepted())

@@ -5,20 +5,12 @@ import re
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Connection, select, text
+from sqlalchemy import Connection, text
 
-from app.archive.database import transcript
 from app.archive.database.connection import Database, engine_of
 from app.archive.database.migrate import migrate
-from app.archive.database.rows import Written, labels_of, row_of
-from app.archive.database.search_query import parse
-from app.archive.database.store import Archived, Store
-from app.archive.database.tables import deliberations, labels, metadata, position
-from app.catalog.entries import ListFilter
+from app.archive.database.tables import metadata
 from app.deliberation.errors import ArchiveUnavailable, InvalidRequest
-from app.deliberation.fold import state_of
-from tests.integration.archive.test_store import records_of, told
-from tests.story import Story
 
 
 def _differences(connection: Connection) -> list[object]:
@@ -115,36 +107,3 @@ async def test_no_error_quotes_the_password() -> None:
 
     await database.close()
     assert "hunter2secret" not in str(refused.value)
-
-
-async def test_what_an_earlier_version_has_written_gets_its_columns_labels_and_words(empty_url: str) -> None:
-    ended = records_of(Story("ended"), told(Story("ended")), first=7)
-    await migrate(empty_url, "0001")
-    engine = engine_of(empty_url)
-    async with engine.begin() as connection:
-        columns = "tenant, id, version, created_us, status, log, facts"
-        insert = text(f"INSERT INTO deliberations ({columns}) VALUES ('acme', :id, :version, 1, :status, 1, :facts)")
-        await connection.execute(insert, [
-            {"id": "ended", "version": position(1, 12), "status": "completed", "facts": transcript.pack(ended)},
-            {"id": "running", "version": position(1, 2), "status": "pending", "facts": None},
-        ])  # fmt: skip
-        await connection.execute(text("INSERT INTO logs (number, epoch) VALUES (1, '0a1b2c3d')"))
-    await engine.dispose()
-
-    await migrate(empty_url)
-
-    database = await Database.connect(empty_url)
-    async with database.begin() as connection:
-        rows = (await connection.execute(select(deliberations).order_by(deliberations.c.id))).mappings().all()
-        found = (await connection.execute(select(labels))).all()
-    state = state_of(ended)
-    assert state is not None
-    expected = row_of(Written("acme", "ended", state.accepted.ts, state, ended), 1)
-    assert dict(rows[0]) == expected | {"created_us": 1}
-    assert (rows[1]["id"], rows[1]["accepted"], rows[1]["facts"]) == ("running", None, None)
-    assert {tuple(each) for each in found} == {(each, position(1, 7)) for each in labels_of("acme", state)}
-    store = Store(database)
-    assert await store.read("acme", "ended") == Archived("0a1b2c3d", ended)
-    hits = await store.search("acme", parse("colour"), ListFilter(), limit=5)
-    assert [(place, entry.id) for place, entry in hits] == [(position(1, 7), "ended")]
-    await database.close()

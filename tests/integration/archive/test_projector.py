@@ -1,13 +1,13 @@
 """Projectors copy what the log holds, whatever is killed meanwhile."""
 
 import asyncio
-import json
 import random
 import signal
 import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -15,11 +15,13 @@ from app.archive.database.connection import Database
 from app.archive.database.migrate import migrate
 from app.archive.database.store import Archived, Store
 from app.archive.projector import Projector
+from app.catalog.entries import ListFilter
 from app.deliberation.errors import Gone
-from app.deliberation.facts import Deleted, Fact
+from app.deliberation.facts import CancelRequested, Deleted, Fact
 from app.log.journal import JetStreamJournal
-from app.log.stream_settings import StreamSettings
-from app.log.streams import EARLIER, UPGRADE, apply, plan
+from app.log.stream_settings import ARCHIVE_CONSUMER, StreamSettings
+from app.log.streams import apply
+from app.log.work_queue import QueueItem, WorkQueue
 from tests.conditions import until
 from tests.conftest import NatsServer
 from tests.integration.archive.postgres import PostgresServer
@@ -96,32 +98,6 @@ async def test_what_is_copied_equals_the_log(journal: JetStreamJournal, store: S
     assert projector.counts["skipped"] == 0
 
 
-async def test_the_queue_of_an_earlier_version_is_upgraded_and_keeps_what_was_acknowledged(
-    own_nats_server: NatsServer, store: Store
-) -> None:
-    journal = await JetStreamJournal.connect(own_nats_server.url)
-    await apply(journal, StreamSettings())
-    name = "DELIBERATIONS/archive"
-    found = await journal.request("$JS.API.CONSUMER.INFO.DELIBERATIONS.archive")
-    await journal.request("$JS.API.CONSUMER.DELETE.DELIBERATIONS.archive")
-    body = json.dumps({"stream_name": "DELIBERATIONS", "config": {**found["config"], **EARLIER[name]}}).encode()
-    await journal.request("$JS.API.CONSUMER.DURABLE.CREATE.DELIBERATIONS.archive", body)
-    before, after = stories(2)
-    async with projecting(journal, store) as projector:
-        await tell(journal, before)
-        await until_copied(journal)
-    assert projector.counts["written"] == 1
-
-    assert await apply(journal, StreamSettings()) == [f"{name}{UPGRADE}"]
-    assert await plan(journal, StreamSettings()) == ([], [])
-    async with projecting(journal, store) as projector:
-        await tell(journal, after)
-        await until_copied(journal)
-    assert projector.counts["written"] == 1
-    assert await read(store, after.id) == Archived((await journal.state()).epoch, await journal.facts("acme", after.id))
-    await journal.close()
-
-
 async def test_outcomes_after_the_end_are_copied_too(
     journal: JetStreamJournal, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,30 +116,96 @@ async def test_outcomes_after_the_end_are_copied_too(
     assert projector.failure == ""
 
 
-async def test_what_has_ended_is_written_once(journal: JetStreamJournal, store: Store) -> None:
+async def test_what_begins_and_ends_between_two_rounds_is_written_once(journal: JetStreamJournal, store: Store) -> None:
     told = stories(20)
+    for story in told:
+        await tell(journal, story)
     async with projecting(journal, store) as projector:
-        for story in told:
-            await tell(journal, story)
         await until_copied(journal)
 
     assert projector.counts["written"] == len(told)
 
 
-async def test_what_began_a_while_ago_is_written_before_its_end(
-    journal: JetStreamJournal, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("app.archive.projector.BEGUN_S", 0.0)
-    story = Story("running")
-    async with projecting(journal, store) as projector:
-        await journal.append("acme", story.accepted())
-        await until_copied(journal)
-        assert projector.counts["written"] == 1
-        await append(journal, rest(story))
-        await until_copied(journal)
+async def until_status(store: Store, status: str | None) -> None:
+    """Wait until the only deliberation has a status."""
+    async with asyncio.timeout(20):
+        while [entry.status for _, entry in (await store.page("acme", ListFilter(), limit=2))[0]] != [status]:
+            await asyncio.sleep(0.01)
 
-    assert projector.counts["written"] > 1
-    assert isinstance(await read(store, story.id), Archived)
+
+async def test_each_change_of_a_status_is_copied(journal: JetStreamJournal, store: Store) -> None:
+    story = Story("running")
+    async with projecting(journal, store):
+        await journal.append("acme", story.accepted())
+        await until_status(store, "pending")
+        await journal.append("acme", story.opened())
+        await until_status(store, "in_progress")
+        await journal.append("acme", CancelRequested(deliberation_id=story.id, ts=datetime.now(UTC)))
+        await until_status(store, "cancelling")
+        await append(journal, rest(story)[1:])
+        await until_status(store, "completed")
+
+
+async def test_openings_while_no_projector_runs_or_its_connection_is_lost_are_copied(
+    journal: JetStreamJournal, store: Store, own_nats_server: NatsServer
+) -> None:
+    first, second = Story("first"), Story("second")
+    async with projecting(journal, store):
+        await append(journal, [first.accepted(), second.accepted()])
+        await until_copied(journal)
+    await journal.append("acme", first.opened())
+
+    async def statuses() -> set[str]:
+        return {entry.status for _, entry in (await store.page("acme", ListFilter(), limit=2))[0]}
+
+    async with projecting(journal, store):
+        async with asyncio.timeout(20):
+            while await statuses() != {"in_progress", "pending"}:
+                await asyncio.sleep(0.01)
+        own_nats_server.kill()
+        own_nats_server.start()
+        other = await JetStreamJournal.connect(own_nats_server.url)
+        await other.append("acme", second.opened())
+        await other.close()
+        async with asyncio.timeout(20):
+            while await statuses() != {"in_progress"}:
+                await asyncio.sleep(0.01)
+
+
+async def test_the_archive_notes_how_far_the_log_is_copied(journal: JetStreamJournal, store: Store) -> None:
+    await tell(journal, Story("before"))
+    async with projecting(journal, store):
+        await until_copied(journal)
+        end = await journal.state()
+        async with asyncio.timeout(20):
+            while (copied := await store.copied()) is None or copied.sequence < end.last_sequence:
+                await asyncio.sleep(0.01)
+        async with asyncio.timeout(20):
+            while (later := await store.copied()) is None or later.at == copied.at:
+                await asyncio.sleep(0.01)
+
+    assert copied.epoch == end.epoch
+
+
+async def test_an_item_that_a_killed_projector_had_taken_is_not_counted_as_copied(
+    journal: JetStreamJournal, store: Store
+) -> None:
+    taken = list[QueueItem]()
+    killed = WorkQueue(journal, 1, taken.append, consumer=ARCHIVE_CONSUMER, standing=False)
+    await killed.start()
+    for story in stories(3):
+        await tell(journal, story)
+    await killed.fetch()
+    async with projecting(journal, store):
+        await until_read(store, stories(3)[2].id)
+        await asyncio.sleep(1.0)
+        before = await store.copied()
+        await killed.ack(taken[0])
+        async with asyncio.timeout(20):
+            while await store.copied() is None:
+                await asyncio.sleep(0.01)
+
+    assert before is None
 
 
 async def test_a_deletion_removes_what_was_copied(journal: JetStreamJournal, store: Store) -> None:
@@ -303,17 +345,24 @@ async def test_copying_goes_on_after_the_log_was_away(
 async def test_what_is_held_of_a_replaced_log_is_dropped(
     journal: JetStreamJournal, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The new log has other deliberations at the places of those that wait for their end."""
-    monkeypatch.setattr("app.archive.projector.BEGUN_S", 60.0)
+    """The new log has other deliberations at the places of those that wait to be written."""
+    put, free = store.put, asyncio.Event()
+
+    async def put_later(*given: Any, **named: Any) -> None:
+        await free.wait()
+        await put(*given, **named)
+
     lost, new = Story("lost"), Story("new")
     async with projecting(journal, store) as projector:
         await tell(journal, Story("before"))
         await until_copied(journal)
+        monkeypatch.setattr(store, "put", put_later)
         for story in (lost, Story("lost-too")):
             await journal.append("acme", story.accepted())
-        await until(lambda: len(projector._waiting) == 2)  # pyright: ignore[reportPrivateUsage]
+        await until(lambda: len(projector._writing) == 2)  # pyright: ignore[reportPrivateUsage]
         await journal.request("$JS.API.STREAM.DELETE.DELIBERATIONS")
         await apply(journal, StreamSettings())
+        free.set()
         for _ in range(2):
             # Items that were delivered before the change was noticed come again.
             await tell(journal, new)
@@ -321,7 +370,7 @@ async def test_what_is_held_of_a_replaced_log_is_dropped(
 
     found = await read(store, new.id)
     assert found == Archived((await journal.state()).epoch, await journal.facts("acme", new.id))
-    assert await read(store, lost.id) is None
+    assert not isinstance(await read(store, lost.id), Archived)
     assert not projector._waiting and not projector._writing  # pyright: ignore[reportPrivateUsage]
 
 

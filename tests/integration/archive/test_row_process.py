@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from app.archive.database.store import Archived, Store
-from app.archive.projection import Projected, project
-from app.archive.row_process import RowProcess
+from app.archive.row_process import Projected, RowProcess, project
 from app.log.journal import JetStreamJournal
 from tests.integration.archive.test_projector import projecting, read, stories, tell, until_copied
 from tests.integration.archive.test_store import records_of, told

@@ -9,6 +9,7 @@ import pytest
 
 from app.archive.database.search_query import parse
 from app.archive.database.store import Store
+from app.archive.database.tables import VERSION_MAX
 from app.archive.database.words import BYTES_MAX, filter_word
 from app.catalog.entries import ListFilter
 from tests.integration.archive.test_store import EPOCH, records_of, told, written
@@ -31,7 +32,7 @@ async def write(store: Store, *answers: str) -> None:
 
 
 async def found(store: Store, q: str, tenant: str = "acme", **asked: Any) -> list[int]:
-    entries = await store.search(tenant, parse(q), ListFilter(**asked), limit=50)
+    entries, _ = await store.page(tenant, ListFilter(**asked), parse(q), limit=50)
     return [int(entry.id) for _, entry in entries]
 
 
@@ -109,7 +110,7 @@ async def test_another_tenants_hits_take_no_place_of_a_page(store: Store) -> Non
     )
     await store.write(EPOCH, [mine, *(replace(each, tenant="umbrella") for each in theirs)])
 
-    entries = await store.search("acme", parse("violet"), ListFilter(), limit=1)
+    entries, _ = await store.page("acme", ListFilter(), parse("violet"), limit=1)
 
     assert [entry.id for _, entry in entries] == [ids[0]]
 
@@ -120,7 +121,7 @@ async def test_filters_are_words_that_no_text_has(store: Store) -> None:
     done, failed = ListFilter(statuses=frozenset(["completed"])), ListFilter(statuses=frozenset(["failed"]))
     passing = [done, ListFilter(role="DEV"), ListFilter(strategy="independent")]
     others = [failed, ListFilter(role="QA"), ListFilter(metadata={"k": "v"})]
-    hits = [await store.search("acme", parse("violet"), asked, limit=5) for asked in (*passing, *others)]
+    hits = [(await store.page("acme", asked, parse("violet"), limit=5))[0] for asked in (*passing, *others)]
     assert [len(each) for each in hits] == [1, 1, 1, 0, 0, 0]
 
 
@@ -139,8 +140,8 @@ async def test_times_bound_what_is_found(store: Store) -> None:
 
 async def test_pages_follow_each_other(store: Store) -> None:
     await write(store, *["violet"] * 7)
-    found, before = list[str](), None
-    while page := await store.search("acme", parse("violet"), ListFilter(), limit=3, before=before):
+    found, before = list[str](), VERSION_MAX
+    while page := (await store.page("acme", ListFilter(), parse("violet"), limit=3, before=before))[0]:
         found += [entry.id for _, entry in page]
         before = page[-1][0]
 
@@ -164,7 +165,7 @@ async def test_the_words_of_very_long_answers_are_cut(store: Store) -> None:
     facts = [story.accepted(), story.opened(), *answers, story.closed(), story.completed()]
     await store.write(EPOCH, [written(records_of(story, facts))])
     search = [
-        await store.search("acme", parse(q), ListFilter(), limit=5) for q in ("w00100", "w00101", "w0010f", "colour")
+        (await store.page("acme", ListFilter(), parse(q), limit=5))[0] for q in ("w00100", "w00101", "w0010f", "colour")
     ]
 
     assert sum(map(len, texts)) > BYTES_MAX

@@ -1,22 +1,19 @@
 """Statistics count each ended deliberation once, whatever is written again, deleted or expired, on both databases."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from decimal import Decimal
-from pathlib import Path
 from random import Random
 
 import pytest
-from sqlalchemy import BigInteger, column, func, insert, literal, select, table
+from sqlalchemy import BigInteger, func, literal, select
 
 from app.api.schemas import Stats, StatsGroup
-from app.archive.database.connection import Database, engine_of
+from app.archive.database.connection import Database
 from app.archive.database.measures import WIDTHS_US, duration_class
-from app.archive.database.migrate import migrate
-from app.archive.database.rows import Written, row_of
+from app.archive.database.rows import Written
 from app.archive.database.statistics import StatsFilter
 from app.archive.database.store import Store
 from app.archive.database.tables import AMOUNTS, ROLLUP_KEY, measures, rollups
@@ -86,7 +83,7 @@ async def stats(
     since: datetime = NOW,
     until: datetime | None = None,
 ) -> Stats:
-    return await store.stats(StatsFilter(tenant, since, until, AS_OF, by), Counter())
+    return (await store.stats(StatsFilter(tenant, since, until, AS_OF, by)))[0]
 
 
 async def test_figures_are_those_of_the_period(store: Store) -> None:
@@ -179,13 +176,19 @@ async def test_a_period_is_exact_at_both_ends(store: Store) -> None:
 
 
 async def test_what_runs_counts_beside_what_has_ended(store: Store) -> None:
-    await store.write(EPOCH, [ended("d1")])
+    active = [ended(f"a{n}", tenant=tenant, first=10 * n) for n, tenant in enumerate(("acme", "acme", "rival"), 1)]
+    begun = [replace(each, records=each.records[:2], state=state_of(each.records[:2])) for each in active]
+    await store.write(EPOCH, [ended("d1"), *begun])
 
-    asked = StatsFilter("acme", NOW, None, AS_OF, "strategy")
-    found = await store.stats(asked, Counter({"": 3, "vote": 2, "independent": 1}))
+    found = {by: await stats(store, by) for by in ("strategy", "day", "role", "model")}
 
-    assert (found.total, found.active, found.completed) == (4, 3, 1)
-    assert [(each.name, each.total, each.active) for each in found.groups] == [("independent", 2, 1), ("vote", 2, 2)]
+    assert {(each.total, each.active, each.completed) for each in found.values()} == {(3, 2, 1)}
+    groups = {by: {each.name: (each.total, each.active) for each in stats.groups} for by, stats in found.items()}
+    assert groups["strategy"] == {"independent": (3, 2)} == {"independent": next(iter(groups["day"].values()))}
+    assert groups["role"] == {"DEV": (3, 2), "QA": (3, 2)} and set(groups["model"].values()) == {(1, 0)}
+    assert (await stats(store, since=NOW + timedelta(seconds=1))).active == 0
+    everyone = (await stats(store, "tenant", tenant=None)).groups
+    assert {each.name: each.active for each in everyone} == {"acme": 2, "rival": 1}
 
 
 async def test_tenants_are_counted_apart(store: Store) -> None:
@@ -275,29 +278,6 @@ async def test_what_an_engine_makes_up_stops_no_copy(store: Store) -> None:
     ]
     assert found.cost is not None and found.cost.amount == Decimal(1 << 40) / 10**6
     assert found.tokens.prompt_tokens > 10**12 and found.tokens.completion_tokens == 4 * 10
-
-
-async def test_the_migration_counts_what_is_there_already(empty_url: str, tmp_path: Path) -> None:
-    batch = [ended("d1", costs=("1 USD", None)), ended("d2", tenant="rival", took_s=5, first=20)]
-    written_url = f"sqlite:///{tmp_path / 'written.db'}"
-    await migrate(written_url)
-    database = await Database.connect(written_url)
-    await Store(database).write(EPOCH, batch)
-    expected = await sums(database)
-    await database.close()
-    await migrate(empty_url, "0003")
-    engine = engine_of(empty_url)
-    async with engine.begin() as connection:
-        rows = [row_of(each, 1) for each in batch]
-        await connection.execute(insert(table("deliberations", *map(column, rows[0]))), rows)
-    await engine.dispose()
-
-    await migrate(empty_url)
-
-    database = await Database.connect(empty_url)
-    found = await sums(database)
-    await database.close()
-    assert found == expected and len(found) == 2 * 2 * 5
 
 
 async def sums(database: Database) -> Sequence[object]:

@@ -10,14 +10,16 @@ import pytest
 from sqlalchemy import select
 
 from app.archive.database.connection import Database
-from app.archive.database.pages import PageBounds
 from app.archive.database.rows import Written, label
-from app.archive.database.store import Store
+from app.archive.database.search_query import parse
+from app.archive.database.statistics import StatsFilter
+from app.archive.database.store import Copied, Store
 from app.archive.database.tables import VERSION_MAX, deliberations, labels, position
+from app.archive.database.writing import Opening
 from app.catalog.entries import Entry, ListFilter
 from app.deliberation.calls import FactProblem, Usage
 from app.deliberation.errors import Gone
-from app.deliberation.facts import Fact, Failed, StrategyRef, Verdict, encode, prefix, suffix
+from app.deliberation.facts import CancelRequested, Fact, Failed, StrategyRef, Verdict, encode, prefix, suffix
 from app.deliberation.fold import state_of
 from app.deliberation.ports import Record
 from tests.story import NOW, Story
@@ -112,7 +114,7 @@ async def place_and_labels(store: Store, database_url: str, deliberation_id: str
     return place, set(found)
 
 
-async def test_labels_come_with_the_end_and_go_with_the_deletion(
+async def test_labels_come_with_the_acceptance_and_go_with_the_deletion(
     store: Store, database_url: str, fresh_id: str
 ) -> None:
     records = records_of(Story(fresh_id), told(Story(fresh_id)), first=31)
@@ -125,7 +127,7 @@ async def test_labels_come_with_the_end_and_go_with_the_deletion(
 
     has = {label("acme", "strategy", "independent"), label("acme", "role", "DEV")}
     place = position(await store.log_number(EPOCH), 31)
-    assert found == [(place, set()), (place, has), (place, has), (place, set())]
+    assert found == [(place, has), (place, has), (place, has), (place, set())]
 
 
 async def test_a_deliberation_keeps_its_first_place(store: Store, database_url: str, fresh_id: str) -> None:
@@ -239,11 +241,10 @@ async def test_pages_hold_what_passes_the_filter_whatever_is_rare(
 ) -> None:
     monkeypatch.setattr("app.archive.database.pages.RARE_MAX", rare_max)
     await store.write(EPOCH, [varied(number) for number in range(30)])
-    bounds = PageBounds(await store.log_number(EPOCH), 10_000)
 
     async def pages(asked: ListFilter) -> list[Entry]:
         found, before = list[Entry](), VERSION_MAX
-        while page := await store.page("acme", asked, limit=4, before=before, bounds=bounds):
+        while page := (await store.page("acme", asked, limit=4, before=before))[0]:
             found += [entry for _, entry in page]
             before = page[-1][0]
         return found
@@ -253,3 +254,41 @@ async def test_pages_hold_what_passes_the_filter_whatever_is_rare(
     for given in FILTERS:
         asked = ListFilter(**given)
         assert await pages(asked) == [entry for entry in everything if asked.shows(entry)], given
+
+
+async def test_an_opening_changes_an_older_row_without_an_end_alone(store: Store) -> None:
+    pending, cancelling, ended, newer = (Story(f"s{number}") for number in range(4))
+    cancel = CancelRequested(deliberation_id=cancelling.id, ts=NOW)
+    batch = [
+        written(records_of(pending, [pending.accepted()])),
+        written(records_of(cancelling, [cancelling.accepted(), cancel], 11)),
+        written(records_of(ended, told(ended), 21)),
+        written(records_of(newer, [newer.accepted()], 99)),
+    ]
+    await store.write(EPOCH, batch)
+    log = await store.log_number(EPOCH)
+    openings = [Opening(("acme", each.deliberation_id), position(log, 50), 1_000_000) for each in batch]
+    await store.put([], [*openings, Opening(("acme", "unknown"), position(log, 50), 1)])
+
+    found, _ = await store.page("acme", ListFilter(), limit=9)
+
+    statuses = {entry.id: (entry.status, entry.started_at is not None) for _, entry in found}
+    assert statuses == {
+        "s0": ("in_progress", True), "s1": ("cancelling", True), "s2": ("completed", True), "s3": ("pending", False),
+    }  # fmt: skip
+
+
+async def test_what_a_lost_log_left_unfinished_is_in_no_list_and_in_no_statistics(store: Store) -> None:
+    lost, active, ended = Story("lost"), Story("active"), Story("ended")
+    await store.write(
+        "00000000", [written(records_of(lost, told(lost)[:2])), written(records_of(ended, told(ended), 9))]
+    )
+    await store.write(EPOCH, [written(records_of(active, told(active)[:2], 5))])
+    await store.put([], copied=Copied(EPOCH, 6, NOW))
+
+    listed, copied = await store.page("acme", ListFilter(), limit=9)
+    found, _ = await store.page("acme", ListFilter(), parse("colour"), limit=9)
+    stats, _ = await store.stats(StatsFilter("acme", NOW - timedelta(days=1), None, NOW))
+
+    assert [entry.id for _, entry in listed] == [entry.id for _, entry in found] == ["active", "ended"]
+    assert (stats.active, stats.completed) == (1, 1) and copied == Copied(EPOCH, 6, NOW)

@@ -19,7 +19,7 @@ from app.deliberation.specification import StoryContext
 from app.lifecycle.context import SUBJECT
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import StreamSettings
-from app.log.streams import UPGRADE, apply, plan
+from app.log.streams import apply
 from tests.conftest import NatsServer
 from tests.integration.context.redis_server import context_service, decided, redis_server
 from tests.integration.planning.conftest import acceptances, announce, plan_event, taking, until_taken
@@ -118,20 +118,6 @@ async def test_the_question_has_the_fields_of_old_and_the_first_reply_counts(
     # No stream stores the question, so none answers it with an acknowledgement.
     state = await journal.request("$JS.API.STREAM.INFO.CONTEXT_EVENTS")
     assert state["state"]["messages"] == 0
-
-
-async def test_the_stream_of_an_earlier_version_is_upgraded_and_answers_no_question(
-    journal: JetStreamJournal,
-) -> None:
-    declared = (await journal.request("$JS.API.STREAM.INFO.CONTEXT_EVENTS"))["config"]
-    await journal.request("$JS.API.STREAM.DELETE.CONTEXT_EVENTS")
-    earlier = {**declared, "subjects": ["context.>"], "metadata": {}}
-    await journal.request("$JS.API.STREAM.CREATE.CONTEXT_EVENTS", json.dumps(earlier).encode())
-    await journal.request("context.updated", b"{}")
-
-    assert await apply(journal, StreamSettings()) == [f"CONTEXT_EVENTS{UPGRADE}"]
-    assert await plan(journal, StreamSettings()) == ([], [])
-    assert (await journal.request("$JS.API.STREAM.INFO.CONTEXT_EVENTS"))["state"]["messages"] == 1
 
 
 async def test_the_example_keeps_each_decision_once_though_it_is_killed(

@@ -18,7 +18,7 @@ from app.deliberation.specification import AgentSpec, Sampling
 from app.deliberation.strategies import STRATEGIES
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import StreamSettings
-from app.log.streams import UPGRADE, apply, plan
+from app.log.streams import apply
 from tests.conftest import NatsServer
 from tests.integration.coordinator.test_coordinator import Replica, Role, accepted, waiting
 
@@ -277,23 +277,6 @@ async def test_every_field_stands_on_the_raw_streams_and_a_deletion_empties_them
     assert {stream: await messages(journal, stream) for stream in counts} == counts
     told, _ = await raw(journal, "ORCHESTRATOR_EVENTS", "orchestration.deliberation.completed")
     assert told["deliberation_id"] == "kept"
-    await journal.close()
-
-
-async def test_the_stream_of_an_earlier_version_is_upgraded_and_keeps_its_events(own_nats_server: NatsServer) -> None:
-    journal = await JetStreamJournal.connect(own_nats_server.url)
-    await apply(journal, StreamSettings())
-    declared = (await journal.request("$JS.API.STREAM.INFO.ORCHESTRATOR_EVENTS"))["config"]
-    await journal.request("$JS.API.STREAM.DELETE.ORCHESTRATOR_EVENTS")
-    earlier = {name: value for name, value in declared.items() if name not in ("allow_atomic", "metadata")}
-    earlier["subjects"] = ["orchestration.>"]
-    await journal.request("$JS.API.STREAM.CREATE.ORCHESTRATOR_EVENTS", json.dumps(earlier).encode())
-    await journal.request("orchestration.deliberation.completed", b"{}")
-
-    upgraded = [f"ORCHESTRATOR_EVENTS{UPGRADE}", "ORCHESTRATOR_EVENTS/context"]
-    assert await apply(journal, StreamSettings()) == upgraded
-    assert await plan(journal, StreamSettings()) == ([], [])
-    assert await messages(journal, "ORCHESTRATOR_EVENTS") == 1
     await journal.close()
 
 

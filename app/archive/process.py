@@ -1,4 +1,4 @@
-"""The archive's process: the projector, and a port for health checks."""
+"""The archive's process: its settings, the projector, and a port for health checks."""
 
 import asyncio
 import os
@@ -7,19 +7,29 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import structlog
+from pydantic import SecretStr
 
 from app.archive.database.connection import Database
 from app.archive.database.store import Store
 from app.archive.projector import RETRY_S, Projector
-from app.archive.settings import ArchiveSettings
 from app.deliberation.errors import ArchiveUnavailable
 from app.log.journal import JetStreamJournal
 from app.log.signature import LogSigner
 from app.log.stream_settings import ARCHIVE_CONSUMER
 from app.observability.process import work_until_stopped
 from app.observability.replica_status import PROJECTORS_SUBJECT
+from app.process_settings import LogAccess, setting
+from app.settings import DATABASE_URL_DESCRIPTION, ArchiveRetention
 
 log = structlog.get_logger(__name__)
+
+
+class ArchiveSettings(LogAccess, ArchiveRetention):
+    """The settings of `python -m app.archive`."""
+
+    database_url: SecretStr = setting(..., DATABASE_URL_DESCRIPTION)
+    archive_host: str = setting("127.0.0.1", "Address of /healthz.", min_length=1)
+    archive_port: int = setting(8082, "Port of /healthz; 0 takes a free one.", ge=0, le=65_535)
 
 
 async def figures(journal: JetStreamJournal, projector: Projector) -> dict[str, Any]:
