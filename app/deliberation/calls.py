@@ -7,11 +7,13 @@ from typing import Literal
 from pydantic import AwareDatetime, Field
 
 from app.deliberation.outputs import Output, TestCase
-from app.deliberation.specification import Amount, Currency, Prices, Purpose, Token, Value
+from app.deliberation.specification import Amount, Currency, Prices, Priority, Purpose, Token, Value
 
 # An engine may report any number of tokens. Up to this amount a JSON number holds millionths exactly.
 AMOUNT_MAX = Decimal(10**9)
 _MILLIONTH = Decimal("0.000001")
+# More than any log has messages.
+BATCH_AFTER = 2**40
 
 
 class ChatMessage(Value, frozen=True):
@@ -57,8 +59,8 @@ class StageRequest(Value, frozen=True):
 
     `asked_at` is when the coordinator sent it, since a replica that hangs reads it late. `resumed` says that some calls
     may have been made or recorded before. `accepted_sequence` is the acceptance's place in the stream, and
-    `first_agent` the council's first member. Calls with a lower `priority` go first. `stage_calls` are all calls of the
-    role in the stage, also those with an outcome; they are not sent.
+    `first_agent` the council's first member. `stage_calls` are all calls of the role in the stage, also those with an
+    outcome; they are not sent.
     """
 
     tenant: str
@@ -70,8 +72,16 @@ class StageRequest(Value, frozen=True):
     resumed: bool
     accepted_sequence: int = 0
     first_agent: str = ""
-    priority: int = 0
+    priority: Priority = "interactive"
     stage_calls: tuple[Call, ...] = Field(default=(), exclude=True)
+
+    @property
+    def order(self) -> int:
+        """The place of its calls among those that wait for an engine, lowest first.
+
+        The oldest deliberation is first, so that it ends. Batch work comes after all interactive work.
+        """
+        return self.accepted_sequence + (BATCH_AFTER if self.priority == "batch" else 0)
 
 
 class Cost(Value, frozen=True):

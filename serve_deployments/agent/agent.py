@@ -24,7 +24,6 @@ from app.deliberation.roles import Role
 from app.log.journal import JetStreamJournal
 from serve_deployments.agent.call import CallRun
 from serve_deployments.agent.cancellation import CancellationListener
-from serve_deployments.agent.slots import PrioritySlots
 from serve_deployments.engine.client import Engines
 from serve_deployments.engine.samples import SampleGroup, sample_groups
 from serve_deployments.identity import identity
@@ -79,7 +78,6 @@ class AgentReplica:
         self.journal = journal
         self.stream_deltas = stream_deltas
         self.engine_away_timeout_s = engine_away_timeout_s
-        self.slots = PrioritySlots(role.concurrency)
         self.sandbox = Sandbox()
         self._identity = identity
         self._running: dict[tuple[str, str], _Running] = {}

@@ -39,7 +39,7 @@ class RoleClient:
                 resumed=work.resumed,
                 first_agent=work.state.specification.agents[0].agent_id,
                 accepted_sequence=work.item.record.sequence,
-                priority=stage.priority,
+                priority=work.state.specification.priority,
                 stage_calls=tuple(call for call in stage.stage_calls if call.role == role),
             )
             try:

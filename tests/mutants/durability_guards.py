@@ -148,15 +148,15 @@ DURABILITY_GUARDS = (
     ),
     Guard(
         "a delayed request looks the outcome up again before it is written",
-        "serve_deployments/agent/attempt.py",
+        "serve_deployments/agent/call.py",
         "                before_sending=self._outcome_check.require_absent,\n",
         "                before_sending=None,\n",
         f"{AGENT}test_looks_up_the_outcome_again_before_a_delayed_request_is_written",
     ),
     Guard(
         "an attempt that reached no engine gives its number back",
-        "serve_deployments/agent/attempt.py",
-        "                self.number -= 1\n",
+        "serve_deployments/agent/call.py",
+        "                self._number -= 1\n",
         "                pass\n",
         f"{AGENT}test_a_successor_counts_no_requests_that_reached_no_engine",
     ),

@@ -36,7 +36,6 @@ STAGE = RunStage(
         for agent in AGENTS
     ),
     opened().call_deadline_at,
-    3,
 )
 
 
