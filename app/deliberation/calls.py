@@ -1,6 +1,7 @@
 """Model requests: one call, the calls of a stage, and what they cost."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Literal
 
@@ -12,8 +13,8 @@ from app.deliberation.specification import Amount, Currency, Prices, Priority, P
 # An engine may report any number of tokens. Up to this amount a JSON number holds millionths exactly.
 AMOUNT_MAX = Decimal(10**9)
 _MILLIONTH = Decimal("0.000001")
-# More than any log has messages.
-BATCH_AFTER = 2**40
+# More milliseconds than any time of this century has since 1970.
+BATCH_AFTER = 10**13
 
 
 class ChatMessage(Value, frozen=True):
@@ -59,8 +60,8 @@ class StageRequest(Value, frozen=True):
 
     `asked_at` is when the coordinator sent it, since a replica that hangs reads it late. `resumed` says that some calls
     may have been made or recorded before. `accepted_sequence` is the acceptance's place in the stream, and
-    `first_agent` the council's first member. `stage_calls` are all calls of the role in the stage, also those with an
-    outcome; they are not sent.
+    `first_agent` the council's first member. Calls with a lower `priority` go first. `stage_calls` are all calls of the
+    role in the stage, also those with an outcome; they are not sent.
     """
 
     tenant: str
@@ -72,16 +73,17 @@ class StageRequest(Value, frozen=True):
     resumed: bool
     accepted_sequence: int = 0
     first_agent: str = ""
-    priority: Priority = "interactive"
+    priority: int = 0
     stage_calls: tuple[Call, ...] = Field(default=(), exclude=True)
 
-    @property
-    def order(self) -> int:
-        """The place of its calls among those that wait for an engine, lowest first.
 
-        The oldest deliberation is first, so that it ends. Batch work comes after all interactive work.
-        """
-        return self.accepted_sequence + (BATCH_AFTER if self.priority == "batch" else 0)
+def priority_number(priority: Priority, accepted_at: datetime) -> int:
+    """The place of a deliberation's calls among those that wait for an engine, lowest first.
+
+    The oldest deliberation is first, so that it ends; batch work comes after all interactive work. Times are comparable
+    where gateways with logs of their own share an engine.
+    """
+    return int(accepted_at.timestamp() * 1_000) + (BATCH_AFTER if priority == "batch" else 0)
 
 
 class Cost(Value, frozen=True):

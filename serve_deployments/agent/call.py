@@ -216,7 +216,7 @@ class CallRun:
             with suppress(TimeoutError):
                 async with asyncio.timeout(next_check_s):
                     engine = await engines.wait_for_engine(
-                        self._deliberation, self._failed_engines, self._request.order
+                        self._deliberation, self._failed_engines, self._request.priority
                     )
             if engine is None:
                 continue
@@ -285,7 +285,7 @@ class CallRun:
             if group and deltas:
                 choice = StreamedChoice(call, trace, deltas.add, shared)
                 sample = Sample(
-                    engine, model, seed, choice, self._salt, request.order, self._outcome_check.require_absent
+                    engine, model, seed, choice, self._salt, request.priority, self._outcome_check.require_absent
                 )
                 reply = await group.reply(sample)
             reply = reply or await context.engines.complete(
@@ -297,7 +297,7 @@ class CallRun:
                 on_text=deltas.add if deltas else None,
                 meter=meter,
                 salt=self._salt,
-                priority=request.order,
+                priority=request.priority,
                 before_sending=self._outcome_check.require_absent,
             )
         except EngineUnreachable:

@@ -132,7 +132,7 @@ class EnginePool:
     async def wait_for_engine(self, deliberation: str, avoid: Sequence[EngineState], order: int) -> EngineState:
         """The engine that `choose` gives; waits, without a limit of its own, until a circuit admits a request.
 
-        Of the calls that an engine can take, the one with the lowest `order` is next (`StageRequest.order`).
+        Of the calls that an engine can take, the one with the lowest `order` is next: its `priority_number`.
         """
         call = _WaitingCall(order, avoid)
         insort(self._waiting, call, key=lambda each: each.order)

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.deliberation.calls import Call, ChatMessage, StageRequest
+from app.deliberation.calls import BATCH_AFTER, Call, ChatMessage, StageRequest
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import (
     CallDelta,
@@ -27,7 +27,6 @@ from app.deliberation.facts import (
 from app.deliberation.outputs import Output
 from app.deliberation.ports import Record
 from app.deliberation.roles import EnginePrices, EngineSpec, Role
-from app.deliberation.specification import Priority
 from app.testing import InMemoryJournal
 from serve_deployments.agent.agent import AgentReplica
 from serve_deployments.agent.call import announce_attempt
@@ -96,7 +95,7 @@ def request(
     deadline_s: float = 30,
     asked_s_ago: float = 0,
     deliberation_id: str = "d1",
-    priority: Priority = "interactive",
+    priority: int = 0,
 ) -> StageRequest:
     return StageRequest(
         tenant="default",
@@ -590,7 +589,7 @@ async def test_batch_calls_that_wait_for_a_slot_yield_to_interactive_ones() -> N
     engine.hold = asyncio.Event()
     agent = replica(engine, InMemoryJournal())
     agent.engines.concurrency = 1
-    batch = request(tuple(call(number) for number in range(1, 4)), priority="batch")
+    batch = request(tuple(call(number) for number in range(1, 4)), priority=BATCH_AFTER)
     running = [asyncio.create_task(outcomes(agent, batch))]
     await until(lambda: len(engine.bodies) == 1)
     interactive = request((call(9),), deliberation_id="d2")
@@ -612,7 +611,7 @@ async def test_batch_calls_that_wait_for_a_full_engine_yield_to_interactive_ones
     agent = replica(engine, InMemoryJournal())
     spec = EngineSpec(url="http://engine0", max_in_flight=2)
     agent.engines = Engines([spec], transport=httpx.MockTransport(engine))
-    batch = request(tuple(call(number) for number in range(1, 53)), priority="batch")
+    batch = request(tuple(call(number) for number in range(1, 53)), priority=BATCH_AFTER)
     interactive = request((call(99),), deliberation_id="d2")
     running = [asyncio.create_task(outcomes(agent, batch))]
     await until(lambda: len(agent.engines._waiting) == 50)  # pyright: ignore[reportPrivateUsage]
