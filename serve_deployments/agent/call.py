@@ -106,11 +106,11 @@ class CallRun:
         unrecorded_at: datetime,
         group: SampleGroup | None = None,
     ) -> None:
+        self.request = request
         self.call = call
         self.stoppable = False
         self.stopped: str | None = None
         self._context = context
-        self._request = request
         self._group = group
         self._began_at = datetime.now(UTC)
         # Calls of one deliberation share the beginning of their prompts.
@@ -140,10 +140,10 @@ class CallRun:
         return self._finished(reply, None)
 
     def _left_s(self) -> float:
-        return (self._request.deadline_at - datetime.now(UTC)).total_seconds()
+        return (self.request.deadline_at - datetime.now(UTC)).total_seconds()
 
     async def _run_check(self, check: Check) -> EngineReply:
-        await announce_attempt(self._context.journal, self._request, self.call, CHECKED_BY, attempt=1)
+        await announce_attempt(self._context.journal, self.request, self.call, CHECKED_BY, attempt=1)
         report = await self._context.sandbox.report(check, self._left_s())
         return EngineReply(text=report.model_dump_json(), finish_reason="stop", usage=Usage(), ttft_s=None)
 
@@ -210,13 +210,13 @@ class CallRun:
 
         Engines that cannot be reached cost no attempt; raises CallFailure.
         """
-        engines, outage = self._context.engines, _OutageWatch(self._context, self._request, self.call)
+        engines, outage = self._context.engines, _OutageWatch(self._context, self.request, self.call)
         while True:
             engine, next_check_s = None, await outage.check()
             with suppress(TimeoutError):
                 async with asyncio.timeout(next_check_s):
                     engine = await engines.wait_for_engine(
-                        self._deliberation, self._failed_engines, self._request.priority
+                        self._deliberation, self._failed_engines, self.request.priority
                     )
             if engine is None:
                 continue
@@ -268,7 +268,7 @@ class CallRun:
         return reply
 
     async def _send(self, engine: EngineState) -> EngineReply:
-        call, request, context = self.call, self._request, self._context
+        call, request, context = self.call, self.request, self._context
         group = self._group if self._number == 0 and context.stream_deltas else None
         with nullcontext() if group is None else group.coming():
             model = await context.engines.model_of(engine, call.model or context.role.model)
@@ -323,12 +323,12 @@ class CallRun:
     def _finished(self, reply: EngineReply | None, problem: FactProblem | None) -> CallFinished:
         now, ttft_s = datetime.now(UTC), reply and reply.ttft_s
         return CallFinished(
-            deliberation_id=self._request.deliberation_id,
+            deliberation_id=self.request.deliberation_id,
             ts=now,
             call_id=self.call.call_id,
             agent_id=self.call.agent_id,
             role=self.call.role,
-            stage=self._request.stage,
+            stage=self.request.stage,
             attempt=self._answered_by or max(1, self._number),
             text=reply and reply.text,
             problem=problem,

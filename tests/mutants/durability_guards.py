@@ -184,18 +184,18 @@ DURABILITY_GUARDS = (
     Guard(
         "a stop leaves a call alone that has its outcome",
         "serve_deployments/agent/agent.py",
-        "            if self.run.stoppable:\n",
-        "            if self.run.stoppable or True:\n",
+        "                if run.stoppable:\n",
+        "                if run.stoppable or True:\n",
         f"{ONCE}test_a_call_that_is_stopped_while_its_outcome_is_announced_counts_once",
     ),
     Guard(
         "a fact that stops a call closes its request",
         "serve_deployments/agent/agent.py",
-        """            if self.run.stoppable:
-                self.task.cancel()
+        """                if run.stoppable:
+                    task.cancel()
 """,
-        """            if self.run.stoppable:
-                pass
+        """                if run.stoppable:
+                    pass
 """,
         f"{STOPPED}[ray-vote]",
     ),

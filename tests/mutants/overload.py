@@ -97,7 +97,7 @@ OVERLOAD = (
     ),
     Guard(
         "throughput is measured only while work waits",
-        "app/admission/throughput.py",
+        "app/admission/backlog.py",
         "        if saturated and now_s - done_at_s < LATE_S:\n",
         "        if now_s - done_at_s < LATE_S:\n",
         "tests/components/admission/test_throughput.py::test_throughput_is_measured_only_while_work_waits",
