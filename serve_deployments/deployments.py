@@ -62,7 +62,7 @@ class Agent:
         journal = await JetStreamJournal.connect(
             nats_url, name=f"agent-{name}", timeout_s=AGENT_TIMEOUT_S, signer=LogSigner.of_environment()
         )
-        engines = Engines(role.engines, fallback=role.fallback, concurrency=role.concurrency)
+        engines = Engines(role.engines, fallback=role.fallback)
         await engines.probe()
         self._replica = AgentReplica(
             name,

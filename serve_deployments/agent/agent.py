@@ -57,6 +57,7 @@ class AgentReplica:
         self.name = name
         self.role = role
         self.engines = engines
+        engines.concurrency = role.concurrency
         self.journal = journal
         self.stream_deltas = stream_deltas
         self.engine_away_timeout_s = engine_away_timeout_s

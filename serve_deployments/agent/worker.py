@@ -102,7 +102,7 @@ async def workers_of(args: WorkerArgs) -> AsyncGenerator[Sequence[RoleWorker]]:
                 AgentReplica(
                     name,
                     role,
-                    Engines(role.engines, fallback=role.fallback, concurrency=role.concurrency),
+                    Engines(role.engines, fallback=role.fallback),
                     journal,
                     stream_deltas=args.stream_deltas,
                     engine_away_timeout_s=args.engine_away_timeout_s,

@@ -18,7 +18,7 @@ from httpx_aiohttp import AiohttpTransport
 
 from app.deliberation.calls import BATCH_AFTER, Call
 from app.deliberation.errors import CallTimeout, EngineRejected, EngineUnavailable
-from app.deliberation.roles import CONCURRENCY, EngineSpec
+from app.deliberation.roles import EngineSpec
 from serve_deployments.engine.limits import Hedges, RetryBudget
 from serve_deployments.engine.pool import EnginePool
 from serve_deployments.engine.reachability import NOT_CONNECTED, cause_of, check_connection, never_connected
@@ -61,11 +61,10 @@ class Engines(EnginePool):
         engines: Sequence[EngineSpec],
         *,
         fallback: Sequence[EngineSpec] = (),
-        concurrency: int = CONCURRENCY,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         """Read the engines' keys; raises InvalidRequest, which names the fault."""
-        super().__init__(engines, fallback, concurrency)
+        super().__init__(engines, fallback)
         # Without a bound, which is aiohttp's 0: roles and engines bound the calls, and no probe waits for their end.
         limits = httpx.Limits(max_connections=0, keepalive_expiry=KEEPALIVE_S)
         self._transport = transport or AiohttpTransport(limits=limits)
