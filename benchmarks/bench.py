@@ -32,7 +32,7 @@ from app.deliberation.calls import Call
 from app.deliberation.roles import AgentRunner
 from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Constraints, Specification
 from app.deliberation.strategies import STRATEGIES
-from serve_deployments.engine.wire import request_body
+from serve_deployments.engine.request_body import request_body
 
 AGENTS = 3
 CALL_MS = 500

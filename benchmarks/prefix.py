@@ -31,7 +31,7 @@ from app.deliberation.roles import Role, parse_roles
 from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Constraints, Specification
 from app.deliberation.strategies import STRATEGIES
 from benchmarks.quality.trials import finished
-from serve_deployments.engine.wire import request_body
+from serve_deployments.engine.request_body import request_body
 from serve_deployments.simulator.server.completion import RenderedPrompt, SimulatorSettings, complete, render
 from serve_deployments.simulator.server.engine import PrefixCache
 from serve_deployments.simulator.server.requests import parse_chat
@@ -209,7 +209,7 @@ def main() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from serve_deployments.engine.routing import engine_for
+    from serve_deployments.engine.pool import engine_for
 
     def prefix_first(deliberation: str, engines: Sequence[ReplicaView]) -> ReplicaView:
         chosen = engine_for(deliberation, engines)

@@ -5,6 +5,10 @@ it too: at the measured throughput, what is ahead of a newcomer must end within 
 that would not end in time is refused, which costs nothing; accepted, it would end as `timeout`. Batch work is ahead of
 no interactive newcomer, because its calls yield.
 
+Without saturation, the rate of ends is not the capacity. Throughput is therefore measured over saturated time alone:
+while the oldest work that has not begun has waited for `WAITED_S`. Before enough work has ended in saturated time,
+Little's law gives an upper bound: the work in hand, over its latency.
+
 Work waits when the oldest has waited for `WAITED_SHARE` of the newcomer's deadline. So a burst is accepted. At 30 times
 the capacity, the work accepted by then still ends within half of the deadline.
 
@@ -14,7 +18,7 @@ depth has fallen to `REOPEN_SHARE` of the bound. Otherwise each free place would
 just ended.
 """
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,10 +26,11 @@ from datetime import datetime
 from math import ceil
 from random import random
 
-from app.admission.throughput import WAITED_S, Key, ThroughputEstimator
 from app.deliberation.errors import QueueFull
 from app.deliberation.ports import Clock
 from app.deliberation.specification import Priority
+
+Key = tuple[str, str]
 
 DEADLINE_SHARE = 0.5
 WAITED_SHARE = 1 / 60
@@ -34,6 +39,91 @@ SPREAD = 8.0
 RETRY_AFTER_MAX_S = 300.0
 # What the backlog is assumed to take while no throughput is known.
 DRAIN_UNKNOWN_S = 5.0
+# The log and a free coordinator need less.
+WAITED_S = 0.5
+# Each end weighs 2 % less than the next, so that about the last 50 count. Fewer than 5 say nothing.
+WEIGHT_KEPT = 0.98
+ENDS_MIN = 5
+# An end that is read from the log so much later says nothing of the present throughput.
+LATE_S = 5.0
+OBSERVED_S = 300.0
+
+
+class ThroughputEstimator:
+    """The unfinished work that one bound counts, by `(tenant, id)`, and how fast it ends while some of it waits.
+
+    Times are POSIX seconds. `refused_for_s` is the longest deadline of work that is refused at present, or 0.
+    """
+
+    def __init__(self) -> None:
+        self.refused_for_s = 0
+        # In the order of acceptance and of beginning, each with that time.
+        self.waiting: dict[Key, float] = {}
+        self.in_hand: dict[Key, float] = {}
+        self._latency_s: float | None = None
+        self._ends = self._saturated_s = self._measured_to_s = 0.0
+        self._observed: deque[float] = deque(maxlen=200)
+
+    @property
+    def depth(self) -> int:
+        """Work that is accepted and unfinished."""
+        return len(self.waiting) + len(self.in_hand)
+
+    def head_waited_s(self, now_s: float) -> float:
+        """Seconds that the oldest work which has not begun has waited; 0 when none waits."""
+        return max(0.0, now_s - next(iter(self.waiting.values()), now_s))
+
+    def accept(self, key: Key, at_s: float, now_s: float) -> None:
+        """Work was accepted."""
+        self._measure(now_s)
+        self.waiting[key] = at_s
+
+    def begin(self, key: Key, at_s: float, now_s: float) -> None:
+        """Accepted work has begun. Idempotent."""
+        self._measure(now_s)
+        if self.waiting.pop(key, None) is not None:
+            self.in_hand[key] = at_s
+
+    def remove(self, key: Key, now_s: float, *, done_at_s: float | None = None) -> None:
+        """Count work no more. Cancelled or late work was not done, and says nothing of the throughput."""
+        self._measure(now_s)
+        saturated = self.head_waited_s(now_s) > WAITED_S
+        self.waiting.pop(key, None)
+        begun_s = self.in_hand.pop(key, None)
+        if done_at_s is not None:
+            self._observed.append(min(done_at_s, now_s))
+        if done_at_s is None or begun_s is None:
+            return
+        latency_s, known_s = max(0.0, done_at_s - begun_s), self._latency_s
+        self._latency_s = latency_s if known_s is None else known_s + (latency_s - known_s) / ENDS_MIN
+        if saturated and now_s - done_at_s < LATE_S:
+            self._ends = 1 + WEIGHT_KEPT * self._ends
+            self._saturated_s *= WEIGHT_KEPT
+
+    def settle(self) -> None:
+        """As `Backlog.settle`."""
+        self.waiting = dict(sorted(self.waiting.items(), key=lambda waiting: waiting[1]))
+        self._ends = self._saturated_s = 0.0
+
+    def per_s(self, now_s: float) -> float | None:
+        """Ends per second while work waits; None while nothing is known of it."""
+        self._measure(now_s)
+        if self._ends >= ENDS_MIN:
+            return self._ends / self._saturated_s
+        ages_s = [max(0.0, now_s - at_s) for at_s in self.in_hand.values()]
+        latency_s = max(sum(ages_s) / max(1, len(ages_s)), self._latency_s or 0.0)
+        return len(ages_s) / latency_s if ages_s and latency_s else None
+
+    def observed_per_s(self, now_s: float) -> float | None:
+        """Ends per second lately, saturated or not, for people to read; None when fewer than two have ended."""
+        recent = [at_s for at_s in self._observed if at_s > now_s - OBSERVED_S]
+        return len(recent) / max(1.0, now_s - recent[0]) if len(recent) > 1 else None
+
+    def _measure(self, now_s: float) -> None:
+        """Add the saturated time since the last event, through which the same work was the oldest that waits."""
+        since_s = max(self._measured_to_s, next(iter(self.waiting.values()), now_s) + WAITED_S)
+        self._saturated_s += max(0.0, now_s - since_s)
+        self._measured_to_s = max(self._measured_to_s, now_s)
 
 
 @dataclass(eq=False)
@@ -66,7 +156,7 @@ class Backlog:
         return self._all.depth
 
     def throughput(self, role: str | None = None) -> ThroughputEstimator:
-        """The figures of all work, or of the work that needs a role; to be read only."""
+        """The figures of all work, or of a role's; to be read only."""
         return self._all if role is None else self._by_role[role]
 
     def hold(
@@ -78,7 +168,7 @@ class Backlog:
         begun_at: datetime | None,
         priority: Priority = "interactive",
     ) -> None:
-        """A deliberation is accepted and unfinished, and may have begun. Idempotent."""
+        """Count an accepted deliberation, which may have begun. Idempotent."""
         self._written.discard(key)
         now_s = self._now_s()
         if key not in self._held:
@@ -92,18 +182,18 @@ class Backlog:
                 work.begin(key, begun_at.timestamp(), now_s)
 
     def drop(self, key: Key, *, done_at: datetime | None = None) -> None:
-        """A deliberation is no longer unfinished. Only what was done says something of the throughput. Idempotent."""
+        """Count a deliberation no more. One that was done, at `done_at`, counts for the throughput. Idempotent."""
         self._written.discard(key)
         for work in self._held.pop(key, ()):
             work.remove(key, self._now_s(), done_at_s=done_at.timestamp() if done_at else None)
 
     def settle(self) -> None:
-        """The log has been read, in another order than that of events."""
+        """Order and measure anew, after the log was read in another order than that of events."""
         for work in (self._all, *self._by_role.values(), *self._interactive.values(), *self._by_tenant.values()):
             work.settle()
 
     def admitted(self, role: str, timeout_s: int) -> int:
-        """How many of the role may be unfinished for one more with this deadline to be accepted, of any priority."""
+        """The count of unfinished deliberations of a role below which one more with this deadline is accepted."""
         bound = min(self.depth_max, self.role_depth_max.get(role, self.depth_max))
         in_time = self._in_time(self.throughput(role), timeout_s)
         return bound if in_time is None else min(bound, int(in_time))

@@ -1,10 +1,10 @@
-"""What each tenant has spent in the present day in UTC, and whether it may spend more.
+"""The spend of each tenant in the present day in UTC, and the check of a tenant's limit.
 
 A coordinator records the cost of a deliberation in a stream of its own, right before the end. The first write wins, and
 a deletion of the deliberation leaves it: no tenant lowers its spend. Every gateway reads the records of the day.
 
-What runs counts with its `budget.max_cost`. Without one it counts nothing until it ends: such work may exceed the bound
-by what is unfinished when the bound is reached.
+A running deliberation reserves its `budget.max_cost`. Without one it reserves nothing until it ends, so such work may
+exceed the limit by the cost of what is unfinished when the limit is reached.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from math import ceil
 import structlog
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from app.admission.throughput import Key
+from app.admission.backlog import Key
 from app.api.refusals import SpendExhausted
 from app.api.schemas import Spend
 from app.deliberation.calls import Money
@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 
 
 class SpendRecorded(BaseModel):
-    """What an ended deliberation has cost."""
+    """The cost of an ended deliberation."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -54,7 +54,7 @@ def spend_subject(day: date, tenant: str, deliberation_id: str) -> str:
 
 
 async def record_spend(journal: Journal, tenant: str, state: State, ended_at: datetime) -> None:
-    """Record what a deliberation has cost, before its end. A repetition changes nothing.
+    """Record the cost of a deliberation, before its end. A repetition changes nothing.
 
     Where no call has a price there is nothing to record. Raises JournalUnavailable.
     """
@@ -67,7 +67,7 @@ async def record_spend(journal: Journal, tenant: str, state: State, ended_at: da
 
 @dataclass(frozen=True, slots=True)
 class SpendLimits:
-    """What a tenant may spend in a day: its own limit, or `per_day`; None bounds nothing."""
+    """A tenant's limit for a day: its own, or `per_day`; None bounds nothing."""
 
     currency: str
     per_day: Decimal | None
@@ -88,7 +88,7 @@ class SpendLimits:
         return cls(currency, per_day, by_tenant)
 
     def of_tenant(self, tenant: str) -> Decimal | None:
-        """What a tenant may spend; None without a limit."""
+        """A tenant's limit; None without one."""
         return self.by_tenant.get(tenant, self.per_day)
 
 
@@ -123,7 +123,7 @@ class DailySpends:
         ).run()
 
     async def _read(self, journal: Journal) -> None:
-        """Read what is stored of this day, and of the next: the clock of a coordinator may be ahead."""
+        """Read the records of this day, and of the next: the clock of a coordinator may be ahead."""
         stream = await journal.state("spends.>")
         known_to = max((sums.complete_to for sums in self._days.values()), default=0)
         # A server that lost the end of the stream gives its sequences again.
@@ -162,12 +162,12 @@ class DailySpends:
         )
 
     def spent(self, tenant: str) -> Decimal:
-        """What a tenant has spent today in the limits' currency."""
+        """The spend of a tenant today, in the limits' currency."""
         sums = self._days.get(self._clock.now().date(), _DaySums())
         return Decimal(sums.millionths.get((tenant, self.limits.currency), 0)).scaleb(-6)
 
     def by_tenant(self) -> Mapping[str, Decimal]:
-        """What each tenant that has spent something today has spent, in the limits' currency."""
+        """The spend of today by tenant, in the limits' currency; tenants without one are absent."""
         sums = self._days.get(self._clock.now().date(), _DaySums()).millionths
         return {tenant: self.spent(tenant) for tenant, currency in sums if currency == self.limits.currency}
 
@@ -197,7 +197,7 @@ class DailySpends:
     def check(self, key: Key, max_cost: Decimal | None, running: Mapping[str, Decimal]) -> None:
         """Raise SpendExhausted when a deliberation with this ceiling cannot be accepted now, else as `view`.
 
-        What it reserves itself does not count: a repetition may come while the first acceptance is being written.
+        Its own reservation does not count: a repetition may come while the first acceptance is being written.
         """
         found = self.view(key[0], running, but=key[1])
         if found is None:

@@ -1,17 +1,20 @@
 """Model requests: one call, the calls of a stage, and what they cost."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Literal
 
 from pydantic import AwareDatetime, Field
 
 from app.deliberation.outputs import Output, TestCase
-from app.deliberation.specification import Amount, Currency, Prices, Purpose, Token, Value
+from app.deliberation.specification import Amount, Currency, Prices, Priority, Purpose, Token, Value
 
 # An engine may report any number of tokens. Up to this amount a JSON number holds millionths exactly.
 AMOUNT_MAX = Decimal(10**9)
 _MILLIONTH = Decimal("0.000001")
+# More milliseconds than any time of this century has since 1970.
+BATCH_AFTER = 10**13
 
 
 class ChatMessage(Value, frozen=True):
@@ -72,6 +75,15 @@ class StageRequest(Value, frozen=True):
     first_agent: str = ""
     priority: int = 0
     stage_calls: tuple[Call, ...] = Field(default=(), exclude=True)
+
+
+def priority_number(priority: Priority, accepted_at: datetime) -> int:
+    """The place of a deliberation's calls among those that wait for an engine, lowest first.
+
+    The oldest deliberation is first, so that it ends; batch work comes after all interactive work. Times are comparable
+    where gateways with logs of their own share an engine.
+    """
+    return int(accepted_at.timestamp() * 1_000) + (BATCH_AFTER if priority == "batch" else 0)
 
 
 class Cost(Value, frozen=True):

@@ -34,9 +34,6 @@ from app.deliberation.specification import Parameters, Specification
 # After this many takeovers without a recorded step in between, the deliberation ends as poisoned.
 POISON_TAKEOVERS = 5
 
-# More than any deliberation has stages.
-BATCH_AFTER = 1_000
-
 _Output = TypeVar("_Output", bound=ParsedOutput)
 
 
@@ -107,14 +104,12 @@ class StrategyDefinition:
 class RunStage:
     """Run these calls, which have no recorded outcome, until each has one or `deadline_at` passes.
 
-    Of calls that wait for the same place, those with the lowest `priority` go first. `stage_calls` are all calls of the
-    stage, also those with an outcome.
+    `stage_calls` are all calls of the stage, also those with an outcome.
     """
 
     opened: StageOpened
     calls: tuple[Call, ...]
     deadline_at: datetime
-    priority: int
     stage_calls: tuple[Call, ...] = ()
 
 
@@ -222,11 +217,11 @@ def _replay(state: State, now: datetime, definition: StrategyDefinition, late: b
                 continue
             if stage is None:
                 opened = _opening(state, now, ask)
-                return OpenStage(opened, _run(state, opened, ask, ask.calls))
+                return OpenStage(opened, RunStage(opened, ask.calls, _call_deadline(state, opened), ask.calls))
             _same_stage(stage.opened, ask)
             if stage.closed is None:
                 lacking = tuple(call for call in ask.calls if call.call_id not in state.finished)
-                return _run(state, stage.opened, ask, lacking)
+                return RunStage(stage.opened, lacking, _call_deadline(state, stage.opened), ask.calls)
             seen = {call_id: state.finished[call_id] for call_id in stage.closed.seen}
             if _is_cut(stage.opened, stage.closed, seen):
                 cut.append(CutStage(purpose=ask.purpose, round=ask.round, by="deadline"))
@@ -240,12 +235,6 @@ def _replay(state: State, now: datetime, definition: StrategyDefinition, late: b
     except DeliberationError as error:
         _all_replayed(recorded)
         return failed(state, now, error)
-
-
-def _run(state: State, opened: StageOpened, ask: Ask, calls: tuple[Call, ...]) -> RunStage:
-    """Runs a stage's calls. Interactive work goes before batch work, and a stage with few successors before others."""
-    priority = ask.stages_left + (BATCH_AFTER if state.specification.priority == "batch" else 0)
-    return RunStage(opened, calls, _call_deadline(state, opened), priority, ask.calls)
 
 
 def _planned(ask: Ask) -> tuple[PlannedCall, ...]:

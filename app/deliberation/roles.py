@@ -27,6 +27,8 @@ from app.deliberation.specification import Amount, Prices, RolePrices, Sampling,
 
 ROLE_PATTERN = r"^[A-Z][A-Z0-9_-]{0,31}$"
 ENGINE_PATTERN = r"^[a-z][a-z0-9_-]{0,31}$"
+CONCURRENCY = 1_024
+"""Calls of a role at engines at once, per replica, where the role does not say it."""
 DEFAULT_KEY_VARIABLE = "VLLM_API_KEY"
 """Variable with the key of the engines of `--engine-url` and VLLM_URL."""
 # Those that the requests carry already, and those that belong to the connection.
@@ -249,7 +251,9 @@ class Role(_Declared):
     hedge: bool = Field(
         default=False, description="Ask a second engine when the first is slower than 95 % of like calls (2 % of calls)"
     )
-    concurrency: int = Field(default=1_024, ge=1, le=10_000, description="Calls in flight to engines, per replica")
+    concurrency: int = Field(
+        default=CONCURRENCY, ge=1, le=10_000, description="Calls in flight to engines, per replica"
+    )
     agents: AgentRunner | None = Field(
         default=None, description="`ray` for replicas in Ray Serve, `nats` for workers; that of AGENTS when absent"
     )

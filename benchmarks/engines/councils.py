@@ -33,9 +33,9 @@ from benchmarks.prefix import ROLES, personas, specification
 from benchmarks.quality.trials import finished
 from serve_deployments.agent.agent import AgentReplica
 from serve_deployments.engine.client import Engines
+from serve_deployments.engine.replies import EngineReply, Meter, OnText, StreamedReply
+from serve_deployments.engine.request_body import BeforeSending, request_body
 from serve_deployments.engine.state import EngineState
-from serve_deployments.engine.streamed_reply import StreamedReply
-from serve_deployments.engine.wire import BeforeSending, EngineReply, Meter, OnText, request_body
 
 DEADLINE_S = 1_800.0
 ATTEMPTS = 3

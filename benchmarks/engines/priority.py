@@ -2,7 +2,7 @@
 
 Four interactive councils at a time: alone, and while 1,000 councils with `priority: batch` wait or run.
 
-SIMULATED, in virtual time: strategies, numbers of priority and the coordinator's admission queues are the product's; an
+SIMULATED, in virtual time: strategies, the order of calls and the coordinator's admission queues are the product's; an
 engine serves so many calls at once, 2 s each, give or take 30 %. The others wait by priority, as under vLLM's
 `--scheduling-policy priority`, or by arrival, as by default.
 """
@@ -18,8 +18,8 @@ from statistics import median, quantiles
 from rich.console import Console
 from rich.table import Table
 
-from app.deliberation.calls import Ask, Call
-from app.deliberation.decider import BATCH_AFTER, Outcomes, Strategy
+from app.deliberation.calls import BATCH_AFTER, Ask, Call
+from app.deliberation.decider import Outcomes, Strategy
 from app.deliberation.facts import CallFinished
 from app.deliberation.specification import Priority
 from app.deliberation.strategies import STRATEGIES
@@ -40,6 +40,7 @@ class Council:
     number: int
     priority: Priority
     submitted_s: float
+    sequence: int
     ticket: Ticket
     strategy: Strategy
     asked: Ask | None = None
@@ -88,7 +89,7 @@ class Engine:
     def _submit(self, number: int, priority: Priority, now_s: float) -> None:
         strategy = STRATEGIES["council"].run(specification(number, "council", 3, ROLES[:3]))
         ticket = self._queues[priority].ask(now_s, begun=False)
-        self._waiting[priority].append(Council(number, priority, now_s, ticket, strategy))
+        self._waiting[priority].append(Council(number, priority, now_s, next(self._order), ticket, strategy))
         self._begin(priority)
 
     def _begin(self, priority: Priority) -> None:
@@ -99,7 +100,7 @@ class Engine:
 
     def _ask(self, council: Council, ask: Ask) -> None:
         council.asked, council.stage, council.seen = ask, council.stage + 1, {}
-        number = ask.stages_left + (BATCH_AFTER if council.priority == "batch" else 0)
+        number = council.sequence + (BATCH_AFTER if council.priority == "batch" else 0)
         for call in ask.calls:
             heapq.heappush(self._calls, (number if self.by_priority else 0, next(self._order), council, call))
 

@@ -9,7 +9,6 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,7 +23,6 @@ from app.deliberation.roles import Role
 from app.log.journal import JetStreamJournal
 from serve_deployments.agent.call import CallRun
 from serve_deployments.agent.cancellation import CancellationListener
-from serve_deployments.agent.slots import PrioritySlots
 from serve_deployments.engine.client import Engines
 from serve_deployments.engine.samples import SampleGroup, sample_groups
 from serve_deployments.identity import identity
@@ -40,23 +38,6 @@ PROBE_WITHIN_S = 0.25
 COUNTS = ("answered", "failed", "cut", "retries", "hedges")
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Running:
-    """A call that runs here."""
-
-    request: StageRequest
-    run: CallRun
-    task: asyncio.Task[None]
-
-    def stop(self, why: str) -> None:
-        """Close its request to the engine. Of two facts that stop it, the first is the reason."""
-        if self.run.stopped is None:
-            self.run.stopped = why
-            # A task that has not begun reads the reason itself, and one that has its outcome is recording it.
-            if self.run.stoppable:
-                self.task.cancel()
 
 
 class AgentReplica:
@@ -76,13 +57,13 @@ class AgentReplica:
         self.name = name
         self.role = role
         self.engines = engines
+        engines.concurrency = role.concurrency
         self.journal = journal
         self.stream_deltas = stream_deltas
         self.engine_away_timeout_s = engine_away_timeout_s
-        self.slots = PrioritySlots(role.concurrency)
         self.sandbox = Sandbox()
         self._identity = identity
-        self._running: dict[tuple[str, str], _Running] = {}
+        self._running: dict[tuple[str, str], tuple[CallRun, asyncio.Task[None]]] = {}
         self._counts: Counter[str] = Counter()
         # By currency, in millionths.
         self._costs: Counter[str] = Counter()
@@ -100,14 +81,17 @@ class AgentReplica:
     async def keep(self) -> None:
         """Keep hearing what stops calls, and unsubscribe while idle. Runs until cancelled."""
         await self._cancellations.keep(
-            lambda: {(each.request.tenant, each.request.deliberation_id) for each in self._running.values()},
+            lambda: {(run.request.tenant, run.request.deliberation_id) for run, _ in self._running.values()},
             lambda: not self._requests and not self._running,
         )
 
     def _stop(self, deliberation_id: str, stage: float, why: str) -> None:
-        for running in list(self._running.values()):
-            if running.request.deliberation_id == deliberation_id and running.request.stage <= stage:
-                running.stop(why)
+        for run, task in list(self._running.values()):
+            if run.request.deliberation_id == deliberation_id and run.request.stage <= stage and run.stopped is None:
+                run.stopped = why
+                # A task that has not begun reads the reason itself, and one that has its outcome is recording it.
+                if run.stoppable:
+                    task.cancel()
 
     async def describe(self) -> dict[str, Any]:
         """The replica as `GET /roles`, `GET /cluster` and `/metrics` show it."""
@@ -141,7 +125,7 @@ class AgentReplica:
 
     async def finish(self, within_s: float) -> None:
         """Wait for the running calls, at most `within_s`: a recorded outcome is not requested again."""
-        running = [each.task for each in self._running.values()]
+        running = [task for _, task in self._running.values()]
         if running:
             await asyncio.wait(running, timeout=within_s)
 
@@ -181,7 +165,7 @@ class AgentReplica:
     def _running_of(self, request: StageRequest) -> dict[str, asyncio.Task[None]]:
         """The tasks of a request's calls that run here already, by call id: another request may have brought them."""
         keys = ((request.deliberation_id, call.call_id) for call in request.calls)
-        return {key[1]: self._running[key].task for key in keys if key in self._running}
+        return {key[1]: self._running[key][1] for key in keys if key in self._running}
 
     async def _history(self, request: StageRequest) -> tuple[set[str], dict[str, int]]:
         """The calls with a recorded outcome, and how many attempts each call has had."""
@@ -206,17 +190,17 @@ class AgentReplica:
     ) -> asyncio.Task[None]:
         run = CallRun(self, request, self._with_persona(call), attempts_before, unrecorded_at, group)
         # Not in a task group: the call outlives the request. The replica holds the task, and requests await it.
-        task = asyncio.get_running_loop().create_task(self._run(request, run))
+        task = asyncio.get_running_loop().create_task(self._run(run))
         key = (request.deliberation_id, call.call_id)
-        self._running[key] = _Running(request, run, task)
+        self._running[key] = run, task
         task.add_done_callback(lambda _: self._running.pop(key))
         return task
 
-    async def _run(self, request: StageRequest, run: CallRun) -> None:
+    async def _run(self, run: CallRun) -> None:
         """Run a call and record its outcome; a stopped call records its cancellation and its cost."""
-        run.stopped = self._cancellations.why(request.deliberation_id, request.stage)
+        run.stopped = self._cancellations.why(run.request.deliberation_id, run.request.stage)
         if run.stopped is not None:
-            await self._record(request, run, run.failed(CallCancelled(run.stopped)))
+            await self._record(run, run.failed(CallCancelled(run.stopped)))
             return
         self.engines.retries.deposit()
         run.stoppable = True
@@ -229,7 +213,7 @@ class AgentReplica:
             outcome = run.failed(CallCancelled(run.stopped))
         finally:
             run.stoppable = False
-        await self._record(request, run, outcome)
+        await self._record(run, outcome)
 
     async def _outcome_of(self, run: CallRun) -> CallFinished:
         try:
@@ -239,25 +223,25 @@ class AgentReplica:
             log.exception("call_broke")
             return run.failed(DeliberationError(f"internal error: {type(error).__name__}"))
 
-    async def _record(self, request: StageRequest, run: CallRun, outcome: CallFinished) -> None:
+    async def _record(self, run: CallRun, outcome: CallFinished) -> None:
         """Append an outcome, then count and announce it, unless another one stands."""
         try:
-            appended = await self.journal.append(request.tenant, outcome)
+            appended = await self.journal.append(run.request.tenant, outcome)
         except FactTooLarge as too_large:
             outcome = run.failed(too_large)
-            appended = await self.journal.append(request.tenant, outcome)
+            appended = await self.journal.append(run.request.tenant, outcome)
         if appended.created:
             problem, cost = outcome.problem, outcome.usage.cost
             self.count("answered" if problem is None else "cut" if problem.code == CallCancelled.code else "failed")
             if cost is not None:
                 self._costs[cost.currency] += int(cost.amount * 1_000_000)
-            await self._respond(request, run.call, outcome)
+            await self._respond(run, outcome)
 
-    async def _respond(self, request: StageRequest, call: Call, outcome: CallFinished) -> None:
+    async def _respond(self, run: CallRun, outcome: CallFinished) -> None:
         """Announce an outcome. One that cannot be announced now is announced at the end."""
-        first_agent = request.first_agent
+        request, call = run.request, run.call
         response = agent_response(
-            request.tenant, outcome, call.output, temperature=call.temperature, first_agent=first_agent
+            request.tenant, outcome, call.output, temperature=call.temperature, first_agent=request.first_agent
         )
         try:
             await self.journal.respond(response)

@@ -1,32 +1,100 @@
-"""One call from its request to its outcome.
+"""A call from its request to its outcome. The methods of `CallRun` stand in the order in which an answer passes them.
 
-An engine's answer passes five policies, a module each, from the outside in: `validation`, `retry`, `engine_choice`,
-`hedge` and `attempt`. A check runs in the sandbox instead.
+`outcome` → `_answer` (again after an invalid reply) → `_retried` → `_on_an_engine` (the pool chooses it) → `_hedged` →
+`_attempt` → `_send`. A check runs in the sandbox instead.
 """
 
 import asyncio
-from datetime import UTC, datetime
+import hashlib
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
+from datetime import UTC, datetime, timedelta
+from random import random
+from typing import Protocol
+
+import structlog
 
 from app.deliberation.calls import Call, Check, FactProblem, StageRequest, Usage
+from app.deliberation.choice.anonymity import call_seed
 from app.deliberation.decider import problem_of
-from app.deliberation.errors import CallFailure, CallTimeout, DeliberationError
-from app.deliberation.facts import CallFinished
-from serve_deployments.agent.attempt import Attempts, CallContext, announce_attempt
-from serve_deployments.agent.engine_choice import on_chosen_engine
-from serve_deployments.agent.engine_wait import EngineWait
-from serve_deployments.agent.retry import with_retries
+from app.deliberation.errors import CallFailure, CallTimeout, DeliberationError, EngineUnavailable, InvalidOutput
+from app.deliberation.facts import CallDelta, CallFinished, CallStarted, CallWaiting, UnreachableEngine
+from app.deliberation.ports import Journal
+from app.deliberation.roles import Role
+from serve_deployments.agent.outcome_check import OutcomeCheck
 from serve_deployments.agent.validation import valid_reply
-from serve_deployments.engine.samples import SampleGroup
-from serve_deployments.engine.wire import EngineReply
+from serve_deployments.engine.client import Engines
+from serve_deployments.engine.reachability import Outage
+from serve_deployments.engine.replies import EngineReply, Meter, StreamedChoice
+from serve_deployments.engine.samples import Sample, SampleGroup
+from serve_deployments.engine.state import EngineFull, EngineState, EngineUnreachable, RetryLater
+from serve_deployments.sandbox.checks import Sandbox
 
 # Named as the model of a check, which asks no engine.
 CHECKED_BY = "sandbox"
+ATTEMPTS_MAX = 3
+RETRY_WAIT_MIN_S = 0.1
+RETRY_WAIT_MAX_S = 5.0
+OUTAGE_CHECK_S = 0.5
+# With the 2 s of a connection that is attempted meanwhile, viewers hear of it at least every five seconds.
+REPORT_INTERVAL_S = 3.0
+# A call with a short deadline gives up before it, so that its deliberation ends with the cause.
+DEADLINE_SHARE = 0.8
+SALT_CHARACTERS = 32
+FRAME_S = 0.05
+
+log = structlog.get_logger(__name__)
+
+
+class NoEngineReachable(EngineUnavailable):
+    """None of a call's engines could be connected to for as long as the call waits for one: it is not retried."""
+
+
+class CallContext(Protocol):
+    """The interface of a replica for its calls."""
+
+    role: Role
+    engines: Engines
+    sandbox: Sandbox
+    stream_deltas: bool
+    engine_away_timeout_s: float
+
+    @property
+    def journal(self) -> Journal:
+        """The log."""
+        ...
+
+    def count(self, what: str) -> None:
+        """Count a retry or a hedge for operators."""
+        ...
+
+
+def cache_salt(tenant: str) -> str:
+    """Keeps a tenant's cached prefixes in an engine apart. It need not be secret, because clients never choose it."""
+    return hashlib.sha256(f"deliberation-gateway cache_salt {tenant}".encode()).hexdigest()[:SALT_CHARACTERS]
+
+
+async def announce_attempt(journal: Journal, request: StageRequest, call: Call, model: str, attempt: int) -> None:
+    """Publish `call.started`, by which a successor counts the attempts."""
+    started = CallStarted(
+        deliberation_id=request.deliberation_id,
+        ts=datetime.now(UTC),
+        call_id=call.call_id,
+        agent_id=call.agent_id,
+        role=call.role,
+        model=model,
+        attempt=attempt,
+    )
+    await journal.publish_view(request.tenant, started, until=request.deadline_at)
 
 
 class CallRun:
     """A `call` that runs. Its replica sets `stopped`, the reason of a fact that stops it, and `stoppable`.
 
-    While it is `stoppable` it has no outcome, and a stop cancels its task.
+    While it is `stoppable` it has no outcome, and a stop cancels its task. Attempts are numbered from
+    `attempts_before`, those of earlier replicas. `unrecorded_at` is when the log held no outcome. The first attempt may
+    share a request with the `group` of identical calls.
     """
 
     def __init__(
@@ -38,15 +106,26 @@ class CallRun:
         unrecorded_at: datetime,
         group: SampleGroup | None = None,
     ) -> None:
-        self._context = context
-        self._request = request
+        self.request = request
         self.call = call
-        # A check has no attempts to count, however often it was begun.
-        before = attempts_before if call.check is None else 0
-        self._attempts = Attempts(context, request, call, before, unrecorded_at, group)
-        self._began_at = datetime.now(UTC)
         self.stoppable = False
         self.stopped: str | None = None
+        self._context = context
+        self._group = group
+        self._began_at = datetime.now(UTC)
+        # Calls of one deliberation share the beginning of their prompts.
+        self._deliberation = f"{request.tenant}.{request.deliberation_id}"
+        self._salt = cache_salt(request.tenant)
+        self._outcome_check = OutcomeCheck(context.journal, request, call, unrecorded_at)
+        # A check has no attempts to count, however often it was begun.
+        self._before = self._number = attempts_before if call.check is None else 0
+        self._failed_engines: list[EngineState] = []
+        self._usage, self._usage_estimated = Usage(), False
+        self._model: str | None = None
+        self._engine: str | None = None
+        # The attempt that brought the reply, and its engine; two may run at once.
+        self._answered_by: int | None = None
+        self._answering: EngineState | None = None
 
     async def outcome(self) -> CallFinished:
         """An answer that satisfies its schema, or the failure that remained after all attempts."""
@@ -60,55 +139,294 @@ class CallRun:
             return self.failed(failure)
         return self._finished(reply, None)
 
-    async def _answer(self) -> EngineReply:
-        context, attempts = self._context, self._attempts
-
-        async def retried() -> EngineReply:
-            return await with_retries(
-                lambda: on_chosen_engine(context, attempts, self._engine_wait()),
-                context.engines.retries,
-                lambda: context.count("retries"),
-                self._left_s,
-            )
-
-        return await valid_reply(self.call, retried, attempts.ignored_form)
-
     def _left_s(self) -> float:
-        return (self._request.deadline_at - datetime.now(UTC)).total_seconds()
-
-    def _engine_wait(self) -> EngineWait:
-        context = self._context
-        return EngineWait(
-            context.engines, context.journal, self._request, self.call, timeout_s=context.engine_away_timeout_s
-        )
+        return (self.request.deadline_at - datetime.now(UTC)).total_seconds()
 
     async def _run_check(self, check: Check) -> EngineReply:
-        await announce_attempt(self._context.journal, self._request, self.call, CHECKED_BY, attempt=1)
+        await announce_attempt(self._context.journal, self.request, self.call, CHECKED_BY, attempt=1)
         report = await self._context.sandbox.report(check, self._left_s())
         return EngineReply(text=report.model_dump_json(), finish_reason="stop", usage=Usage(), ttft_s=None)
+
+    async def _answer(self) -> EngineReply:
+        """A valid reply. After an invalid one all attempts are made once more, with another seed."""
+        try:
+            return valid_reply(self.call, await self._retried(), self._ignored_form)
+        except InvalidOutput as invalid:
+            # The error quotes the reply, and no answer is logged.
+            log.info("output_invalid", call_id=self.call.call_id, error=str(invalid.__cause__ or "cut off"))
+        return valid_reply(self.call, await self._retried(), self._ignored_form)
+
+    def _ignored_form(self, reply: EngineReply) -> None:
+        """Record that the last reply was no JSON."""
+        if self._answering is not None and self._model is not None and reply.structured is not None:
+            self._answering.ignores_form(self._model, reply.structured)
+
+    async def _retried(self) -> EngineReply:
+        """The first reply of at most three attempts; raises the last CallFailure.
+
+        Retried are 408, 429, 5xx, broken or silent streams and unreadable replies. Other refusals (4xx) are final, and
+        so is the end of a call's wait for engines that cannot be connected to.
+        """
+        for number in range(1, ATTEMPTS_MAX):
+            try:
+                return await self._on_an_engine()
+            except NoEngineReachable:
+                raise
+            except CallFailure as error:
+                if not error.retryable:
+                    raise
+                failure = error
+            await self._back_off(failure, number)
+            self._context.count("retries")
+        return await self._on_an_engine()
+
+    async def _back_off(self, failure: CallFailure, number: int) -> None:
+        """Wait before a retry: for the engine's Retry-After, or exponentially longer with each `number`.
+
+        After an overloaded engine's refusal (429, 503) also until the retry budget allows it. Where that wait is longer
+        than the call has left, the refusal is final, and raised.
+        """
+        wait_s = min(RETRY_WAIT_MAX_S, RETRY_WAIT_MIN_S * 2 ** (number - 1) + random())
+        if not isinstance(failure, RetryLater):
+            await asyncio.sleep(wait_s)
+            return
+        budget = self._context.engines.retries
+        if failure.after_s > 0:
+            wait_s = min(failure.after_s, RETRY_WAIT_MAX_S)
+        wait_s = max(wait_s, budget.withdraw(time.monotonic()))
+        made = False
+        try:
+            if wait_s >= self._left_s():
+                raise failure
+            await asyncio.sleep(wait_s)
+            made = True
+        finally:
+            # Refused, stopped or out of time before its retry.
+            if not made:
+                budget.refund()
+
+    async def _on_an_engine(self) -> EngineReply:
+        """The reply of an engine that can be reached, preferably one that has not failed this call.
+
+        Engines that cannot be reached cost no attempt; raises CallFailure.
+        """
+        engines, outage = self._context.engines, _OutageWatch(self._context, self.request, self.call)
+        while True:
+            engine, next_check_s = None, await outage.check()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(next_check_s):
+                    engine = await engines.wait_for_engine(
+                        self._deliberation, self._failed_engines, self.request.priority
+                    )
+            if engine is None:
+                continue
+            try:
+                return await self._hedged(engine)
+            except EngineUnreachable as unreachable:
+                # Nothing was sent, and the engine's circuit is open now: choose again.
+                log.info("engine_avoided", call_id=self.call.call_id, error=str(unreachable))
+
+    async def _hedged(self, engine: EngineState) -> EngineReply:
+        """The reply of `engine`; where the role hedges and it is slow, the sooner reply of it and a second engine."""
+        engines = self._context.engines
+        after_s = engines.hedges.after_s(self.call.output.kind) if self._context.role.hedge else None
+        if after_s is None:
+            return await self._attempt(engine)
+        loop = asyncio.get_running_loop()
+        tasks = {loop.create_task(self._attempt(engine))}
+        try:
+            done, _ = await asyncio.wait(tasks, timeout=after_s)
+            other = None if done else engines.choose(self._deliberation, [*self._failed_engines, engine])
+            if other is not None and other is not engine and engines.hedges.take():
+                self._context.count("hedges")
+                tasks.add(loop.create_task(self._attempt(other)))
+            pending = tasks
+            while True:
+                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                # Both may have ended at once: a failure does not hide the other's reply.
+                first = min(done, key=lambda task: task.exception() is not None)
+                if not pending or first.exception() is None:
+                    return first.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            # Awaited, so that the cost of the slower one is counted.
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _attempt(self, engine: EngineState) -> EngineReply:
+        """The reply to one request. Raises CallFailure, and CallCancelled when another replica recorded the outcome."""
+        began_s = time.monotonic()
+        try:
+            with self._context.engines.requesting(engine):
+                reply = await self._send(engine)
+        except EngineFull:
+            raise
+        except CallFailure:
+            self._failed_engines.append(engine)
+            raise
+        self._context.engines.hedges.answered(self.call.output.kind, time.monotonic() - began_s)
+        return reply
+
+    async def _send(self, engine: EngineState) -> EngineReply:
+        call, request, context = self.call, self.request, self._context
+        group = self._group if self._number == 0 and context.stream_deltas else None
+        with nullcontext() if group is None else group.coming():
+            model = await context.engines.model_of(engine, call.model or context.role.model)
+            await self._outcome_check.require_absent()
+            self._model, self._engine = model, engine.address
+            self._number += 1
+            attempt = self._number
+            await announce_attempt(context.journal, request, call, model, attempt)
+        deltas = _DeltaPublisher(context.journal, request, call, attempt) if context.stream_deltas else None
+        seed = call.seed if attempt == 1 else call_seed(call.seed, call.call_id, attempt)
+        trace = f"{request.deliberation_id}.{call.call_id}.{attempt}"
+        meter, shared, sent, reply = Meter(), Meter(), 1, None
+        try:
+            if group and deltas:
+                choice = StreamedChoice(call, trace, deltas.add, shared)
+                sample = Sample(
+                    engine, model, seed, choice, self._salt, request.priority, self._outcome_check.require_absent
+                )
+                reply = await group.reply(sample)
+            reply = reply or await context.engines.complete(
+                engine,
+                call,
+                model,
+                seed=seed,
+                trace=trace,
+                on_text=deltas.add if deltas else None,
+                meter=meter,
+                salt=self._salt,
+                priority=request.priority,
+                before_sending=self._outcome_check.require_absent,
+            )
+        except EngineUnreachable:
+            sent = 0
+            # A successor counts the numbers as requests: the next attempt gets this one, unless a hedge has the next.
+            if self._number == attempt:
+                self._number -= 1
+            raise
+        finally:
+            self._outcome_check.expire()
+            spent = (shared.usage + meter.usage).model_copy(update={"calls": sent})
+            self._usage += spent.at(engine.spec.prices) if sent else spent
+            self._usage_estimated |= shared.estimated or meter.estimated
+        if deltas:
+            await deltas.flush()
+        self._model, self._engine, self._answered_by, self._answering = model, engine.address, attempt, engine
+        return reply
 
     def failed(self, error: DeliberationError) -> CallFinished:
         """The outcome that records a failure instead of an answer."""
         return self._finished(None, problem_of(error))
 
     def _finished(self, reply: EngineReply | None, problem: FactProblem | None) -> CallFinished:
-        now, attempts, ttft_s = datetime.now(UTC), self._attempts, reply and reply.ttft_s
+        now, ttft_s = datetime.now(UTC), reply and reply.ttft_s
         return CallFinished(
-            deliberation_id=self._request.deliberation_id,
+            deliberation_id=self.request.deliberation_id,
             ts=now,
             call_id=self.call.call_id,
             agent_id=self.call.agent_id,
             role=self.call.role,
-            stage=self._request.stage,
-            attempt=attempts.answered_by or max(1, attempts.number),
+            stage=self.request.stage,
+            attempt=self._answered_by or max(1, self._number),
             text=reply and reply.text,
             problem=problem,
             finish_reason=reply and reply.finish_reason,
-            model=attempts.model,
-            engine=attempts.engine,
+            model=self._model,
+            engine=self._engine,
             structured=reply and reply.structured,
-            usage=attempts.usage,
-            usage_estimated=attempts.usage_estimated,
+            # Of earlier replicas' requests only their number is known. Requests that reached no engine do not count.
+            usage=self._usage + Usage(calls=self._before),
+            usage_estimated=self._usage_estimated,
             duration_ms=round((now - self._began_at).total_seconds() * 1_000),
             ttft_ms=None if ttft_s is None else round(ttft_s * 1_000),
         )
+
+
+class _OutageWatch:
+    """How long a call waits for engines none of which can be connected to, and what its viewers learn meanwhile.
+
+    The wait begins with the construction. It lasts for the replica's `engine_away_timeout_s` without a connection, and
+    takes at most `DEADLINE_SHARE` of the time that the call has left when the outage begins.
+    """
+
+    def __init__(self, context: CallContext, request: StageRequest, call: Call) -> None:
+        self._context = context
+        self._request = request
+        self._call = call
+        self._began_s = time.monotonic()
+        self._deadline_s = self._began_s + (request.deadline_at - datetime.now(UTC)).total_seconds()
+        self._report_due_s = 0.0
+
+    async def check(self) -> float:
+        """Tell viewers, at once and then every few seconds, while no engine can be connected to.
+
+        Returns the seconds until the next check is due. Raises NoEngineReachable when the timeout is over.
+        """
+        outages = self._context.engines.outages()
+        if not outages:
+            return OUTAGE_CHECK_S
+        now_s = time.monotonic()
+        since_s = max(self._began_s, *(outage.since_s for _, outage in outages))
+        timeout_s = min(self._context.engine_away_timeout_s, DEADLINE_SHARE * (self._deadline_s - since_s))
+        left_s = since_s + timeout_s - now_s
+        waiting = self._waiting(outages, left_s)
+        if left_s <= 0:
+            raise NoEngineReachable(f"no connection within {timeout_s:.3g} s: {waiting.detail}")
+        if now_s >= self._report_due_s:
+            self._report_due_s = now_s + REPORT_INTERVAL_S
+            await self._context.journal.publish_view(self._request.tenant, waiting)
+        return min(left_s, OUTAGE_CHECK_S)
+
+    def _waiting(self, outages: Sequence[tuple[EngineState, Outage]], left_s: float) -> CallWaiting:
+        now = datetime.now(UTC)
+        engines = tuple(
+            UnreachableEngine(url=engine.address, since=outage.since, cause=outage.cause) for engine, outage in outages
+        )
+        return CallWaiting(
+            deliberation_id=self._request.deliberation_id,
+            ts=now,
+            call_id=self._call.call_id,
+            agent_id=self._call.agent_id,
+            role=self._call.role,
+            engines=engines,
+            gives_up_at=now + timedelta(seconds=left_s),
+            detail=f"{'; '.join(map(str, engines))}; {UnreachableEngine.REMEDY}",
+        )
+
+
+class _DeltaPublisher:
+    """Publishes an attempt's text as it grows: the first piece at once, later pieces in frames of 50 ms."""
+
+    def __init__(self, journal: Journal, request: StageRequest, call: Call, attempt: int) -> None:
+        self._journal = journal
+        self._request = request
+        self._call = call
+        self._attempt = attempt
+        self._offset = 0
+        self._pending: list[str] = []
+        self._due_s = 0.0
+
+    async def add(self, text: str) -> None:
+        self._pending.append(text)
+        if asyncio.get_running_loop().time() >= self._due_s:
+            await self.flush()
+
+    async def flush(self) -> None:
+        if not self._pending:
+            return
+        text = "".join(self._pending)
+        self._pending.clear()
+        delta = CallDelta(
+            deliberation_id=self._request.deliberation_id,
+            ts=datetime.now(UTC),
+            call_id=self._call.call_id,
+            agent_id=self._call.agent_id,
+            attempt=self._attempt,
+            offset=self._offset,
+            text=text,
+        )
+        self._offset += len(text)
+        self._due_s = asyncio.get_running_loop().time() + FRAME_S
+        await self._journal.publish_view(self._request.tenant, delta)

@@ -2,15 +2,13 @@
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-
-import structlog
 
 from app.deliberation.calls import Call
 from app.deliberation.errors import InvalidOutput
 from app.deliberation.outputs import parse_output
-from serve_deployments.engine.wire import EngineReply
+from serve_deployments.engine.replies import EngineReply
 
 QUOTED_CHARS_MAX = 80
 # Each place at which an object may begin costs a look at the rest of the text.
@@ -21,26 +19,12 @@ _REMEDY = (
 )
 _BEGINNING = re.compile(r"\{")
 
-log = structlog.get_logger(__name__)
 
+def valid_reply(call: Call, reply: EngineReply, ignored_form: Callable[[EngineReply], None]) -> EngineReply:
+    """The reply, with the text of the answer alone; raises InvalidOutput.
 
-async def valid_reply(
-    call: Call, ask: Callable[[], Awaitable[EngineReply]], ignored_form: Callable[[EngineReply], None]
-) -> EngineReply:
-    """A valid reply; after an invalid one `ask` is awaited once more, which uses another seed.
-
-    `ignored_form` hears of each reply that is no JSON as it stands. Raises InvalidOutput when the second reply is
-    invalid too.
+    `ignored_form` hears of a reply that is no JSON as it stands.
     """
-    try:
-        return _validated(call, await ask(), ignored_form)
-    except InvalidOutput as invalid:
-        # The error quotes the reply, and no answer is logged.
-        log.info("output_invalid", call_id=call.call_id, error=str(invalid.__cause__ or "cut off"))
-    return _validated(call, await ask(), ignored_form)
-
-
-def _validated(call: Call, reply: EngineReply, ignored_form: Callable[[EngineReply], None]) -> EngineReply:
     if reply.finish_reason == "length":
         detail = f"the answer was cut off at max_tokens={call.max_tokens}; raise sampling.max_tokens, or ask for less"
         raise InvalidOutput(detail)

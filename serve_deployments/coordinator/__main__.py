@@ -1,17 +1,59 @@
-"""`python -m serve_deployments.coordinator`: reads the environment and coordinates until it receives a signal."""
+"""`python -m serve_deployments.coordinator`: a coordinator whose agents are workers, until it receives a signal."""
 
+import asyncio
+
+import structlog
+
+from app.deliberation.errors import InvalidRequest
+from app.deliberation.roles import roles_over_nats
+from app.log.journal import JetStreamJournal
 from app.log.signature import LogSigner
-from app.observability.process import run_process
-from serve_deployments.arguments import CoordinatorArgs
-from serve_deployments.coordinator.service import roles_of, serve
+from app.observability.process import health_server, run_process, stop_signal
+from serve_deployments.arguments import CoordinatorArgs, load_roles
+from serve_deployments.coordinator.coordinator import CoordinatorReplica
+from serve_deployments.coordinator.fact_store import APPEND_TIMEOUT_S
+from serve_deployments.coordinator.task_queue import worker_agents
+
+log = structlog.get_logger(__name__)
+
+
+def _roles_of(args: CoordinatorArgs) -> tuple[str, ...]:
+    """The roles; raises InvalidRequest when one of them runs in Ray, which this process cannot reach."""
+    roles = load_roles(args.roles_file)
+    names = roles_over_nats(roles, args.agents)
+    if in_ray := next((name for name in roles if name not in names), None):
+        remedy = "give it `agents: nats` or set AGENTS=nats, or let Ray Serve run the coordinator"
+        raise InvalidRequest(f"role {in_ray} runs in Ray: {remedy}", f"roles.{in_ray}.agents")
+    return names
+
+
+async def _serve(args: CoordinatorArgs) -> None:
+    """Coordinate until SIGTERM or SIGINT. Raises JournalUnavailable when the log refuses the connection."""
+    stopping = stop_signal()
+    async with health_server(args.coordinator_host, args.coordinator_port) as port, asyncio.TaskGroup() as group:
+        log.info("coordinator_listening", host=args.coordinator_host, port=port)
+        coordinating = group.create_task(_coordinate(args))
+        await stopping.wait()
+        coordinating.cancel()
+
+
+async def _coordinate(args: CoordinatorArgs) -> None:
+    journal = await JetStreamJournal.connect(
+        args.nats_url, name="coordinator", timeout_s=APPEND_TIMEOUT_S, signer=LogSigner.of_environment()
+    )
+    try:
+        agents = worker_agents(journal, _roles_of(args))
+        await CoordinatorReplica(journal, agents, args.coordinator_slots).serve(asyncio.Event())
+    finally:
+        await journal.close()
 
 
 def _args() -> CoordinatorArgs:
     args = CoordinatorArgs()
     LogSigner.of_environment()
-    roles_of(args)
+    _roles_of(args)
     return args
 
 
 if __name__ == "__main__":
-    run_process(_args, serve)
+    run_process(_args, _serve)

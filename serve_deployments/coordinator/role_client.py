@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import structlog
 
-from app.deliberation.calls import Call, StageRequest
+from app.deliberation.calls import Call, StageRequest, priority_number
 from app.deliberation.decider import RunStage
 from app.deliberation.ports import Agents, AgentsLost
 from serve_deployments.coordinator.work import Work, WorkState
@@ -39,7 +39,7 @@ class RoleClient:
                 resumed=work.resumed,
                 first_agent=work.state.specification.agents[0].agent_id,
                 accepted_sequence=work.item.record.sequence,
-                priority=stage.priority,
+                priority=priority_number(work.state.specification.priority, work.state.accepted.ts),
                 stage_calls=tuple(call for call in stage.stage_calls if call.role == role),
             )
             try:

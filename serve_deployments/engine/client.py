@@ -18,14 +18,14 @@ import httpx
 import structlog
 from httpx_aiohttp import AiohttpTransport
 
-from app.deliberation.calls import Call
-from app.deliberation.decider import BATCH_AFTER
+from app.deliberation.calls import BATCH_AFTER, Call
 from app.deliberation.errors import CallTimeout, EngineRejected, EngineUnavailable
 from app.deliberation.roles import EngineSpec
-from serve_deployments.engine.dialect import Dialect
 from serve_deployments.engine.limits import Hedges, RetryBudget
 from serve_deployments.engine.pool import EnginePool
 from serve_deployments.engine.reachability import NOT_CONNECTED, cause_of, check_connection, never_connected
+from serve_deployments.engine.replies import EngineReply, Meter, OnText, StreamedChoice, StreamedReply, parse_reply
+from serve_deployments.engine.request_body import BeforeSending, Dialect, RequestBody, request_body
 from serve_deployments.engine.state import (
     KEY_REFUSED,
     EngineState,
@@ -34,16 +34,6 @@ from serve_deployments.engine.state import (
     KeyRefused,
     RetryLater,
     refusal_of,
-)
-from serve_deployments.engine.streamed_reply import StreamedChoice, StreamedReply
-from serve_deployments.engine.wire import (
-    BeforeSending,
-    EngineReply,
-    Meter,
-    OnText,
-    RequestBody,
-    parse_reply,
-    request_body,
 )
 
 PROBE_TIMEOUT_S = 2.0
@@ -243,7 +233,7 @@ class Engines(EnginePool):
                 streamed.structured = dialect.structured
             key = engine.key.headers
             try:
-                body = RequestBody(content, before_sending, yields=sent is not None and sent > BATCH_AFTER)
+                body = RequestBody(content, before_sending, yields=sent is not None and sent >= BATCH_AFTER)
                 reply = await self._request(engine, body, trace, streamed, meter)
             except KeyRefused:
                 # Another call may have read the new key since this one was sent.

@@ -1,33 +1,90 @@
-"""The engines of a role without their HTTP: which of them takes a request, and which of the waiting calls is next."""
+"""The engines of a role without their HTTP: which of them takes a request, and which of the waiting calls is next.
+
+This is the one queue before the engines. A call goes to the engine with the prefix of its deliberation, as long as that
+engine's load is within a bound.
+
+A hash puts a role's engines into an order of each deliberation's own (rendezvous hashing, Thaler and Ravishankar 1998).
+An engine that comes or goes moves only the deliberations that have it first. The bound on the load is that of
+consistent hashing with bounded loads (arXiv:1608.01350).
+
+Replicas choose without a message: the same hash gives all of them the same order. Each knows only its own requests, and
+places a call within 1.25 times their mean or `TOGETHER`. So together they exceed the bound on one engine by at most
+`TOGETHER` for each replica, whatever the number of requests (docs/decisions/0073).
+"""
 
 import asyncio
+import hashlib
 import time
 from bisect import insort
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from math import ceil
+from typing import Protocol, TypeVar
 
 from app.deliberation.errors import CallCancelled
-from app.deliberation.roles import EngineSpec
+from app.deliberation.roles import CONCURRENCY, EngineSpec
 from serve_deployments.engine.reachability import Outage
-from serve_deployments.engine.routing import engine_for
 from serve_deployments.engine.state import EngineFull, EngineState
+
+BOUND = 1.25
+"""An engine's requests over the mean of all engines, from which on it is full."""
+
+TOGETHER = 9
+"""An engine with fewer requests of this replica is never full: three stages of three calls cost each other little."""
+
+
+class LoadedEngine(Protocol):
+    """An engine with the number of this replica's requests that it works on. Its address is the same everywhere."""
+
+    @property
+    def address(self) -> str:
+        """The engine's URL without credentials."""
+        ...
+
+    @property
+    def in_flight(self) -> int:
+        """Requests of this replica."""
+        ...
+
+
+_Engine = TypeVar("_Engine", bound=LoadedEngine)
+
+
+def engine_for(deliberation: str, engines: Sequence[_Engine]) -> _Engine | None:
+    """The first engine in the deliberation's order, or the least loaded one when that is full; None without engines."""
+    ordered = sorted(engines, key=lambda engine: _rank(deliberation, engine.address))
+    if not ordered:
+        return None
+    bound = max(TOGETHER, ceil(BOUND * (sum(engine.in_flight for engine in engines) + 1) / len(engines)))
+    # Of equally loaded engines the earlier one in the order, so that a stage's other calls find its prefix there.
+    return ordered[0] if ordered[0].in_flight < bound else min(ordered, key=lambda engine: engine.in_flight)
+
+
+def _rank(deliberation: str, address: str) -> bytes:
+    return hashlib.sha256(f"{deliberation} {address}".encode()).digest()
 
 
 @dataclass(eq=False, slots=True)
 class _WaitingCall:
     """A call that waits for an engine. `turn` is set when an engine may be able to take it."""
 
-    order: tuple[int, float]
+    order: int
     avoid: Sequence[EngineState]
     turn: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class EnginePool:
-    """The engines of one role: the first choice, and those that stand in for it."""
+    """The engines of one role: the first choice, and those that stand in for it.
 
-    def __init__(self, engines: Sequence[EngineSpec], fallback: Sequence[EngineSpec] = ()) -> None:
+    Calls wait here while `concurrency` of them are at engines, or each engine works on as many as it may.
+    """
+
+    def __init__(
+        self, engines: Sequence[EngineSpec], fallback: Sequence[EngineSpec] = (), concurrency: int = CONCURRENCY
+    ) -> None:
         """Read the engines' keys; raises InvalidRequest, which names the fault."""
+        self.concurrency = concurrency
         self.engines = [*map(EngineState, engines), *(EngineState(spec, fallback=True) for spec in fallback)]
         self._waiting: list[_WaitingCall] = []
 
@@ -72,13 +129,10 @@ class EnginePool:
             engine.in_flight -= 1
             self._wake()
 
-    async def wait_for_engine(
-        self, deliberation: str, avoid: Sequence[EngineState], order: tuple[int, float]
-    ) -> EngineState:
+    async def wait_for_engine(self, deliberation: str, avoid: Sequence[EngineState], order: int) -> EngineState:
         """The engine that `choose` gives; waits, without a limit of its own, until a circuit admits a request.
 
-        Of the calls that an engine can take, the one with the lowest `order` is next: its priority, and when its wait
-        began.
+        Of the calls that an engine can take, the one with the lowest `order` is next: its `priority_number`.
         """
         call = _WaitingCall(order, avoid)
         insort(self._waiting, call, key=lambda each: each.order)
@@ -100,6 +154,8 @@ class EnginePool:
     def _next(self) -> _WaitingCall | None:
         """The first of the waiting calls that an engine can take."""
         now_s = time.monotonic()
+        if sum(engine.in_flight for engine in self.engines) >= self.concurrency:
+            return None
         # Where all engines are full or away, as in most waits, no call is looked at.
         if not any(engine.circuit.admits(now_s) and not engine.full for engine in self.engines):
             return None

@@ -14,9 +14,9 @@ from itertools import pairwise
 from app.deliberation.calls import Call
 from app.deliberation.errors import CallCancelled, EngineRejected
 from serve_deployments.engine.client import Engines
+from serve_deployments.engine.replies import EngineReply, StreamedChoice, StreamedReply
+from serve_deployments.engine.request_body import BeforeSending
 from serve_deployments.engine.state import EngineState, KeyRefused
-from serve_deployments.engine.streamed_reply import StreamedChoice, StreamedReply
-from serve_deployments.engine.wire import BeforeSending, EngineReply
 
 
 @dataclass(eq=False, slots=True)

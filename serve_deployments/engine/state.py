@@ -11,11 +11,11 @@ import structlog
 from app.deliberation.errors import EngineRejected, EngineUnavailable
 from app.deliberation.roles import EngineSpec, KeyRejected
 from app.deliberation.specification import Structured
-from serve_deployments.engine.dialect import Dialect, refused_fields
 from serve_deployments.engine.keys import EngineKey
 from serve_deployments.engine.limits import Circuit
 from serve_deployments.engine.reachability import Outage, cause_of
-from serve_deployments.engine.wire import DETAIL_CHARACTERS
+from serve_deployments.engine.replies import DETAIL_CHARACTERS
+from serve_deployments.engine.request_body import Dialect, refused_fields
 
 # While another engine can take a call, an engine that refused its key gets none for so long.
 REFUSED_FOR_S = 30.0

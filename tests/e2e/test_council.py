@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.deliberation.facts import Failed, decode
-from serve_deployments.engine.wire import STREAM_INTERVAL_TOKENS
+from serve_deployments.engine.request_body import STREAM_INTERVAL_TOKENS
 from tests.e2e.conftest import FAST, SLOW, TASK, Stack, connected, prepared, start_up, stop_up
 
 pytestmark = pytest.mark.e2e

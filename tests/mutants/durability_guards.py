@@ -148,15 +148,15 @@ DURABILITY_GUARDS = (
     ),
     Guard(
         "a delayed request looks the outcome up again before it is written",
-        "serve_deployments/agent/attempt.py",
+        "serve_deployments/agent/call.py",
         "                before_sending=self._outcome_check.require_absent,\n",
         "                before_sending=None,\n",
         f"{AGENT}test_looks_up_the_outcome_again_before_a_delayed_request_is_written",
     ),
     Guard(
         "an attempt that reached no engine gives its number back",
-        "serve_deployments/agent/attempt.py",
-        "                self.number -= 1\n",
+        "serve_deployments/agent/call.py",
+        "                self._number -= 1\n",
         "                pass\n",
         f"{AGENT}test_a_successor_counts_no_requests_that_reached_no_engine",
     ),
@@ -184,18 +184,18 @@ DURABILITY_GUARDS = (
     Guard(
         "a stop leaves a call alone that has its outcome",
         "serve_deployments/agent/agent.py",
-        "            if self.run.stoppable:\n",
-        "            if self.run.stoppable or True:\n",
+        "                if run.stoppable:\n",
+        "                if run.stoppable or True:\n",
         f"{ONCE}test_a_call_that_is_stopped_while_its_outcome_is_announced_counts_once",
     ),
     Guard(
         "a fact that stops a call closes its request",
         "serve_deployments/agent/agent.py",
-        """            if self.run.stoppable:
-                self.task.cancel()
+        """                if run.stoppable:
+                    task.cancel()
 """,
-        """            if self.run.stoppable:
-                pass
+        """                if run.stoppable:
+                    pass
 """,
         f"{STOPPED}[ray-vote]",
     ),

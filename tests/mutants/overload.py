@@ -97,7 +97,7 @@ OVERLOAD = (
     ),
     Guard(
         "throughput is measured only while work waits",
-        "app/admission/throughput.py",
+        "app/admission/backlog.py",
         "        if saturated and now_s - done_at_s < LATE_S:\n",
         "        if now_s - done_at_s < LATE_S:\n",
         "tests/components/admission/test_throughput.py::test_throughput_is_measured_only_while_work_waits",
@@ -146,16 +146,16 @@ OVERLOAD = (
     ),
     Guard(
         "a retry that is not made is given back",
-        "serve_deployments/agent/retry.py",
-        "        if withdrawn:\n            budget.refund()\n",
-        "        pass\n",
+        "serve_deployments/agent/call.py",
+        "            if not made:\n                budget.refund()\n",
+        "            pass\n",
         f"{RETRY}test_a_retry_that_is_not_made_is_given_back",
     ),
     Guard(
         "a call does not wait for a retry after its deadline",
-        "serve_deployments/agent/retry.py",
-        "        if wait is not True and wait >= left_s():\n",
-        "        if False:\n",
+        "serve_deployments/agent/call.py",
+        "            if wait_s >= self._left_s():\n",
+        "            if False:\n",
         f"{RETRY}test_a_refusal_is_final_when_its_retry_would_come_after_the_deadline",
     ),
     Guard(
@@ -167,9 +167,9 @@ OVERLOAD = (
     ),
     Guard(
         "a call has three attempts",
-        "serve_deployments/agent/retry.py",
-        "number < ATTEMPTS_MAX and",
-        "number < 2 * ATTEMPTS_MAX and",
+        "serve_deployments/agent/call.py",
+        "in range(1, ATTEMPTS_MAX):",
+        "in range(1, 2 * ATTEMPTS_MAX):",
         f"{AGENT}test_makes_three_attempts_at_most",
     ),
     Guard(
@@ -202,16 +202,16 @@ OVERLOAD = (
     ),
     Guard(
         "a call waits only so long for engines that cannot be connected to",
-        "serve_deployments/agent/engine_wait.py",
+        "serve_deployments/agent/call.py",
         "        if left_s <= 0:\n",
         "        if False:\n",
         f"{AGENT}test_calls_tell_their_viewers_that_no_engine_can_be_connected_to_and_give_up_after_the_timeout",
     ),
     Guard(
         "a timeout that is over is not spent again",
-        "serve_deployments/agent/retry.py",
-        " and not isinstance(error, NoEngineReachable)\n",
-        "\n",
+        "serve_deployments/agent/call.py",
+        "            except NoEngineReachable:\n                raise\n",
+        "",
         f"{AGENT}test_a_call_whose_timeout_is_over_is_not_retried",
     ),
     Guard(
@@ -231,7 +231,7 @@ OVERLOAD = (
     ),
     Guard(
         "a prompt is counted once for all choices of a request",
-        "serve_deployments/engine/streamed_reply.py",
+        "serve_deployments/engine/replies.py",
         '                choice.meter.reported = {"prompt_tokens": 0, "completion_tokens": choice.tokens}\n',
         "",
         "tests/components/engine/test_streamed_reply.py::"

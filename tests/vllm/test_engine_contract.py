@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from app.deliberation.outputs import Output, json_schema, parse_output
-from serve_deployments.agent.attempt import cache_salt
+from serve_deployments.agent.call import cache_salt
 from tests.vllm.protocol import TASK, Chat
 
 OUTPUTS = [

@@ -1,12 +1,12 @@
-"""A model of gateways, a concurrency limit and an engine that all work in hand shares. Times are seconds since 0."""
+"""A model of gateways, a coordinator's queue and an engine that all begun work shares. Times are seconds since 0."""
 
 import random
 from dataclasses import dataclass, field
 
 from app.admission.backlog import Backlog, Key
-from app.admission.concurrency import ConcurrencyLimiter
 from app.deliberation.errors import QueueFull
 from app.testing import FakeClock
+from serve_deployments.coordinator.admission_queue import AdmissionQueue, Ticket
 from tests.story import NOW
 
 DEV = frozenset({"DEV"})
@@ -14,27 +14,38 @@ DEV = frozenset({"DEV"})
 
 @dataclass(eq=False)
 class Work:
-    """Accepted work: when it was accepted and began, how much of it is left, and how it ended."""
+    """Accepted work: its place in the queue, how much of it is left, and whether it ended."""
 
     key: Key
     accepted_s: float
     left: float
-    begun_s: float = 0.0
+    ticket: Ticket
     ended: bool = False
+
+
+class ConstantQueue(AdmissionQueue):
+    """A queue whose limit does not adapt."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self.limit = limit
+
+    def _observe(self, now_s: float, took_s: float, *, missed: bool) -> None:
+        pass
 
 
 @dataclass
 class Model:
     """`gateways` before an engine that ends `per_s` at most, each in `alone_s` when alone, or late after `timeout_s`.
 
-    What waits begins in order as the limit allows, or at once where the model is not `limited`.
+    What waits begins in order as the queue's limit allows, or as the constant `limit` does.
     """
 
     per_s: float = 3.4
     alone_s: float = 2.4
     timeout_s: int = 60
     gateways: int = 1
-    limited: bool = True
+    limit: int | None = None
     depth_max: int = 2_000
     step_s: float = 0.05
     seed: int = 1
@@ -48,7 +59,7 @@ class Model:
     def __post_init__(self) -> None:
         self.rng, self.clock = random.Random(self.seed), FakeClock(NOW)
         self.backlogs = [Backlog(self.clock, self.depth_max, {}, jitter=self.rng.random) for _ in range(self.gateways)]
-        self.limiter = ConcurrencyLimiter(1_024)
+        self.queue = AdmissionQueue(2_048) if self.limit is None else ConstantQueue(self.limit)
         self.waiting: list[Work] = []
         self.in_hand: list[Work] = []
 
@@ -64,7 +75,7 @@ class Model:
             self.retry_after_s.append(exc.retry_after_s)
             return exc.retry_after_s
         self.accepted += 1
-        work = Work(key, self.now_s, self.rng.uniform(0.7, 1.3))
+        work = Work(key, self.now_s, self.rng.uniform(0.7, 1.3), self.queue.ask(self.now_s, begun=False))
         self.waiting.append(work)
         return work
 
@@ -72,10 +83,8 @@ class Model:
         """Begin what may begin, and work for a step."""
         self.now_s += self.step_s
         self.clock.advance(self.step_s)
-        while self.waiting and (self.limiter.free or not self.limited):
+        while self.waiting and self.waiting[0].ticket.granted.is_set():
             work = self.waiting.pop(0)
-            work.begun_s = self.now_s
-            self.limiter.begin()
             self.in_hand.append(work)
             for backlog in self.backlogs:
                 backlog.hold(work.key, DEV, self.clock.now(), begun_at=self.clock.now())
@@ -84,7 +93,6 @@ class Model:
             work.left -= share
             if work.left <= 0 or self._late(work):
                 self.in_hand.remove(work)
-                self.limiter.end(self.now_s, self.now_s - work.begun_s, missed=self._late(work))
                 self._ended(work)
         for work in [work for work in self.waiting if self._late(work)]:
             self.waiting.remove(work)
@@ -95,6 +103,7 @@ class Model:
 
     def _ended(self, work: Work) -> None:
         work.ended, late = True, self._late(work)
+        self.queue.leave(work.ticket, self.now_s, "missed" if late else "done")
         self.missed += late
         self.done += not late
         for backlog in self.backlogs:

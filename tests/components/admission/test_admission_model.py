@@ -1,5 +1,7 @@
 """Bursts, floods and clients that honour Retry-After, against a model of the engine."""
 
+from typing import Any
+
 import pytest
 
 from tests.components.admission.engine_model import Model
@@ -45,10 +47,18 @@ def test_at_ten_times_capacity_goodput_stays_and_accepted_work_completes(model: 
     assert model.missed <= model.accepted * 0.001
 
 
-def test_without_a_concurrency_limit_a_slow_engine_completes_little() -> None:
-    """The model can fail: all accepted work is half done when its deadline passes."""
-    limited, unlimited = Model(0.5, 10, 100), Model(0.5, 10, 100, limited=False)
-    goodputs = [model.flood(5, 400) for model in (limited, unlimited)]
+@pytest.mark.parametrize(
+    ("limit", "model", "seconds"),
+    [
+        pytest.param(2_048, {"per_s": 3.4, "alone_s": 2.4, "timeout_s": 60}, 120, id="none: half done at the deadline"),
+        pytest.param(256, {"per_s": 3.4, "alone_s": 2.4, "timeout_s": 60}, 120, id="a small engine"),
+        pytest.param(64, {"per_s": 10, "alone_s": 20, "timeout_s": 300}, 400, id="a large engine"),
+    ],
+)
+def test_no_constant_limit_serves_a_small_and_a_large_engine(limit: int, model: dict[str, Any], seconds: float) -> None:
+    adaptive, constant = Model(**model), Model(**model, limit=limit)
+    goodputs = [each.flood(3 * each.per_s, seconds) for each in (adaptive, constant)]
+    print(f"goodput {goodputs[0]:.2f}, with a limit of {limit} {goodputs[1]:.2f}")
     assert goodputs[0] > 1.5 * goodputs[1]
 
 

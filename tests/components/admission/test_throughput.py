@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.admission.throughput import ThroughputEstimator
+from app.admission.backlog import ThroughputEstimator
 
 
 def key(number: int) -> tuple[str, str]:

@@ -1,90 +1,105 @@
 """The wait before a failed request to an engine is repeated, and what a retry takes from the budget."""
 
 import asyncio
-from collections.abc import Awaitable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from app.deliberation.errors import EngineUnavailable
-from serve_deployments.agent.retry import ATTEMPTS_MAX, budgeted, with_retries
+from app.deliberation.calls import Usage
+from app.deliberation.errors import CallFailure, EngineUnavailable
+from app.testing import InMemoryJournal
+from serve_deployments.agent.call import ATTEMPTS_MAX, CallRun
 from serve_deployments.engine.limits import RetryBudget
+from serve_deployments.engine.replies import EngineReply
 from serve_deployments.engine.state import RetryLater
-from serve_deployments.engine.wire import EngineReply
 from tests.conditions import until
+from tests.integration.agent.test_agent_replica import ANSWER, call, request
+
+REFUSED = RetryLater("the engine answered 503", after_s=0)
+
+
+class Refused(CallRun):
+    """A call whose engine refuses its first requests."""
+
+    def __init__(self, budget: RetryBudget, *errors: CallFailure, left_s: float = 60) -> None:
+        self.retries = self.requests = 0
+        self.errors = iter(errors or [REFUSED] * ATTEMPTS_MAX)
+        context: Any = SimpleNamespace(
+            journal=InMemoryJournal(), engines=SimpleNamespace(retries=budget), count=self._count
+        )
+        asked = request((call(),), deadline_s=left_s)
+        super().__init__(context, asked, call(), 0, asked.asked_at)
+
+    def _count(self, _: str) -> None:
+        self.retries += 1
+
+    async def _on_an_engine(self) -> EngineReply:
+        self.requests += 1
+        if error := next(self.errors, None):
+            raise error
+        return EngineReply(ANSWER, "stop", Usage(), None)
 
 
 @pytest.mark.parametrize(
-    ("again", "budget_wait_s", "wait"),
+    ("after_s", "saved", "wait_s"),
     [
-        pytest.param(True, 0.0, True, id="no Retry-After and room in the budget: exponential"),
-        pytest.param(True, 0.4, 0.4, id="the budget's wait"),
-        pytest.param(2.0, 0.0, 2.0, id="Retry-After"),
-        pytest.param(2.0, 3.0, 3.0, id="the longer of both"),
+        pytest.param(0, 10, 0.1, id="no Retry-After and room in the budget: exponential"),
+        pytest.param(0, -3, 4, id="the budget's wait"),
+        pytest.param(2, 10, 2, id="Retry-After"),
+        pytest.param(2, -3, 4, id="the longer of both"),
+        pytest.param(999, 10, 5, id="at most five seconds"),
     ],
 )
-def test_a_refused_request_waits_for_retry_after_and_for_the_budget(
-    again: bool | float, budget_wait_s: float, wait: bool | float
+async def test_a_refused_request_waits_for_retry_after_and_for_the_budget(
+    monkeypatch: pytest.MonkeyPatch, after_s: float, saved: float, wait_s: float
 ) -> None:
-    assert budgeted(again, budget_wait_s) == wait
-    assert isinstance(budgeted(again, budget_wait_s), type(wait))
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    monkeypatch.setattr("serve_deployments.agent.call.asyncio.sleep", sleep)
+    monkeypatch.setattr("serve_deployments.agent.call.random", lambda: 0.0)
+    assert (await Refused(RetryBudget(saved=saved), RetryLater("503", after_s)).outcome()).problem is None
+    assert waits == [wait_s]
 
 
-class Refusing:
-    """An overloaded engine, which counts the requests that it refuses, and the call that asks it."""
-
-    def __init__(self, budget: RetryBudget, error: Exception | None = None) -> None:
-        self.budget = budget
-        self.error = error or RetryLater("the engine answered 503", after_s=0)
-        self.requests = self.retries = 0
-
-    async def _ask(self) -> EngineReply:
-        self.requests += 1
-        raise self.error
-
-    def _count(self) -> None:
-        self.retries += 1
-
-    def call(self, left_s: float = 60) -> Awaitable[EngineReply]:
-        return with_retries(self._ask, self.budget, self._count, lambda: left_s)
-
-
-@pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serve_deployments.agent.retry.RETRY_WAIT_MAX_S", 0.0)
-    monkeypatch.setattr("serve_deployments.engine.limits.RETRIES_PER_S", 1e-9)
-
-
-@pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize(
     ("error", "taken"),
     [
-        pytest.param(RetryLater("503", after_s=0), ATTEMPTS_MAX - 1, id="overloaded"),
+        pytest.param(REFUSED, ATTEMPTS_MAX - 1, id="overloaded"),
         pytest.param(EngineUnavailable("broken off"), 0, id="broken off: no part of the budget"),
     ],
 )
-async def test_the_last_failure_of_a_call_takes_no_retry(error: Exception, taken: int) -> None:
-    engine = Refusing(RetryBudget(), error)
-    before = engine.budget.saved
-    with pytest.raises(type(error)):
-        await engine.call()
-    assert (engine.requests, engine.retries) == (ATTEMPTS_MAX, ATTEMPTS_MAX - 1)
-    assert before - engine.budget.saved == pytest.approx(taken)
+async def test_the_last_failure_of_a_call_takes_no_retry(
+    monkeypatch: pytest.MonkeyPatch, error: CallFailure, taken: int
+) -> None:
+    monkeypatch.setattr("serve_deployments.agent.call.RETRY_WAIT_MAX_S", 0.0)
+    monkeypatch.setattr("serve_deployments.engine.limits.RETRIES_PER_S", 1e-9)
+    budget = RetryBudget()
+    run, before = Refused(budget, *[error] * ATTEMPTS_MAX), budget.saved
+    assert (await run.outcome()).problem is not None
+    assert (run.requests, run.retries) == (ATTEMPTS_MAX, ATTEMPTS_MAX - 1)
+    assert before - budget.saved == pytest.approx(taken)
 
 
 async def test_a_refusal_is_final_when_its_retry_would_come_after_the_deadline() -> None:
-    engine = Refusing(RetryBudget(saved=-30))
+    budget = RetryBudget(saved=-30)
+    run = Refused(budget, left_s=30)
     async with asyncio.timeout(5):
-        with pytest.raises(RetryLater, match="answered 503"):
-            await engine.call(left_s=30)
-    assert (engine.requests, engine.retries, engine.budget.saved) == (1, 0, -30)
+        problem = (await run.outcome()).problem
+    assert problem is not None and "answered 503" in problem.detail
+    assert (run.requests, run.retries, budget.saved) == (1, 0, -30)
 
 
 async def test_a_retry_that_is_not_made_is_given_back() -> None:
-    engine = Refusing(RetryBudget(saved=-30))
-    calls = [asyncio.ensure_future(engine.call()) for _ in range(10)]
-    await until(lambda: engine.budget.saved <= -39)
-    for call in calls:
-        call.cancel()
+    budget = RetryBudget(saved=-30)
+    runs = [Refused(budget) for _ in range(10)]
+    calls = [asyncio.ensure_future(run.outcome()) for run in runs]
+    await until(lambda: budget.saved <= -39)
+    for each in calls:
+        each.cancel()
     await asyncio.wait(calls)
-    assert (engine.requests, engine.retries) == (10, 0)
-    assert -30 <= engine.budget.saved < -28, "and what the time has earned"
+    assert {(run.requests, run.retries) for run in runs} == {(1, 0)}
+    assert -30 <= budget.saved < -28, "and what the time has earned"

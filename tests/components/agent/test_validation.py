@@ -8,7 +8,7 @@ import pytest
 from app.deliberation.calls import Usage
 from app.deliberation.errors import InvalidOutput
 from serve_deployments.agent.validation import valid_reply
-from serve_deployments.engine.wire import EngineReply
+from serve_deployments.engine.replies import EngineReply
 from tests.integration.agent.test_agent_replica import ANSWER, call
 
 OTHER = json.dumps({"reasoning": "r", "answer": "forty-three", "confidence": 10})
@@ -29,36 +29,33 @@ WITHOUT = {
 }
 
 
-async def validated(text: str, finish: str = "stop") -> tuple[str | None, int]:
+def validated(text: str, finish: str = "stop") -> tuple[str | None, int]:
     """The accepted text, None for an invalid one, and how many replies were found to be no JSON."""
     ignored: list[EngineReply] = []
-
-    async def ask() -> EngineReply:
-        return EngineReply(text, finish, Usage(), None, "json_schema")
-
+    reply = EngineReply(text, finish, Usage(), None, "json_schema")
     try:
-        return (await valid_reply(call(), ask, ignored.append)).text, len(ignored)
+        return valid_reply(call(), reply, ignored.append).text, len(ignored)
     except InvalidOutput:
         return None, len(ignored)
 
 
-async def test_a_bare_object_is_the_answer() -> None:
-    assert await validated(ANSWER) == (ANSWER, 0)
+def test_a_bare_object_is_the_answer() -> None:
+    assert validated(ANSWER) == (ANSWER, 0)
 
 
 @pytest.mark.parametrize("text", WITHIN.values(), ids=WITHIN)
-async def test_the_object_within_a_text_is_the_answer_and_the_engine_ignored_the_form(text: str) -> None:
-    assert await validated(text) == (ANSWER, 1)
+def test_the_object_within_a_text_is_the_answer_and_the_engine_ignored_the_form(text: str) -> None:
+    assert validated(text) == (ANSWER, 1)
 
 
 @pytest.mark.parametrize("text", WITHOUT.values(), ids=WITHOUT)
-async def test_a_text_without_a_whole_answer_is_invalid(text: str) -> None:
+def test_a_text_without_a_whole_answer_is_invalid(text: str) -> None:
     began_s = time.process_time()
-    assert await validated(text) == (None, 2)
+    assert validated(text) == (None, 1)
     assert time.process_time() - began_s < 1, "no text costs long"
 
 
-async def test_json_that_breaks_the_schema_says_nothing_about_the_engine() -> None:
-    assert await validated('{"answer": "forty-two"}') == (None, 0)
-    assert await validated(ANSWER[:20], "length") == (None, 0), "cut off"
-    assert await validated(" \n") == (None, 0), "no text at all"
+def test_json_that_breaks_the_schema_says_nothing_about_the_engine() -> None:
+    assert validated('{"answer": "forty-two"}') == (None, 0)
+    assert validated(ANSWER[:20], "length") == (None, 0), "cut off"
+    assert validated(" \n") == (None, 0), "no text at all"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from benchmarks.prefix import ROLES, Fleet, ReplicaView, least_in_flight
-from serve_deployments.engine.routing import engine_for
+from serve_deployments.engine.pool import engine_for
 
 
 def prefix_first(deliberation: str, engines: Sequence[ReplicaView]) -> ReplicaView:

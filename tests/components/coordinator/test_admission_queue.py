@@ -1,7 +1,6 @@
 """Deliberations begin in order, as many at once as the limit allows; those that had begun before go on at once."""
 
-from app.admission.concurrency import LIMIT_AT_FIRST
-from serve_deployments.coordinator.admission_queue import AdmissionQueue, Ticket
+from serve_deployments.coordinator.admission_queue import LIMIT_AT_FIRST, LIMIT_MIN, AdmissionQueue, Ticket
 
 
 def tickets(queue: AdmissionQueue, number: int) -> list[Ticket]:
@@ -10,6 +9,14 @@ def tickets(queue: AdmissionQueue, number: int) -> list[Ticket]:
 
 def granted(found: list[Ticket]) -> list[bool]:
     return [ticket.granted.is_set() for ticket in found]
+
+
+def limit_after(queue: AdmissionQueue, at_s: float, took_s: float, *, missed: bool = False) -> int:
+    """As much as may be begun begins and ends; returns the limit afterwards."""
+    begun = [queue.ask(at_s - took_s, begun=False) for _ in range(queue.limit)]
+    for ticket in begun:
+        queue.leave(ticket, at_s, "missed" if missed else "done")
+    return queue.limit
 
 
 def test_as_many_as_there_is_room_for_begin_and_the_others_follow_in_order() -> None:
@@ -35,21 +42,50 @@ def test_a_ticket_that_leaves_before_its_turn_takes_no_room() -> None:
     queue.leave(third, 3.0, "done")
 
 
-def test_resumed_work_starts_at_once_and_new_work_waits_its_turn() -> None:
-    queue = AdmissionQueue(1)
-    [first, waiting] = tickets(queue, 2)
-    resumed = queue.ask(0.0, begun=True)
-    assert granted([first, waiting, resumed]) == [True, False, True]
-    queue.leave(resumed, 1.0, "done")
-    assert not waiting.granted.is_set()
-    queue.leave(first, 1.0, "done")
-    assert waiting.granted.is_set()
+def test_resumed_work_begins_at_once_and_raises_the_limit_up_to_its_maximum() -> None:
+    queue = AdmissionQueue(100)
+    resumed = [queue.ask(0.0, begun=True) for _ in range(80)]
+    (waiting,) = tickets(queue, 1)
+    assert all(granted(resumed)) and not waiting.granted.is_set() and queue.limit == 80
+    resumed += [queue.ask(0.0, begun=True) for _ in range(40)]
+    assert all(granted(resumed)) and queue.limit == 100
+    for ticket in resumed:
+        queue.leave(ticket, 1.0, "stopped")
+    assert waiting.granted.is_set() and queue.figures() == {"begun": 1, "bound": 100, "waiting": 0}
 
 
-def test_the_room_grows_while_work_is_not_slowed() -> None:
-    queue = AdmissionQueue(1_000)
-    found = tickets(queue, 10 * LIMIT_AT_FIRST)
-    assert sum(granted(found)) == LIMIT_AT_FIRST
-    for ticket in found[:LIMIT_AT_FIRST]:
-        queue.leave(ticket, 1.0, "done")
-    assert queue.figures()["begun"] > LIMIT_AT_FIRST
+def test_the_limit_grows_while_work_is_not_slowed_and_shrinks_once_it_is() -> None:
+    queue = AdmissionQueue(100)
+    limits = [limit_after(queue, 2.0 * number, 2.0) for number in range(1, 5)]
+    assert LIMIT_AT_FIRST < limits[0] and limits == sorted(limits) and limits[-1] == 100, "up to its maximum"
+    slower = [limit_after(queue, 20.0 + 20.0 * number, 20.0) for number in range(6)]
+    assert slower == sorted(slower, reverse=True) and slower[-1] < 60
+
+
+def test_missed_deadlines_lower_the_limit_unless_the_work_began_too_late() -> None:
+    queue = AdmissionQueue(100)
+    for number in range(10):
+        limit_after(queue, 100.0 * (number + 1), 90.0, missed=True)
+    assert queue.limit == LIMIT_MIN
+    late = AdmissionQueue(100)
+    before = limit_after(late, 10.0, 10.0)
+    assert limit_after(late, 20.0, 3.0, missed=True) == before
+
+
+def test_the_baseline_latency_is_the_least_seen_and_grows_with_its_age() -> None:
+    def limits_of(later_s: float) -> list[int]:
+        queue = AdmissionQueue(1_000)
+        limit_after(queue, 10.0, 10.0)
+        return [limit_after(queue, later_s + 30.0 * number, 21.0) for number in range(4)]
+
+    soon, after_an_hour = limits_of(40.0), limits_of(3_600.0)
+    assert soon[-1] < soon[0], "21 s are more than twice the baseline of 10 s"
+    assert after_an_hour[-1] > after_an_hour[0], "the baseline has grown to 13 s"
+
+
+def test_the_limit_recovers_when_work_of_another_strategy_takes_longer() -> None:
+    queue = AdmissionQueue(100)
+    limit_after(queue, 1.0, 0.03)
+    limits = [limit_after(queue, 1.0 + number, 0.5) for number in range(1, 15)]
+    assert min(limits) == LIMIT_MIN, "at first it looks like congestion"
+    assert limits[-1] == 100, "but with little in hand it takes as long"

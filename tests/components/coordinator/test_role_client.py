@@ -3,21 +3,23 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import cast
+from datetime import timedelta
+from typing import cast, get_args
 
 import pytest
 from ray.exceptions import ActorDiedError
 
-from app.deliberation.calls import Call, ChatMessage, StageRequest
+from app.deliberation.calls import BATCH_AFTER, Call, ChatMessage, StageRequest, priority_number
 from app.deliberation.decider import RunStage
 from app.deliberation.fold import apply
 from app.deliberation.outputs import Output
+from app.deliberation.specification import Priority
 from serve_deployments.coordinator import role_client
 from serve_deployments.coordinator.role_client import RoleClient
 from serve_deployments.coordinator.work import Work, WorkState
 from serve_deployments.ray_agents import Handle, RayAgents
 from tests.components.coordinator.works import running
-from tests.unit.facts_of import finished, opened
+from tests.unit.facts_of import NOW, finished, opened
 
 AGENTS = ("dev-001", "dev-002")
 STAGE = RunStage(
@@ -36,7 +38,6 @@ STAGE = RunStage(
         for agent in AGENTS
     ),
     opened().call_deadline_at,
-    3,
 )
 
 
@@ -129,3 +130,9 @@ async def test_repeats_no_call_of_a_stopping_work() -> None:
     handle = ScriptedHandle([lambda: work.enter(WorkState.STOPPING)])
     await run(work, handle)
     assert len(handle.requests) == 1
+
+
+def test_the_calls_of_older_deliberations_go_first_and_batch_work_after_all_interactive_work() -> None:
+    sooner, later = NOW, NOW + timedelta(days=365 * 50)
+    numbers = [priority_number(priority, at) for priority in get_args(Priority) for at in (sooner, later)]
+    assert numbers == sorted(set(numbers)) and numbers[1] < BATCH_AFTER <= numbers[2]

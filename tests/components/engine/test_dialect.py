@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from serve_deployments.engine.dialect import Dialect, refused_fields
+from serve_deployments.engine.request_body import Dialect, refused_fields
 
 
 def error(message: str, **more: object) -> str:

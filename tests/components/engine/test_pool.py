@@ -5,20 +5,20 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from app.deliberation.decider import BATCH_AFTER
+from app.deliberation.calls import BATCH_AFTER
 from app.deliberation.roles import EngineSpec
 from serve_deployments.engine.pool import EnginePool
 from serve_deployments.engine.state import EngineState
 from tests.conditions import until
 
-BATCH, INTERACTIVE = BATCH_AFTER + 2, 2
+BATCH, INTERACTIVE = BATCH_AFTER, 0
 
 
 class Calls:
     """Calls that work at an engine until the test ends them."""
 
-    def __init__(self, *specs: EngineSpec) -> None:
-        self.pool = EnginePool(specs)
+    def __init__(self, *specs: EngineSpec, concurrency: int = 1_024) -> None:
+        self.pool = EnginePool(specs, concurrency=concurrency)
         self.begun: list[str] = []
         self.at: dict[str, EngineState] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
@@ -26,10 +26,10 @@ class Calls:
 
     async def ask(self, name: str, priority: int = INTERACTIVE, avoid: Sequence[EngineState] = ()) -> None:
         self.ends[name] = asyncio.Event()
-        self.tasks[name] = asyncio.create_task(self._call(name, (priority, time.monotonic()), avoid))
+        self.tasks[name] = asyncio.create_task(self._call(name, priority, avoid))
         await asyncio.sleep(0)
 
-    async def _call(self, name: str, order: tuple[int, float], avoid: Sequence[EngineState]) -> None:
+    async def _call(self, name: str, order: int, avoid: Sequence[EngineState]) -> None:
         engine = await self.pool.wait_for_engine(name, avoid, order)
         with self.pool.requesting(engine):
             self.begun.append(name)
@@ -68,6 +68,18 @@ async def test_an_interactive_call_is_next_however_many_batch_calls_wait() -> No
     await calls.end("interactive", "batch 0")
     await until(lambda: len(calls.begun) == 5)
     assert calls.begun[-2:] == ["batch 2", "batch 3"], "then the oldest"
+    await calls.close()
+
+
+async def test_the_oldest_call_is_next_while_the_role_has_as_many_at_engines_as_it_may() -> None:
+    calls = Calls(engine("a"), engine("b"), concurrency=2)
+    for name, order in (("one", 9), ("two", 9), ("young", 7), ("old", 3), ("batch", BATCH)):
+        await calls.ask(name, order)
+    assert calls.begun == ["one", "two"]
+    for number, name in enumerate(("one", "old", "two", "young"), start=3):
+        await calls.end(name)
+        await until(lambda number=number: len(calls.begun) == min(number, 5))
+    assert calls.begun == ["one", "two", "old", "young", "batch"]
     await calls.close()
 
 

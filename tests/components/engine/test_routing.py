@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from serve_deployments.engine.routing import BOUND, TOGETHER, engine_for
+from serve_deployments.engine.pool import BOUND, TOGETHER, engine_for
 
 
 @dataclass(eq=False)

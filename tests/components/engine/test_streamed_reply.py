@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from app.deliberation.errors import EngineUnavailable
-from serve_deployments.engine.streamed_reply import StreamedChoice, StreamedReply
-from serve_deployments.engine.wire import EngineReply, Meter
+from serve_deployments.engine.replies import EngineReply, Meter, StreamedChoice, StreamedReply
 from tests.integration.agent.test_agent_replica import call
 
 PROMPT = 40

@@ -5,7 +5,6 @@ import errno
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta, tzinfo
 from decimal import Decimal
 from typing import Any
@@ -13,8 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.deliberation.calls import Call, ChatMessage, StageRequest
-from app.deliberation.decider import BATCH_AFTER
+from app.deliberation.calls import BATCH_AFTER, Call, ChatMessage, StageRequest
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import (
     CallDelta,
@@ -31,12 +29,11 @@ from app.deliberation.ports import Record
 from app.deliberation.roles import EnginePrices, EngineSpec, Role
 from app.testing import InMemoryJournal
 from serve_deployments.agent.agent import AgentReplica
-from serve_deployments.agent.attempt import announce_attempt
+from serve_deployments.agent.call import announce_attempt
 from serve_deployments.agent.outcome_check import ABSENT_FOR_S
-from serve_deployments.agent.slots import PrioritySlots
 from serve_deployments.engine.client import Engines
 from serve_deployments.engine.limits import OPEN_S
-from serve_deployments.engine.routing import TOGETHER
+from serve_deployments.engine.pool import TOGETHER
 from tests.conditions import until
 
 ANSWER = json.dumps({"reasoning": "r", "answer": "forty-two", "confidence": 80})
@@ -397,9 +394,8 @@ async def test_looks_up_the_outcome_again_after_waiting_for_a_slot(clock: Clock)
     journal = InMemoryJournal()
     late = ScriptedEngine(lambda *_: streamed(ANSWER))
     agent = replica(late, journal)
-    async with AsyncExitStack() as taken:
-        for _ in range(agent.role.concurrency):
-            await taken.enter_async_context(agent.slots.held(0))
+    agent.engines.concurrency = 1
+    with agent.engines.requesting(agent.engines.engines[0]):
         waiting = asyncio.create_task(outcomes(agent, request((call(),), resumed=True)))
         recorded = await outcomes(replica(ScriptedEngine(lambda *_: streamed(ANSWER)), journal), request((call(),)))
         clock.pause()
@@ -575,12 +571,13 @@ async def test_chooses_an_engine_only_once_the_call_has_a_slot() -> None:
     engine = ScriptedEngine(lambda *_: streamed(ANSWER))
     engine.hold = asyncio.Event()
     agent = replica(engine, InMemoryJournal(), engines=2)
-    agent.slots = PrioritySlots(2)
+    agent.engines.concurrency = 2
     running = asyncio.create_task(outcomes(agent, request(tuple(call(number) for number in range(1, 7)))))
     await until(lambda: len(engine.bodies) == 2)
     first, second = sorted(agent.engines.engines, key=lambda each: -each.in_flight)
     assert (first.in_flight, second.in_flight) == (2, 0), "calls of one deliberation share an engine"
     first.in_flight += TOGETHER
+    agent.engines.concurrency += TOGETHER
     engine.hold.set()
     found = await running
     assert all(outcome.attempt == 1 for outcome in found)
@@ -591,13 +588,13 @@ async def test_batch_calls_that_wait_for_a_slot_yield_to_interactive_ones() -> N
     engine = ScriptedEngine(lambda *_: streamed(ANSWER))
     engine.hold = asyncio.Event()
     agent = replica(engine, InMemoryJournal())
-    agent.slots = PrioritySlots(1)
-    batch = request(tuple(call(number) for number in range(1, 4)), priority=1_002)
+    agent.engines.concurrency = 1
+    batch = request(tuple(call(number) for number in range(1, 4)), priority=BATCH_AFTER)
     running = [asyncio.create_task(outcomes(agent, batch))]
     await until(lambda: len(engine.bodies) == 1)
-    interactive = request((call(9),), deliberation_id="d2", priority=2)
+    interactive = request((call(9),), deliberation_id="d2")
     running.append(asyncio.create_task(outcomes(agent, interactive)))
-    await until(lambda: len(agent.slots._waiting) == 3)  # pyright: ignore[reportPrivateUsage]
+    await until(lambda: len(agent.engines._waiting) == 3)  # pyright: ignore[reportPrivateUsage]
     engine.hold.set()
     await asyncio.gather(*running)
     asked = [body["messages"][-1]["content"][:2] for body in engine.bodies]
@@ -608,14 +605,14 @@ async def test_batch_calls_that_wait_for_a_full_engine_yield_to_interactive_ones
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # They look anew for outages while they wait, and keep their places.
-    monkeypatch.setattr("serve_deployments.agent.engine_wait.CHECK_INTERVAL_S", 0.02)
+    monkeypatch.setattr("serve_deployments.agent.call.OUTAGE_CHECK_S", 0.02)
     engine = ScriptedEngine(lambda *_: streamed(ANSWER))
     engine.hold = asyncio.Event()
     agent = replica(engine, InMemoryJournal())
     spec = EngineSpec(url="http://engine0", max_in_flight=2)
     agent.engines = Engines([spec], transport=httpx.MockTransport(engine))
-    batch = request(tuple(call(number) for number in range(1, 53)), priority=BATCH_AFTER + 2)
-    interactive = request((call(99),), deliberation_id="d2", priority=2)
+    batch = request(tuple(call(number) for number in range(1, 53)), priority=BATCH_AFTER)
+    interactive = request((call(99),), deliberation_id="d2")
     running = [asyncio.create_task(outcomes(agent, batch))]
     await until(lambda: len(agent.engines._waiting) == 50)  # pyright: ignore[reportPrivateUsage]
     running.append(asyncio.create_task(outcomes(agent, interactive)))
@@ -703,7 +700,7 @@ async def test_a_call_whose_timeout_is_over_is_not_retried() -> None:
 
 
 async def test_viewers_are_told_again_while_a_call_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serve_deployments.agent.engine_wait.REPORT_INTERVAL_S", 0.0)
+    monkeypatch.setattr("serve_deployments.agent.call.REPORT_INTERVAL_S", 0.0)
     agent = unreachable()
     running = asyncio.create_task(agent.run_stage(request((call(),))))
     await until(lambda: len(views(agent.journal, CallWaiting)) >= 3)

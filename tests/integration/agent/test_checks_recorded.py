@@ -13,7 +13,6 @@ from app.deliberation.facts import CallDelta, CallFinished, CallStarted, CancelR
 from app.deliberation.outputs import Output
 from app.testing import InMemoryJournal
 from serve_deployments.agent.agent import AgentReplica
-from serve_deployments.agent.slots import PrioritySlots
 from tests.conditions import until
 from tests.integration.agent.test_agent_replica import (
     ANSWER,
@@ -70,7 +69,7 @@ async def test_repeats_a_check_that_was_begun_but_not_one_that_was_recorded() ->
 async def test_checks_take_no_slot_of_engine_calls() -> None:
     journal = InMemoryJournal()
     running, engine = agent(journal)
-    running.slots = PrioritySlots(1)
+    running.engines.concurrency = 1
     engine.hold = asyncio.Event()
     both = asyncio.create_task(outcomes(running, request((call(2), checked()))))
     await until(lambda: len(views(journal, CallFinished)) == 1, timeout_s=60)

@@ -16,10 +16,10 @@ from app.deliberation.calls import Call, ChatMessage
 from app.deliberation.errors import CallCancelled, CallTimeout, DeliberationError, EngineRejected, EngineUnavailable
 from app.deliberation.outputs import Output, json_schema
 from app.deliberation.roles import EngineSpec
-from serve_deployments.agent.retry import backoff_hook
 from serve_deployments.engine.client import Engines
+from serve_deployments.engine.replies import EngineReply, Meter
+from serve_deployments.engine.request_body import request_body
 from serve_deployments.engine.state import EngineUnreachable, KeyRefused, RetryLater
-from serve_deployments.engine.wire import EngineReply, Meter, request_body
 from tests.conditions import until
 
 URL = "http://engine"
@@ -172,40 +172,42 @@ async def test_a_broken_stream_is_unavailable(router: respx.MockRouter, engines:
     router.post(CHAT).mock(return_value=httpx.Response(200, stream=stream))
     with pytest.raises(EngineUnavailable) as caught:
         await streamed(engines)
-    assert backoff_hook(caught.value) is True
+    assert caught.value.retryable
     assert stream.closed and engines.engines[0].in_flight == 0
 
 
-STATUSES: list[tuple[httpx.Response, type[DeliberationError], bool | float]] = [
-    (refused(400, "bad"), EngineRejected, False),
-    (refused(401), KeyRefused, False),
-    (refused(403), KeyRefused, False),
-    (refused(404, '{"error": {"message": "no such model"}}'), EngineRejected, False),
-    (refused(408), EngineUnavailable, True),
-    (refused(422), EngineRejected, False),
-    (refused(429), RetryLater, True),
-    (refused(429, Retry_After="2"), RetryLater, 2.0),
-    (refused(429, Retry_After="999"), RetryLater, 5.0),
-    (refused(429, Retry_After="Fri, 20 Nov 2026 13:00:00 GMT"), RetryLater, True),
-    (refused(500), EngineUnavailable, True),
-    (refused(503, Retry_After="1"), RetryLater, 1.0),
-    (refused(302, Location="http://elsewhere"), EngineRejected, False),
+# With the seconds of Retry-After where the request is repeated.
+STATUSES: list[tuple[httpx.Response, type[DeliberationError], float | None]] = [
+    (refused(400, "bad"), EngineRejected, None),
+    (refused(401), KeyRefused, None),
+    (refused(403), KeyRefused, None),
+    (refused(404, '{"error": {"message": "no such model"}}'), EngineRejected, None),
+    (refused(408), EngineUnavailable, 0),
+    (refused(422), EngineRejected, None),
+    (refused(429), RetryLater, 0),
+    (refused(429, Retry_After="2"), RetryLater, 2),
+    (refused(429, Retry_After="999"), RetryLater, 999),
+    (refused(429, Retry_After="Fri, 20 Nov 2026 13:00:00 GMT"), RetryLater, 0),
+    (refused(500), EngineUnavailable, 0),
+    (refused(503, Retry_After="1"), RetryLater, 1),
+    (refused(302, Location="http://elsewhere"), EngineRejected, None),
 ]
 
 
-@pytest.mark.parametrize(("response", "error", "again"), STATUSES)
+@pytest.mark.parametrize(("response", "error", "after_s"), STATUSES)
 async def test_refusals(
     router: respx.MockRouter,
     engines: Engines,
     response: httpx.Response,
     error: type[DeliberationError],
-    again: bool | float,
+    after_s: float | None,
 ) -> None:
     router.post(CHAT).mock(return_value=response)
     with pytest.raises(error) as caught:
         await whole(engines)
     assert type(caught.value) is error
-    assert backoff_hook(caught.value) == again
+    assert caught.value.retryable == (after_s is not None)
+    assert getattr(caught.value, "after_s", 0) == (after_s or 0)
 
 
 TRANSPORT_ERRORS: list[tuple[Exception, type[DeliberationError]]] = [
@@ -225,7 +227,7 @@ async def test_broken_connections(
     router.post(CHAT).mock(side_effect=raised)
     with pytest.raises(error) as caught:
         await whole(engines)
-    assert backoff_hook(caught.value) is True and caught.value.__cause__ is raised
+    assert caught.value.retryable and caught.value.__cause__ is raised
 
 
 CHOICE = b'"choices": [{"message": {"content": ""}, "finish_reason": "stop"}]'
@@ -358,7 +360,7 @@ async def test_calls_wait_for_an_unreachable_engine_and_one_of_them_probes() -> 
     begun: list[int] = []
 
     async def call(number: int) -> None:
-        with engines.requesting(await engines.wait_for_engine("d", [], (0, 0))):
+        with engines.requesting(await engines.wait_for_engine("d", [], 0)):
             begun.append(number)
             await asyncio.Event().wait()
 
@@ -380,15 +382,15 @@ async def test_a_closed_port_is_unreachable_and_is_probed_again_later() -> None:
     first, second = engines.engines
     with pytest.raises(EngineUnavailable) as caught:
         await engines.complete(first, CALL, "m", seed=7, trace="d.s1-dev-001.1", on_text=None, meter=Meter(), salt=SALT)
-    assert backoff_hook(caught.value) is True
+    assert caught.value.retryable
     assert not first.healthy and engines.choose("d", []) is second
-    assert await engines.wait_for_engine("d", [second], (0, 0)) is second
+    assert await engines.wait_for_engine("d", [second], 0) is second
     with pytest.raises(EngineUnavailable, match="cannot be reached"):
         await engines.complete(
             second, CALL, "m", seed=7, trace="d.s1-dev-001.1", on_text=None, meter=Meter(), salt=SALT
         )
     async with asyncio.timeout(5):
-        assert await engines.wait_for_engine("d", [second], (0, 0)) is first, "it is probed again later"
+        assert await engines.wait_for_engine("d", [second], 0) is first, "it is probed again later"
     await engines.close()
 
 

@@ -13,8 +13,8 @@ from app.deliberation.roles import EngineSpec
 from app.testing import InMemoryJournal
 from serve_deployments.engine import client
 from serve_deployments.engine.client import Engines
+from serve_deployments.engine.replies import EngineReply, Meter
 from serve_deployments.engine.state import EngineFull, KeyRefused
-from serve_deployments.engine.wire import EngineReply, Meter
 from tests.conditions import until
 from tests.integration.agent.test_agent_replica import (
     ANSWER,
@@ -225,7 +225,7 @@ async def test_a_full_engine_makes_calls_wait_for_a_slot() -> None:
         assert engines.choose("d", []) is None
         with pytest.raises(EngineFull), engines.requesting(engine):
             pass
-        waiting = asyncio.create_task(engines.wait_for_engine("d", [], (0, 0)))
+        waiting = asyncio.create_task(engines.wait_for_engine("d", [], 0))
         await asyncio.sleep(0)
         assert not waiting.done()
     assert await waiting is engine

@@ -1,21 +1,92 @@
-"""A streamed reply of one choice or of several: the text, the cost and the end of each.
+"""Reads an engine's bytes: a reply that comes whole, and a streamed one of one choice or of several.
 
 Several choices share a request. vLLM counts the tokens of each while it streams, and the prompt once. So the first
 choice that has not ended carries the prompt and whatever no other carries: the sum is the engine's count at any time.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from pydantic_core import from_json
+from pydantic_core import ValidationError, from_json
 
 from app.deliberation.budget import tokens_of
-from app.deliberation.calls import Call
+from app.deliberation.calls import Call, Usage
 from app.deliberation.errors import EngineUnavailable
 from app.deliberation.specification import Structured
-from serve_deployments.engine.wire import EngineReply, Meter, OnText, Replying
+
+# How much of an engine's reply goes into an error.
+DETAIL_CHARACTERS = 300
+
+OnText = Callable[[str], Coroutine[Any, Any, None]]
+
+
+class Replying(Protocol):
+    """The engine that replies, as errors name and quote it."""
+
+    @property
+    def label(self) -> str:
+        """Its name and address."""
+        ...
+
+    def quote(self, content: bytes) -> str:
+        """The beginning of what it said, without its key."""
+        ...
+
+
+@dataclass(slots=True)
+class EngineReply:
+    """The whole text of a reply, and what the engine reported with it."""
+
+    text: str
+    finish_reason: str
+    usage: Usage
+    ttft_s: float | None
+    structured: Structured | None = None
+
+
+@dataclass(slots=True)
+class Meter:
+    """What one request has cost so far, as the engine last reported it; kept when the request breaks off."""
+
+    reported: dict[str, Any] | None = None
+    estimated: bool = False
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens so far; none when the engine has reported nothing readable."""
+        try:
+            return Usage() if self.reported is None else _usage(self.reported)
+        except (KeyError, TypeError, AttributeError, ValidationError):
+            return Usage()
+
+    def estimate(self, call: Call, text: str) -> None:
+        """Estimate the cost of an answer for which the engine reported none."""
+        prompt = sum(tokens_of(message.content) for message in call.messages)
+        self.reported = {"prompt_tokens": prompt, "completion_tokens": tokens_of(text)}
+        self.estimated = True
+
+
+def _usage(reported: dict[str, Any]) -> Usage:
+    details: dict[str, int] = reported.get("prompt_tokens_details") or {}
+    return Usage(
+        prompt_tokens=reported["prompt_tokens"],
+        completion_tokens=reported.get("completion_tokens") or 0,
+        cached_tokens=details.get("cached_tokens") or 0,
+    )
+
+
+def parse_reply(engine: Replying, content: bytes, meter: Meter) -> EngineReply:
+    """Parse an unstreamed reply; raises EngineUnavailable when it is malformed."""
+    try:
+        body = from_json(content)
+        meter.reported = body.get("usage")
+        choice = body["choices"][0]
+        text = choice["message"]["content"] or ""
+        return EngineReply(text, choice["finish_reason"] or "stop", meter.usage, None)
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as exc:
+        raise EngineUnavailable(f"{engine.label} answered nonsense: {engine.quote(content)!r}") from exc
 
 
 @dataclass(eq=False, slots=True)

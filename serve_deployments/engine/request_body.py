@@ -1,0 +1,200 @@
+"""A request's body: its JSON in the engine's dialect, and what an engine's refusals say about that dialect.
+
+Bodies are built from an allow-list of fields: no field of a gateway's client passes through. Servers word the same
+refusal differently, so it is read by the names of fields that it mentions. An error about a length or a bound is no
+refusal of the field that it mentions.
+"""
+
+import re
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Self, cast
+
+from pydantic_core import from_json, to_json
+
+from app.deliberation.calls import Call
+from app.deliberation.errors import CallCancelled
+from app.deliberation.outputs import json_schema
+from app.deliberation.prompts.form import schema_section
+from app.deliberation.specification import Structured
+
+STREAM_INTERVAL_TOKENS = 4
+# The statuses with which servers refuse a field; a failed chat template is a server's error to some.
+REFUSING = frozenset({400, 422, 500, 501})
+_READ_CHARACTERS = 4_000
+_WEAKER: dict[Structured, Structured] = {"json_schema": "json_object", "json_object": "prompt"}
+_OPTIONAL = ("max_tokens", "stream_options", "seed", "temperature", "top_p")
+_FIELDS = {name: re.compile(rf"(?<![a-z_]){name}(?![a-z_])") for name in (*_OPTIONAL, "n")}
+_STRUCTURED = re.compile(r"response[_ ]format|json[_ ](?:schema|object|mode)|structured output|grammar")
+_SYSTEM = re.compile(r"system (?:role|message|prompt)")
+_REFUSED = re.compile(
+    r"unsupported|not support|unknown|unrecogni|unexpected|extra (?:inputs|fields)|extra_forbidden|not permitted|"
+    r"not allowed|not available|unavailable|leave it unset|input should be '"
+)
+_BOUND = re.compile(
+    r"context (?:length|size|window)|too (?:large|long|many)|exceed|greater than|less than|at (?:most|least)"
+)
+# The parts of an error that say something; others may repeat what was sent.
+_SAYING = ("error", "message", "detail", "msg", "type", "param")
+_PARTS_MAX = 16
+
+BeforeSending = Callable[[], Coroutine[Any, Any, None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How requests to one model of an engine are made: how an answer gets its form, and what the engine lacks.
+
+    An engine without `max_tokens` gets `max_completion_tokens`. One without `system` gets those messages in the first
+    message of the user. `schema` is the one beside `json_object`. Other fields that it lacks are left out.
+    """
+
+    structured: Structured = "json_schema"
+    lacking: frozenset[str] = frozenset()
+
+    def weaker(self) -> Self | None:
+        """The next way to give an answer its form; None after the last."""
+        weaker = _WEAKER.get(self.structured)
+        return weaker and replace(self, structured=weaker)
+
+    def without(self, refused: frozenset[str], *, fixed: bool) -> Self | None:
+        """The dialect without refused fields; None when it had none of them. A `fixed` form of answers stays."""
+        lacking = replace(self, lacking=self.lacking | (refused - {"response_format"}))
+        weaker: Self | None = None
+        if "response_format" in refused and self.structured == "json_object" and "schema" not in self.lacking:
+            # Some engines take no schema there, and do not say that it is the schema which they refuse.
+            weaker = replace(lacking, lacking=lacking.lacking | {"schema"})
+        elif "response_format" in refused and not fixed:
+            weaker = lacking.weaker()
+        found = weaker or lacking
+        return None if found == self else found
+
+
+VLLM = Dialect()
+"""The dialect of vLLM, which takes every field."""
+
+
+def request_body(
+    call: Call,
+    model: str,
+    seed: int,
+    *,
+    stream: bool,
+    salt: str | None = None,
+    priority: int | None = None,
+    dialect: Dialect = VLLM,
+    choices: int = 1,
+) -> bytes:
+    """The JSON of a chat completion, from an allow-list of fields, in the engine's dialect.
+
+    `salt` (of the tenant) and `priority` add vLLM's own fields; they are None for engines that might refuse them.
+    """
+    body: dict[str, Any] = {"model": model, "messages": _messages(call, dialect)}
+    optional: dict[str, Any] = {
+        "temperature": call.temperature,
+        "max_tokens": call.max_tokens,
+        "seed": seed,
+        "top_p": call.top_p,
+        "stream_options": {"include_usage": True} if stream else None,
+    }
+    body |= {name: value for name, value in optional.items() if value is not None and name not in dialect.lacking}
+    if "max_tokens" in dialect.lacking:
+        body["max_completion_tokens"] = call.max_tokens
+    match dialect.structured:
+        case "json_schema":
+            schema = {"name": call.output.kind, "schema": json_schema(call.output), "strict": True}
+            body["response_format"] = {"type": "json_schema", "json_schema": schema}
+        case "json_object":
+            # A grammar to llama-cpp-python and some hosted engines; others refuse or ignore it.
+            shown = {} if "schema" in dialect.lacking else {"schema": json_schema(call.output)}
+            body["response_format"] = {"type": "json_object", **shown}
+        case "prompt":
+            pass
+    if salt is not None:
+        # A prefix cached by another tenant's request would answer sooner, and so reveal that request.
+        body["cache_salt"] = salt
+    if priority is not None:
+        body["priority"] = priority
+    if choices > 1:
+        body["n"] = choices
+    if stream:
+        body["stream"] = True
+        if salt is not None and "stream_options" in body:
+            # With every chunk, so that a request that breaks off is charged for what it had written.
+            body["stream_options"]["continuous_usage_stats"] = True
+        if salt is not None:
+            # The first token still comes at once; the rest comes in chunks, which saves most of the parsing.
+            body["stream_interval"] = STREAM_INTERVAL_TOKENS
+    return to_json(body)
+
+
+def _messages(call: Call, dialect: Dialect) -> list[dict[str, str]]:
+    messages = [{"role": message.role, "content": message.content} for message in call.messages]
+    if dialect.structured != "json_schema":
+        messages[-1]["content"] += schema_section(json_schema(call.output))
+    if "system" in dialect.lacking and len(messages) > 1 and messages[0]["role"] == "system":
+        system, first, *rest = messages
+        messages = [{"role": "user", "content": f"{system['content']}\n\n{first['content']}"}, *rest]
+    return messages
+
+
+@dataclass(slots=True)
+class RequestBody:
+    """A request's body, which `before_sending` may refuse after the connection was made, right before it is written.
+
+    One that `yields` may wait in the engine's queue behind all others.
+    """
+
+    content: bytes
+    before_sending: BeforeSending | None
+    yields: bool = False
+    refused: CallCancelled | None = None
+    written: bool = False
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        if self.before_sending is not None:
+            try:
+                await self.before_sending()
+            except CallCancelled as refused:
+                # Kept, because the transport replaces it by an error of its own.
+                self.refused = refused
+                raise
+        self.written = True
+        yield self.content
+
+
+def refused_fields(status: int, content: bytes) -> frozenset[str]:
+    """The fields that an engine's error refuses; empty when it says something else."""
+    if status not in REFUSING:
+        return frozenset()
+    text = " ".join(_words(content))[:_READ_CHARACTERS].lower()
+    found: set[str] = {"response_format"} if _STRUCTURED.search(text) and (status < 500 or _refuses(text)) else set()
+    if _refuses(text):
+        found |= {name for name, pattern in _FIELDS.items() if pattern.search(text)}
+        found |= {"system"} if _SYSTEM.search(text) else set()
+    return frozenset(found)
+
+
+def _refuses(text: str) -> bool:
+    return _REFUSED.search(text) is not None and _BOUND.search(text) is None
+
+
+def _words(content: bytes) -> Iterator[str]:
+    """The sentences of an error, and the names of the fields that it is about; never what was sent."""
+    try:
+        body: Any = from_json(content)
+    except ValueError:
+        yield content.decode(errors="replace")
+        return
+    waiting = [body]
+    while waiting:
+        part = waiting.pop(0)
+        if isinstance(part, str):
+            yield part
+        elif isinstance(part, dict):
+            named = cast("dict[str, Any]", part)
+            waiting += [named[name] for name in _SAYING if name in named]
+            if isinstance(named.get("loc"), list):
+                waiting.append(".".join(map(str, named["loc"])))
+        elif isinstance(part, list):
+            waiting += cast("list[Any]", part)[:_PARTS_MAX]
