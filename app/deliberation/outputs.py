@@ -33,7 +33,7 @@ ISSUES_MAX = 8
 TESTS_MAX = 16
 ARGUMENTS_MAX = 16
 TEST_DEPTH_MAX = 16
-TEST_CHARS_MAX = 20_000
+TEST_CHARS_MAX = TEXT_CHARS_MAX
 POINTS_MAX = 8
 TRIED_MAX = 16
 
@@ -205,7 +205,7 @@ class TestCase(_Parsed):
     `{"name": "a sum", "stdin": "1 2", "stdout": "3"}`.
     """
 
-    name: str = Field(min_length=1, max_length=200, description="What is tested, in a few words.")
+    name: str = Field(max_length=TEST_CHARS_MAX, description="What is tested, in a few words.")
     call: str | None = Field(
         default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=100, description="The function that is called."
     )

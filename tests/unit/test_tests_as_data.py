@@ -48,7 +48,7 @@ def nested(levels: int) -> Any:
 
 
 BOTH = "a test has `call`, `arguments` and `expected`, or `stdin` and `stdout`"
-LARGE = "at most 20,000 characters and 16 levels"
+LARGE = "at most 131,072 characters and 16 levels"
 FAULTS: dict[str, tuple[object, str]] = {
     "a script in Python": ({"name": "n", "code": "assert f() == 1"}, "code: Extra inputs"),
     "a name alone": ({"name": "n"}, BOTH),
@@ -61,7 +61,7 @@ FAULTS: dict[str, tuple[object, str]] = {
     "an expression": ({**CALL, "call": "Solution().merge"}, "call: String should match"),
     "an argument alone": ({**CALL, "arguments": 1}, "arguments: Input should be a valid"),
     "17 arguments": ({**CALL, "arguments": [0] * 17}, "arguments: .*at most 16"),
-    "a long name": ({**CALL, "name": "n" * 201}, "name: .*at most 200"),
+    "a long name": ({**CALL, "name": "n" * (TEST_CHARS_MAX + 1)}, "name: .*at most 131072"),
     "a long value": ({**CALL, "expected": "x" * TEST_CHARS_MAX}, LARGE),
     "a long input": ({**SCRIPT, "stdin": "x" * TEST_CHARS_MAX}, LARGE),
     "a deep value": ({**CALL, "expected": nested(TEST_DEPTH_MAX + 1)}, LARGE),

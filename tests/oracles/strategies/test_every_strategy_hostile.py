@@ -14,7 +14,7 @@ from tests.unit.strategies.every_strategy import MAIN_WAYS, Script, Way, prompt,
 FENCED = re.compile(r"<<<peer-text ([0-9a-f]{12})>>>\n(.*?)\n<<<end-of-peer-text \1>>>", re.DOTALL)
 NONCE = re.compile(r"<<<peer-text ([0-9a-f]{12})>>>")
 # Words that are the form's own: to change them breaks the form, which is another test.
-CLOSED = ("severity", "verdict", "winner", "decision", "choice", "id")
+CLOSED = ("call", "severity", "verdict", "winner", "decision", "choice", "id")
 # A sandbox writes its own report, except for the words of the failed program.
 REPORTED = ("name", "fault")
 every_way = pytest.mark.parametrize("way", MAIN_WAYS.values(), ids=MAIN_WAYS)

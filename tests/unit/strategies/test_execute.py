@@ -90,7 +90,6 @@ def user_prompt(call: Call) -> str:
         {"timeout_s": 1.5},
         {"memory_mb": 63},
         {"memory_mb": 1_025},
-        {"tests": [{"name": "", "call": "f", "expected": 1}]},
         {"tests": [{"name": "x", "call": "f", "expected": 1, "weight": 1}]},
         {"tests": [{"name": "x", "call": "f", "expected": 1}] * 33},
         {"language": "python"},
