@@ -191,8 +191,7 @@ def lifespan_of(
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[Gateway]]:
     """The lifespan of an application; without `journal` it opens the log of the settings.
 
-    It waits up to `startup_wait_s` for the log before it serves. Raises InvalidRequest when the roles or the log key
-    cannot be read, and for a limit of spends where an engine lacks prices.
+    Raises InvalidRequest when the roles or the log key cannot be read, and for a limit of spends without prices.
     """
     roles, signer = read_roles(settings.roles_file), LogSigner.of_file(settings.log_key_file)
     limits = SpendLimits.of(settings.spend_per_day, settings.spends_per_day, roles)
@@ -223,10 +222,7 @@ def lifespan_of(
 
 
 def create_app(settings: Settings, journal: GatewayLog | None = None, clock: Clock | None = None) -> FastAPI:
-    """The application. Its lifespan opens the log of the settings, unless one is given, and yields `Gateway`.
-
-    Raises InvalidRequest when the roles or the log key cannot be read.
-    """
+    """The application, whose lifespan yields `Gateway`. Raises InvalidRequest when roles or log key cannot be read."""
     lifespan = lifespan_of(settings, journal, clock or SystemClock())
     app = FastAPI(title=document.TITLE, lifespan=lifespan, openapi_url=None, redirect_slashes=False)
     app.state.connections = ConnectionTable(
@@ -252,8 +248,6 @@ def create_app(settings: Settings, journal: GatewayLog | None = None, clock: Clo
 
 
 class DrainingServer(uvicorn.Server):
-    """A server that reports draining before it stops, and logs its addresses once it listens."""
-
     def __init__(self, config: uvicorn.Config, app: FastAPI, drain_delay_s: float) -> None:
         super().__init__(config)
         self._app = app
@@ -262,7 +256,6 @@ class DrainingServer(uvicorn.Server):
         self._draining = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, and log the addresses: port 0 selects a free port."""
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
         settle_heap()
@@ -309,7 +302,6 @@ def serve(settings: Settings) -> None:
 
 
 def main() -> None:
-    """Read the settings and serve; exits with 2 when a setting or the roles are not valid."""
     try:
         settings = Settings()
         logs.configure(settings.log_level)

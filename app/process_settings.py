@@ -1,4 +1,4 @@
-"""How a process declares its settings, and the settings that several processes share."""
+"""The declaration of settings, and the settings that several processes share."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -62,8 +62,6 @@ class LogLevel(ProcessSettings):
 
 
 class LogAccess(LogServer, LogLevel):
-    """Settings of every process that opens the log itself and signs what it writes."""
-
     log_key_file: Path | None = setting(
         None,
         "File with the secrets that sign records, the same for every part and `deliberate keys`. At least 32 "
@@ -106,8 +104,6 @@ class LogRetention(ProcessSettings):
 
 
 class StreamRules(LogRetention):
-    """The streams as `deliberate streams apply` declares them."""
-
     stream_replicas: int = setting(
         1, "Servers that hold each stream, as declared with `deliberate streams apply`.", ge=1, le=REPLICAS_MAX
     )

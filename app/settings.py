@@ -82,8 +82,6 @@ SpendsPerDay = Annotated[Mapping[str, Decimal], NoDecode, BeforeValidator(_spend
 
 
 class WebhookRules(ProcessSettings):
-    """The allowed webhook targets: the gateway checks the URL, and the sender checks the host's addresses."""
-
     webhook_ports: Ports = setting((443, 8443), "Ports that webhooks may be sent to, separated by commas.")
     webhook_hosts: Hosts = setting(
         (),
@@ -102,8 +100,6 @@ Roles = Annotated[
 
 
 class PlanRules(ProcessSettings):
-    """The roles of approved plans that name none: the same for the gateway and the consumer of plans."""
-
     plan_roles_basic: Roles = setting(
         ROLES_BY_COMPLEXITY["basic"],
         "Roles of a plan of complexity `basic`, or of none, that names no roles; separated by commas.",
@@ -121,8 +117,6 @@ class PlanRules(ProcessSettings):
 
 
 class ContextRules(ProcessSettings):
-    """Whether acceptances ask a context service: the same for the gateway and the consumer of plans."""
-
     context: bool = setting(
         False,
         "Whether a service that answers `context.get` is asked about the story of a request with `metadata.story_id`. "
@@ -134,8 +128,6 @@ class ContextRules(ProcessSettings):
 
 
 class SpendRules(ProcessSettings):
-    """What tenants may spend in a day: the same for all gateways and the consumer of plans."""
-
     spend_per_day: Decimal | None = setting(
         None,
         "What each tenant may spend in a day in UTC, in the currency of the roles file; from then on POST answers 429. "
@@ -149,8 +141,6 @@ class SpendRules(ProcessSettings):
 
 
 class ArchiveRetention(ProcessSettings):
-    """How long the archive keeps deliberations: the archive's process removes them, and the gateway says when."""
-
     archive_retention_s: int = setting(
         ARCHIVE_RETENTION_S,
         "How long the archive keeps a deliberation after its acceptance.",
@@ -165,8 +155,6 @@ class ArchiveRetention(ProcessSettings):
 
 
 class AcceptanceRules(LogAccess, LogRetention, RolesFile, PlanRules, ContextRules, SpendRules):
-    """What decides an acceptance: the same for all gateways and the consumer of plans."""
-
     deliberation_timeout_s: int = setting(300, "Deadline of a deliberation that names none.", ge=1, le=TIMEOUT_S_MAX)
     database_url: SecretStr | None = setting(
         None,
@@ -259,7 +247,7 @@ class Settings(AcceptanceRules, RoleRules, StreamRules, ArchiveRetention, Gatewa
     planning: bool = setting(False, "Whether `python -m app.planning` runs: /readyz misses it, and /metrics shows it.")
 
     def kept_s(self, tenant: str) -> int:
-        """How long a tenant's deliberations can be read after their acceptance, in seconds."""
+        """The seconds after their acceptance for which a tenant's deliberations can be read."""
         if self.database_url is None:
             return self.retention_s
         return max(self.retention_s, self.archive_retentions_s.get(tenant, self.archive_retention_s))

@@ -67,7 +67,6 @@ def _deployment(of: type) -> Deployment:
 
 
 def build(args: ApplicationArgs) -> Application:
-    """The bound application: a Coordinator with a handle on the Agent deployment of each role that runs in Ray."""
     roles, engines = load_roles(args.roles_file), default_engines(args.engine_urls)
     workers = roles_over_nats(roles, args.agents)
     agents: dict[str, Any] = {}
@@ -94,10 +93,7 @@ def _status() -> ApplicationStatus | None:
 
 
 def _run(args: ApplicationArgs) -> None:
-    """Deploy and return as soon as the application runs; raises RuntimeError when it cannot.
-
-    `serve.run` looks once a second only.
-    """
+    """Deploy and return as soon as the application runs (`serve.run` looks once a second); raises RuntimeError."""
     target = serve.RunTarget(build(args), name=NAME, route_prefix=None)
     serve.run_many([target], wait_for_applications_running=False)
     while (application := serve.status().applications[NAME]).status != ApplicationStatus.RUNNING:
@@ -107,7 +103,6 @@ def _run(args: ApplicationArgs) -> None:
 
 
 def deploy(args: ApplicationArgs) -> None:
-    """Deploy to the running cluster, unless the application runs there; returns when it runs, raises when it cannot."""
     serve.start(http_options=HTTPOptions(location=ProxyLocation.Disabled))
     if _status() != ApplicationStatus.RUNNING:
         _run(args)
@@ -116,8 +111,7 @@ def deploy(args: ApplicationArgs) -> None:
 def redeploy() -> None:
     """Replace every replica, a few at a time, by one with the current roles; returns when all are replaced.
 
-    Coordinators hand their work over, and recorded outcomes stay. When the roles are invalid or the deployment fails,
-    it prints why, and the old replicas run on.
+    When the roles are invalid or the deployment fails, it prints why, and the old replicas run on.
     """
     try:
         _run(ApplicationArgs())
@@ -185,10 +179,7 @@ def until_listening(address: str) -> None:
 
 
 def main() -> None:
-    """Deploy to the cluster at RAY_ADDRESS, print `ready`, and stay until SIGTERM.
-
-    It waits for a starting cluster, so that both can start at once: this process spends its time on imports.
-    """
+    """Deploy to the cluster at RAY_ADDRESS, also a starting one, print `ready`, and stay until SIGTERM."""
     arguments = ApplicationArgs()
     try:
         load_roles(arguments.roles_file)

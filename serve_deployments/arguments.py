@@ -33,8 +33,6 @@ RoleNames = Annotated[tuple[str, ...], NoDecode, BeforeValidator(listed)]
 
 
 class ApplicationArgs(LogServer, RoleRules):
-    """Arguments of the application: those of serveConfigV2, and the environment for the others."""
-
     # A variable that is set to nothing counts as absent. Subclasses name this class last, to inherit it.
     model_config = SettingsConfigDict(extra="forbid", env_ignore_empty=True)
 
@@ -99,7 +97,6 @@ def default_engines(urls: Sequence[str]) -> tuple[EngineSpec, ...]:
 
 
 def with_engines(role: Role, engines: tuple[EngineSpec, ...], model: str | None) -> Role:
-    """The role with its engines; `model` is for those of them that name none."""
     first = tuple(spec.model_copy(update={"model": spec.model or model}) for spec in role.engines or engines)
     second = tuple(spec.model_copy(update={"model": spec.model or model}) for spec in role.fallback)
     return role.model_copy(update={"engines": first, "fallback": second})

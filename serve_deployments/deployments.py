@@ -28,7 +28,6 @@ from serve_deployments.ray_start import keep_replica_on_loopback
 
 
 def serve_identity() -> dict[str, Any]:
-    """The identity of this process with its place in Serve, and Ray's version."""
     found = identity()
     found["versions"]["ray"] = ray.__version__
     # Tests run replicas outside of Serve.
@@ -47,8 +46,6 @@ def _require_running(*tasks: asyncio.Task[Any]) -> None:
 
 
 class Agent:
-    """The Serve deployment of one role: a handle call per stage runs its calls."""
-
     async def __init__(
         self,
         name: str,
@@ -83,7 +80,6 @@ class Agent:
         settle_heap()
 
     def check_health(self) -> None:
-        """Called by Serve; raises when the replica hears no more what stops calls, or checks its engines no more."""
         _require_running(*self._tasks)
 
     async def __del__(self) -> None:
@@ -91,12 +87,11 @@ class Agent:
         await self._replica.finish(FINISH_WITHIN_S)
 
     async def run_stage(self, request: bytes) -> None:
-        """See `AgentReplica.run_stage`; `request` is a StageRequest as JSON."""
         await self._replica.run_stage(StageRequest.model_validate_json(request))
 
 
 class Coordinator:
-    """The Serve deployment that turns accepted deliberations into verdicts. It pulls; nothing calls it."""
+    """The Serve deployment that turns accepted deliberations into verdicts."""
 
     async def __init__(self, handles: dict[str, Handle], workers: Sequence[str], nats_url: str, slots: int) -> None:
         outlast_output()
@@ -117,7 +112,6 @@ class Coordinator:
         settle_heap()
 
     def check_health(self) -> None:
-        """Called by Serve; raises when the pull loop has ended."""
         _require_running(self._serving)
 
     async def __del__(self) -> None:

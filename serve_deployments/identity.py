@@ -9,10 +9,7 @@ REPLICA = f"{os.uname().nodename}-{os.getpid()}"
 
 
 def identity() -> dict[str, Any]:
-    """The first fields of every replica's description.
-
-    Application, deployment and `wanted`, the number of replicas that Serve wants of it, are None outside of Serve.
-    """
+    """The first fields of every replica's description; the place in Serve is None outside of it."""
     return {
         "replica": REPLICA,
         "node": os.uname().nodename,

@@ -20,7 +20,6 @@ class RayAgents:
         self._handle = handle
 
     async def run(self, request: StageRequest) -> None:
-        """See `ports.Agents.run`."""
         try:
             response = self._handle.run_stage.remote(request.__pydantic_serializer__.to_json(request))
             # Shielded: when the outcomes are heard first, Ray need not cancel a request that is about to return.

@@ -11,26 +11,18 @@ def without_client_server(ray_params: Any, head: bool) -> None:  # noqa: ANN401 
 
 
 def without_servers(ray_params: Any, head: bool) -> None:  # noqa: ANN401 -- Ray's own, untyped
-    """Start no server for clients and no dashboard, which nothing on a single machine asks.
-
-    Ray 2.60 runs the dashboard's process even where the dashboard is off, and starts its node only after it: that takes
-    a second of CPU and 90 MB.
-    """
+    """Start no server for clients and no dashboard, which costs a second of CPU and 90 MB even where it is off."""
     without_client_server(ray_params, head)
     services: Any = import_module("ray._private.services")
     services.start_api_server = _start_no_dashboard
 
 
 def _start_no_dashboard(*_: object, **__: object) -> tuple[str, None]:
-    """The URL and the process of no dashboard."""
     return "", None
 
 
 def keep_replica_on_loopback() -> None:
-    """Let this replica's gRPC server listen on loopback alone where its node's address is one.
-
-    Ray 2.60 binds it to all interfaces (`ReplicaBase._on_initialized`), after the replica's own initialization.
-    """
+    """Let the gRPC server listen on loopback alone where the node's address is one; Ray 2.60 binds it to all."""
     # Imported here: `ray start` imports this module too, and starts without Serve.
     replica: Any = import_module("ray.serve._private.replica")
     address: str = cast("Any", import_module("ray")).util.get_node_ip_address()

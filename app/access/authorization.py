@@ -72,11 +72,9 @@ class Access:
 
     @property
     def development(self) -> bool:
-        """Whether requests need no key."""
         return self.keyring is None
 
     def now_s(self) -> float:
-        """Seconds since 1970."""
         return self._clock.now().timestamp()
 
     def permit(self, scope: AsgiScope, operation: str) -> None:
@@ -115,7 +113,6 @@ class Access:
         return same_site(Headers(scope=scope), scope["scheme"], self._origins)
 
     def _authenticate(self, scope: AsgiScope) -> Caller:
-        """The caller by the Authorization header, or by the session cookie without one."""
         given = [value for name, value in scope["headers"] if name == b"authorization"]
         if not given:
             return self._session(scope)

@@ -96,7 +96,6 @@ class Keyring:
         return held if same else None
 
     def good(self, key_id: str) -> HeldKey | None:
-        """The key with this id; None if unknown or revoked. Does not check expiry."""
         return self._book.good(key_id)
 
     def attach(self, key_id: str, end: Callable[[], None]) -> Callable[[], None]:

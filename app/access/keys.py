@@ -76,7 +76,6 @@ def key_subject(fact: KeyCreated | KeyRevoked) -> str:
 
 
 def decode_key(data: bytes) -> KeyCreated | KeyRevoked:
-    """A stored fact; raises pydantic's ValidationError."""
     return _FACT.validate_json(data)
 
 
@@ -167,10 +166,7 @@ def created(
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The caller of a request: its tenant, its scopes, and the id and name of its key.
-
-    `valid_until_s` is the end of its credential in seconds since 1970; None where no credential was required.
-    """
+    """The caller of a request; `valid_until_s` is the end of its credential since 1970, None if none was required."""
 
     tenant: str
     scopes: frozenset[Scope]
@@ -180,14 +176,11 @@ class Caller:
 
     @property
     def authenticated(self) -> bool:
-        """Whether the request carried a valid credential."""
         return self.valid_until_s is not None
 
 
 @dataclass(frozen=True, slots=True)
 class HeldKey:
-    """A key in memory; `expires_at_s` in seconds since 1970, infinite for a key that does not expire."""
-
     fact: KeyCreated
     caller: Caller
     digest: bytes
@@ -215,5 +208,4 @@ class KeyBook:
                 self.revoked.setdefault(fact.key_id, fact.revoked_at)
 
     def good(self, key_id: str) -> HeldKey | None:
-        """The key with this id; None if unknown or revoked. Does not check expiry."""
         return None if key_id in self.revoked else self.keys.get(key_id)

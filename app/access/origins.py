@@ -66,7 +66,6 @@ def checked_host(host: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address or name."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
@@ -79,7 +78,7 @@ def is_loopback(host: str) -> bool:
 def known_host(host: str, listed: frozenset[str]) -> bool:
     """Whether a Host header names loopback or a listed host, at any port.
 
-    This prevents DNS rebinding: another site's name that resolves to loopback would let its page read the answers.
+    The check prevents DNS rebinding: another site's name that resolves to loopback would let its page read the answers.
     """
     found = _HOST.fullmatch(host)
     if found is None or not 0 < int(found["port"] or 80) <= 65_535:
@@ -91,8 +90,8 @@ def known_host(host: str, listed: frozenset[str]) -> bool:
 def same_site(headers: Headers, scheme: str, allowed: Collection[str]) -> bool | None:
     """Whether the browser names this site or an allowed origin as the source; None if the client is no browser.
 
-    This site has the request's scheme, and the host and port of its Host header. Both Origin and Sec-Fetch-Site must
-    agree: a sibling domain (`same-site`), an opaque origin (`null`) and a repeated header are foreign.
+    Origin and Sec-Fetch-Site must agree: a sibling domain (`same-site`), an opaque origin (`null`) and a repeated
+    header are foreign.
     """
     origins, sites = headers.getlist("origin"), headers.getlist("sec-fetch-site")
     if len(origins) > 1 or len(sites) > 1:
@@ -107,7 +106,6 @@ def same_site(headers: Headers, scheme: str, allowed: Collection[str]) -> bool |
 
 
 def _is_own(origin: str, scheme: str, host: str) -> bool:
-    """Whether an origin is this scheme at this host; a default port may be written or not."""
     named, sign, authority = origin.partition("://")
     port = _DEFAULT_PORTS.get(scheme)
     if not sign or not host or port is None or named != scheme or _HOST.fullmatch(authority) is None:

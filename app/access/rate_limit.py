@@ -35,8 +35,6 @@ class RateDecision:
 
 
 class Rates:
-    """Admits `per_minute` requests of each tenant; `now` is seconds since 1970."""
-
     def __init__(self, per_minute: int, now: Callable[[], float] = time.time) -> None:
         self.per_minute = per_minute
         self._now = now
@@ -49,7 +47,6 @@ class Rates:
         return len(self._counts)
 
     def take(self, tenant: str) -> RateDecision:
-        """Count one request of the tenant if it is admitted."""
         number, passed_s = divmod(self._now(), WINDOW_S)
         window = int(number)
         counts = self._counts.get(tenant, _Counts(window, 0, 0)).rolled_to(window)

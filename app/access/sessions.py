@@ -10,8 +10,6 @@ from app.access.keys import HeldKey, Pepper
 
 
 class Sessions:
-    """Creates sessions of at most `lifetime_s` seconds, and reads their tokens."""
-
     def __init__(self, pepper: Pepper, lifetime_s: int) -> None:
         self._pepper = pepper
         self._lifetime_s = lifetime_s

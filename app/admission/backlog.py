@@ -66,7 +66,6 @@ class ThroughputEstimator:
 
     @property
     def depth(self) -> int:
-        """Work that is accepted and unfinished."""
         return len(self.waiting) + len(self.in_hand)
 
     def head_waited_s(self, now_s: float) -> float:
@@ -74,12 +73,10 @@ class ThroughputEstimator:
         return max(0.0, now_s - next(iter(self.waiting.values()), now_s))
 
     def accept(self, key: Key, at_s: float, now_s: float) -> None:
-        """Work was accepted."""
         self._measure(now_s)
         self.waiting[key] = at_s
 
     def begin(self, key: Key, at_s: float, now_s: float) -> None:
-        """Accepted work has begun. Idempotent."""
         self._measure(now_s)
         if self.waiting.pop(key, None) is not None:
             self.in_hand[key] = at_s
@@ -101,7 +98,6 @@ class ThroughputEstimator:
             self._saturated_s *= WEIGHT_KEPT
 
     def settle(self) -> None:
-        """As `Backlog.settle`."""
         self.waiting = dict(sorted(self.waiting.items(), key=lambda waiting: waiting[1]))
         self._ends = self._saturated_s = 0.0
 
@@ -115,7 +111,6 @@ class ThroughputEstimator:
         return len(ages_s) / latency_s if ages_s and latency_s else None
 
     def observed_per_s(self, now_s: float) -> float | None:
-        """Ends per second lately, saturated or not, for people to read; None when fewer than two have ended."""
         recent = [at_s for at_s in self._observed if at_s > now_s - OBSERVED_S]
         return len(recent) / max(1.0, now_s - recent[0]) if len(recent) > 1 else None
 
@@ -141,7 +136,6 @@ class Backlog:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything: another log is read."""
         self._held: dict[Key, list[ThroughputEstimator]] = {}
         # Of those, the ones that are being written and are not heard of yet.
         self._written: set[Key] = set()
@@ -156,7 +150,6 @@ class Backlog:
         return self._all.depth
 
     def throughput(self, role: str | None = None) -> ThroughputEstimator:
-        """The figures of all work, or of a role's; to be read only."""
         return self._all if role is None else self._by_role[role]
 
     def hold(
@@ -168,7 +161,6 @@ class Backlog:
         begun_at: datetime | None,
         priority: Priority = "interactive",
     ) -> None:
-        """Count an accepted deliberation, which may have begun. Idempotent."""
         self._written.discard(key)
         now_s = self._now_s()
         if key not in self._held:

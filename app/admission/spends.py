@@ -3,8 +3,8 @@
 A coordinator records the cost of a deliberation in a stream of its own, right before the end. The first write wins, and
 a deletion of the deliberation leaves it: no tenant lowers its spend. Every gateway reads the records of the day.
 
-A running deliberation reserves its `budget.max_cost`. Without one it reserves nothing until it ends, so such work may
-exceed the limit by the cost of what is unfinished when the limit is reached.
+A running deliberation reserves its `budget.max_cost`, and nothing without one. Work without it may exceed the limit by
+the cost of what is unfinished when the limit is reached.
 """
 
 import asyncio
@@ -39,8 +39,6 @@ log = structlog.get_logger(__name__)
 
 
 class SpendRecorded(BaseModel):
-    """The cost of an ended deliberation."""
-
     model_config = ConfigDict(frozen=True)
 
     amount: Amount
@@ -48,16 +46,12 @@ class SpendRecorded(BaseModel):
 
 
 def spend_subject(day: date, tenant: str, deliberation_id: str) -> str:
-    """The subject of a deliberation's record, below the day in UTC in which it ended."""
     tenant, deliberation_id = checked_token(tenant, "tenant"), checked_token(deliberation_id, "deliberation")
     return f"spends.{day.isoformat()}.{tenant}.{deliberation_id}"
 
 
 async def record_spend(journal: Journal, tenant: str, state: State, ended_at: datetime) -> None:
-    """Record the cost of a deliberation, before its end. A repetition changes nothing.
-
-    Where no call has a price there is nothing to record. Raises JournalUnavailable.
-    """
+    """Record the cost of a deliberation, before its end; where no call has a price there is none. Idempotent."""
     cost = usage(state).cost
     if cost is not None:
         recorded = SpendRecorded(amount=cost.amount, currency=cost.currency)
@@ -88,7 +82,6 @@ class SpendLimits:
         return cls(currency, per_day, by_tenant)
 
     def of_tenant(self, tenant: str) -> Decimal | None:
-        """A tenant's limit; None without one."""
         return self.by_tenant.get(tenant, self.per_day)
 
 
@@ -102,10 +95,7 @@ class _DaySums:
 
 
 class DailySpends:
-    """The spend of each tenant in the present day. `follow` keeps it up to date; it is a projection of the log.
-
-    It reads again what it may have missed once a minute, and after a lost connection.
-    """
+    """The spend of each tenant in the present day: a projection of the log, read again once a minute."""
 
     def __init__(self, clock: Clock, limits: SpendLimits) -> None:
         self.caught_up = False
@@ -117,7 +107,6 @@ class DailySpends:
         self._written: dict[Key, Decimal] = {}
 
     async def follow(self, journal: Journal) -> None:
-        """Subscribe to the records and read them, until cancelled; waits for an unavailable log."""
         await Projection(
             journal, ["spends.>"], self.apply, self._read, lambda running: running.stale_within(CHECK_S)
         ).run()
@@ -162,7 +151,6 @@ class DailySpends:
         )
 
     def spent(self, tenant: str) -> Decimal:
-        """The spend of a tenant today, in the limits' currency."""
         sums = self._days.get(self._clock.now().date(), _DaySums())
         return Decimal(sums.millionths.get((tenant, self.limits.currency), 0)).scaleb(-6)
 
@@ -172,11 +160,9 @@ class DailySpends:
         return {tenant: self.spent(tenant) for tenant, currency in sums if currency == self.limits.currency}
 
     def view(self, tenant: str, running: Mapping[str, Decimal], but: str = "") -> Spend | None:
-        """A tenant's spend as clients read it; None without a limit. `running` are the ceilings of what runs, by id.
+        """A tenant's spend as clients read it; None without a limit. Raises JournalUnavailable until records are read.
 
-        `but` is the id of a deliberation that reserves nothing.
-
-        Raises JournalUnavailable until the records have been read.
+        `running` are the ceilings of active deliberations, by id; `but` is the id of one that reserves nothing.
         """
         limit = self.limits.of_tenant(tenant)
         if limit is None:
@@ -212,7 +198,6 @@ class DailySpends:
 
     @contextmanager
     def place(self, key: Key, max_cost: Decimal | None, running: Mapping[str, Decimal]) -> Generator[None]:
-        """Reserve a ceiling while an acceptance is written; raises what `check` raises."""
         self.check(key, max_cost, running)
         reserves = max_cost is not None and key not in self._written
         if max_cost is not None and reserves:

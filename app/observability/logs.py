@@ -32,11 +32,7 @@ def unfailing(output: TextIO) -> TextIO:
 
 
 class _ServerFilter(logging.Filter):
-    """Drops two reports of uvicorn.
-
-    `request_crashed` reports a crashed request without its content. A metric counts malformed requests, because a
-    client could otherwise fill the log with them.
-    """
+    """Drops uvicorn's reports of crashed requests, logged without content, and of malformed ones, which are counted."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return not record.getMessage().startswith(("Exception in ASGI application", "Invalid HTTP request"))
@@ -67,13 +63,11 @@ _RENDERED: list[structlog.typing.Processor] = [*_SHARED, structlog.processors.JS
 
 
 def outlast_output() -> None:
-    """Send structlog's events of every level to standard output as JSON lines, and drop failed writes."""
     factory = structlog.PrintLoggerFactory(unfailing(sys.stdout))
     structlog.configure(processors=_RENDERED, logger_factory=factory)
 
 
 def configure(level: str, output: TextIO | None = None) -> None:
-    """Send structlog's events and the libraries' log records, from `level` upwards, to `output` as JSON lines."""
     threshold = logging.getLevelNamesMapping()[level.upper()]
     written = unfailing(output or sys.stdout)
     structlog.configure(

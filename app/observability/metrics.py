@@ -100,7 +100,6 @@ def _of_spends(spends: DailySpends) -> Iterator[Metric]:
 
 
 def _of_replicas(replicas: Sequence[AgentStatus]) -> Iterator[Metric]:
-    """The current status of agent replicas; a count that another version lacks reads as 0."""
     labels = ["role", "replica"]
     calls = CounterMetricFamily("agent_calls", "Calls by outcome: answered, failed, cut", labels=[*labels, "outcome"])
     retries = CounterMetricFamily("agent_retries", "Attempts beyond a call's first", labels=labels)
@@ -205,7 +204,6 @@ class Metrics:
         contexts: Mapping[ContextStatus, int] | None = None,
         spends: DailySpends | None = None,
     ) -> None:
-        """`contexts` counts answers of the context service; it is None where none is asked, `spends` without limits."""
         registry = self.registry = CollectorRegistry()
         self.requests = Counter(
             "gateway_requests", "Requests answered", ["method", "route", "status"], registry=registry
@@ -233,11 +231,7 @@ class Metrics:
         projectors: Sequence[ProjectorStatus] | None = None,
         planners: Sequence[PlannerStatus] | None = None,
     ) -> bytes:
-        """The text exposition.
-
-        `senders` is None where webhooks are off, `projectors` without an archive, `planners` where no plans are taken;
-        each is empty where none answered.
-        """
+        """The text exposition; None where a kind of process is off, empty where none answered."""
         registries = [self.registry, _Collected(partial(_of_replicas, replicas))]
         if senders is not None:
             registries.append(_Collected(partial(_of_senders, senders)))

@@ -50,7 +50,6 @@ async def health_server(host: str, port: int) -> AsyncGenerator[int]:
 
 
 def stop_signal() -> asyncio.Event:
-    """An event that SIGTERM and SIGINT set from now on, in place of ending the process."""
     stopping, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
@@ -60,8 +59,7 @@ def stop_signal() -> asyncio.Event:
 def settle_heap() -> None:
     """Leave what was loaded at start out of garbage collection, and collect the rest less often.
 
-    Ray, pydantic and grpc are some 500,000 objects, which every full collection would walk. Without this, collections
-    take a third of a projector's time.
+    Ray, pydantic and grpc are some 500,000 objects; full collections would take a third of a projector's time.
     """
     gc.collect()
     gc.freeze()

@@ -38,8 +38,6 @@ class EngineStatus(BaseModel):
 
 
 class ReplicaStatus(BaseModel):
-    """The status of any replica; a field that another version lacks takes its default."""
-
     replica: str
     node: str | None = None
     application: str | None = None
@@ -79,8 +77,6 @@ class SenderStatus(BaseModel):
 
 
 class ProjectorStatus(BaseModel):
-    """A process that copies deliberations to the archive. `failure` says what it waits for."""
-
     replica: str
     counts: dict[str, int] = Field(default_factory=dict[str, int])
     failure: str = ""
@@ -98,7 +94,6 @@ Trouble = TypeVar("Trouble", Unreachable, KeyRejected)
 
 
 def earliest(found: Iterable[Trouble | None]) -> Trouble | None:
-    """The trouble that began first; None without any."""
     return min((each for each in found if each is not None), key=lambda each: each.since, default=None)
 
 

@@ -1,8 +1,4 @@
-"""Route: the status of the whole installation.
-
-The gateway inquires of all parts at once over the control subjects, for at most a second; the answer lists the others
-as missing. Requests within a second share one answer.
-"""
+"""Route: the status of the whole installation, from an inquiry of all parts at once over the control subjects."""
 
 import asyncio
 import platform

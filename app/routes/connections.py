@@ -1,8 +1,6 @@
 """Bounds of connections, before a request exists: the size and duration of a head, and how many are open.
 
 A head that another parser may read differently is refused, so that no proxy's view of a connection differs from ours.
-
-nginx and h11 bound the same: `large_client_header_buffers`, `client_header_timeout`, `limit_conn`.
 """
 
 import asyncio
@@ -81,10 +79,7 @@ def available_connections(wanted: int) -> int:
 
 
 def ambiguity(version: str, headers: Collection[tuple[bytes, bytes]]) -> str | None:
-    """Why a proxy in front may read this head differently (RFC 9112, sections 3.2 and 6.1); None if it may not.
-
-    The parser has refused conflicting and malformed lengths already.
-    """
+    """The reason why a proxy may read a head differently (RFC 9112, sections 3.2 and 6.1); None without one."""
     if version not in ("1.0", "1.1"):
         return f"HTTP/{version} is not supported here."
     hosts = sum(name == b"host" for name, _ in headers)
@@ -99,13 +94,13 @@ def ambiguity(version: str, headers: Collection[tuple[bytes, bytes]]) -> str | N
 class ConnectionTable:
     """The open connections of the process, bounded in all and per client address.
 
-    At a bound a new connection replaces the oldest idle one, so that idle connections block no client. It is refused
-    when all of them carry a request. `proxies` may open any number, because many clients share their address. There
-    each client, the last address in X-Forwarded-For that is no proxy, is bounded in its requests under way.
+    At a bound a new connection replaces the oldest idle one, and is refused when all of them carry a request. `proxies`
+    may open any number, because many clients share their address. There each client, the last address in
+    X-Forwarded-For that is no proxy, is bounded in its requests under way; with `*` for `proxies` none is, since it may
+    lie.
     """
 
     def __init__(self, connections_max: int, per_client_max: int, proxies: Collection[str] = ()) -> None:
-        """`refused` counts refusals by code. With `*` for `proxies` no client is bounded, since it may lie."""
         self.connections_max = connections_max
         self.per_client_max = per_client_max
         self.refused: Counter[str] = Counter()
@@ -141,7 +136,6 @@ class ConnectionTable:
         return admitted
 
     def leave(self, connection: "BoundedProtocol") -> None:
-        """Forget a connection; does nothing for one that was evicted."""
         address = self._addresses.get(connection)
         if address is not None:
             self._end_work(connection)
@@ -207,8 +201,6 @@ def _adopt_target_host(target: bytes, headers: list[tuple[bytes, bytes]]) -> Non
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol with bounds; each request's scope gives access to its transport."""
-
     def __init__(self, table: ConnectionTable, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 -- uvicorn's own
         super().__init__(*args, **kwargs)
         self._table = table
@@ -231,7 +223,6 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what arrived: a head in pieces up to its bound, a body at once."""
         while data and self._refusal is None:
             size = len(data) if self._part == "body" else HEAD_BYTES_MAX - self._head_bytes
             piece, data = data[:size], data[size:]
@@ -298,7 +289,6 @@ class BoundedProtocol(HttpToolsProtocol):
         return cycle is not None and not cycle.response_complete
 
     def _awaits_body(self) -> bool:
-        """Whether the only request of the connection has no response yet and its body is not complete."""
         return self._part == "body" and not self.pipeline and not self.cycle.response_started
 
     def _start_timer(self) -> None:
@@ -341,7 +331,6 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 def _answer(refusal: ConnectionClosed) -> bytes:
-    """A whole HTTP/1.1 response with the problem document of a refusal."""
     request = Request({"type": "http", "method": "GET", "path": "/", "raw_path": b"/", "headers": []})
     response = PROBLEM_DOCUMENTS.render(request, answer_to(refusal, PROBLEM_DOCUMENTS, ""))
     head = [b"HTTP/1.1 %d %s" % (response.status_code, HTTPStatus(response.status_code).phrase.encode())]

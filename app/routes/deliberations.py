@@ -251,7 +251,6 @@ class ListQuery(BaseModel):
 
 
 def _query(request: Request) -> tuple[ListQuery, dict[str, str]]:
-    """The list's parameters and metadata filters; raises ValidationFailed on unknown, repeated or invalid ones."""
     parameters: dict[str, Any] = {}
     metadata: dict[str, str] = {}
     for name, value in request.query_params.multi_items():

@@ -81,7 +81,6 @@ async def gateway_of(request: Request) -> Gateway:
 
 
 async def permitted(request: Request) -> None:
-    """Authorize the request; runs before every route and raises what `Access.permit` raises."""
     gateway_in(request.scope)["access"].permit(request.scope, request.scope["route"].unique_id)
 
 

@@ -73,7 +73,6 @@ class EventsQuery(BaseModel):
     limit: int = Field(200, ge=1, le=1_000, description="Events on a JSON page; streams have no limit")
 
     def selection(self) -> EventSelection:
-        """The selected types; raises ValidationFailed for a type that the log does not have."""
         if not self.types:
             return EventSelection(self.deltas)
         named = frozenset(kind.strip() for entry in self.types for kind in entry.split(","))
@@ -92,10 +91,7 @@ class EventsQuery(BaseModel):
 
 
 async def connection_slot(request: Request, gateway: InGateway, media: OfMedia) -> AsyncGenerator[None, None]:
-    """Hold one of the tenant's stream slots (the address's in development mode) until the stream ends.
-
-    Raises TooManyStreams. Pages need no slot.
-    """
+    """Hold a stream slot of the tenant (of the address in development mode) until the stream ends; TooManyStreams."""
     if media != "text/event-stream":
         yield
         return

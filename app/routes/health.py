@@ -213,21 +213,18 @@ async def _readiness(gateway: Gateway) -> Readiness:
 
 
 async def projectors_of(gateway: Gateway) -> list[dict[str, Any]] | None:
-    """The status replies of projectors; None without an archive."""
     if gateway["deliberations"].archive is None:
         return None
     return await gateway["journal"].inquire(PROJECTORS_SUBJECT, timeout_s=SENDERS_TIMEOUT_S, replies_max=PROJECTORS_MAX)
 
 
 async def senders_of(gateway: Gateway) -> list[dict[str, Any]] | None:
-    """The status replies of webhook senders; None where webhooks are off."""
     if not gateway["settings"].webhooks:
         return None
     return await gateway["journal"].inquire(SENDERS_SUBJECT, timeout_s=SENDERS_TIMEOUT_S, replies_max=SENDERS_MAX)
 
 
 async def planners_of(gateway: Gateway) -> list[dict[str, Any]] | None:
-    """The status replies of processes that take plans; None where none runs."""
     if not gateway["settings"].planning:
         return None
     return await gateway["journal"].inquire(PLANNERS_SUBJECT, timeout_s=SENDERS_TIMEOUT_S, replies_max=PLANNERS_MAX)

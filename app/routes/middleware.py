@@ -1,7 +1,4 @@
-"""Before every route: id, log event and metrics of a request, and its refusal by URL or Host.
-
-Pure ASGI, so that streams pass unchanged.
-"""
+"""Before every route: id, log event and metrics of a request, and its refusal by URL or Host, in pure ASGI."""
 
 import logging
 import re
@@ -111,8 +108,6 @@ def key_in_url(scope: Scope) -> KeyInUrl | None:
 
 
 class RequestGuard:
-    """Refuses credentials in URLs and foreign Host headers; adds the tenant's rate to answers."""
-
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 

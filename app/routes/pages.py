@@ -1,6 +1,6 @@
 """Pages for browsers: the dashboard at /, and the page of the OpenAPI document at /docs.
 
-The gateway serves all their assets, and their Content-Security-Policy blocks any others, so they need no Internet.
+The gateway serves all their assets, and their Content-Security-Policy blocks any others.
 """
 
 import base64

@@ -52,10 +52,7 @@ def live_role(replicas: Sequence[AgentStatus]) -> LiveRole | None:
 async def replicas_of(
     gateway: Gateway, name: str, role: Role, replies_max: int | None = None
 ) -> tuple[AgentStatus, ...]:
-    """The valid status replies of a role's replicas within half a second; `GET /cluster` reports the others.
-
-    It waits for `replies_max` of them, all that may run if absent.
-    """
+    """The valid status replies of a role's replicas within half a second, at most `replies_max`; all if absent."""
     replies = await gateway["journal"].inquire(
         f"control.role.{name}", timeout_s=INQUIRY_TIMEOUT_S, replies_max=replies_max or role.replicas.max
     )

@@ -32,7 +32,6 @@ class StatsQuery(BaseModel):
 
 
 def _period(query: StatsQuery, now: datetime) -> tuple[datetime, datetime | None]:
-    """The beginning and the end of the period; raises ValidationFailed for an empty one."""
     end = now if query.until is None else query.until
     day = max(_BEGINNING, min(end, now)).astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     since = query.since or day - timedelta(days=PERIOD_DAYS)

@@ -1,8 +1,7 @@
-"""A replica of a role. It runs a stage's calls together and records each outcome, first write wins.
+"""A replica of a role: runs a stage's calls together and records each outcome, first write wins.
 
-Calls belong to the replica, not to the request: when a coordinator dies, they run on. Its successor reads their
-outcomes from the log. Facts stop calls: a task of the queue cannot be cancelled, and Ray treats a cancelled request
-differently in each of its modes.
+Calls belong to the replica, not to the request: when a coordinator dies, they run on, and its successor reads their
+outcomes from the log. Facts stop calls: a task of the queue cannot be cancelled, nor can Ray's requests in every mode.
 """
 
 import asyncio
@@ -41,8 +40,6 @@ log = structlog.get_logger(__name__)
 
 
 class AgentReplica:
-    """A replica of a role, in Ray Serve or in a worker: its engines, the log, and the calls that run."""
-
     def __init__(
         self,
         name: str,
@@ -71,15 +68,12 @@ class AgentReplica:
         self._cancellations = CancellationListener(journal, self._stop)
 
     def count(self, what: str) -> None:
-        """Count an outcome, a retry or a hedge for operators."""
         self._counts[what] += 1
 
     async def listen(self) -> None:
-        """Answer requests for the replica's description."""
         await self.journal.answer(f"control.role.{self.name}", self.describe)
 
     async def keep(self) -> None:
-        """Keep hearing what stops calls, and unsubscribe while idle. Runs until cancelled."""
         await self._cancellations.keep(
             lambda: {(run.request.tenant, run.request.deliberation_id) for run, _ in self._running.values()},
             lambda: not self._requests and not self._running,
@@ -197,7 +191,6 @@ class AgentReplica:
         return task
 
     async def _run(self, run: CallRun) -> None:
-        """Run a call and record its outcome; a stopped call records its cancellation and its cost."""
         run.stopped = self._cancellations.why(run.request.deliberation_id, run.request.stage)
         if run.stopped is not None:
             await self._record(run, run.failed(CallCancelled(run.stopped)))
@@ -224,7 +217,6 @@ class AgentReplica:
             return run.failed(DeliberationError(f"internal error: {type(error).__name__}"))
 
     async def _record(self, run: CallRun, outcome: CallFinished) -> None:
-        """Append an outcome, then count and announce it, unless another one stands."""
         try:
             appended = await self.journal.append(run.request.tenant, outcome)
         except FactTooLarge as too_large:

@@ -71,7 +71,7 @@ class CallContext(Protocol):
 
 
 def cache_salt(tenant: str) -> str:
-    """Keeps a tenant's cached prefixes in an engine apart. It need not be secret, because clients never choose it."""
+    """The salt that keeps a tenant's cached prefixes in an engine apart; no secret, because clients never choose it."""
     return hashlib.sha256(f"deliberation-gateway cache_salt {tenant}".encode()).hexdigest()[:SALT_CHARACTERS]
 
 
@@ -90,11 +90,11 @@ async def announce_attempt(journal: Journal, request: StageRequest, call: Call, 
 
 
 class CallRun:
-    """A `call` that runs. Its replica sets `stopped`, the reason of a fact that stops it, and `stoppable`.
+    """A call that runs. Its replica sets `stopped`, the reason of a fact that stops it.
 
     While it is `stoppable` it has no outcome, and a stop cancels its task. Attempts are numbered from
-    `attempts_before`, those of earlier replicas. `unrecorded_at` is when the log held no outcome. The first attempt may
-    share a request with the `group` of identical calls.
+    `attempts_before`, those of earlier replicas. At `unrecorded_at` the log held no outcome. The first attempt may
+    share a request with `group`.
     """
 
     def __init__(
@@ -128,7 +128,6 @@ class CallRun:
         self._answering: EngineState | None = None
 
     async def outcome(self) -> CallFinished:
-        """An answer that satisfies its schema, or the failure that remained after all attempts."""
         try:
             async with asyncio.timeout(self._left_s()):
                 check = self.call.check
@@ -157,7 +156,6 @@ class CallRun:
         return valid_reply(self.call, await self._retried(), self._ignored_form)
 
     def _ignored_form(self, reply: EngineReply) -> None:
-        """Record that the last reply was no JSON."""
         if self._answering is not None and self._model is not None and reply.structured is not None:
             self._answering.ignores_form(self._model, reply.structured)
 
@@ -183,8 +181,7 @@ class CallRun:
     async def _back_off(self, failure: CallFailure, number: int) -> None:
         """Wait before a retry: for the engine's Retry-After, or exponentially longer with each `number`.
 
-        After an overloaded engine's refusal (429, 503) also until the retry budget allows it. Where that wait is longer
-        than the call has left, the refusal is final, and raised.
+        After a 429 or 503 also until the retry budget allows it. The refusal is raised if the call has less time left.
         """
         wait_s = min(RETRY_WAIT_MAX_S, RETRY_WAIT_MIN_S * 2 ** (number - 1) + random())
         if not isinstance(failure, RetryLater):
@@ -317,7 +314,6 @@ class CallRun:
         return reply
 
     def failed(self, error: DeliberationError) -> CallFinished:
-        """The outcome that records a failure instead of an answer."""
         return self._finished(None, problem_of(error))
 
     def _finished(self, reply: EngineReply | None, problem: FactProblem | None) -> CallFinished:
@@ -345,10 +341,10 @@ class CallRun:
 
 
 class _OutageWatch:
-    """How long a call waits for engines none of which can be connected to, and what its viewers learn meanwhile.
+    """Bounds the wait of a call that can connect to none of its engines, and reports it to viewers.
 
-    The wait begins with the construction. It lasts for the replica's `engine_away_timeout_s` without a connection, and
-    takes at most `DEADLINE_SHARE` of the time that the call has left when the outage begins.
+    The wait begins with the construction, and ends after `engine_away_timeout_s` without a connection. `DEADLINE_SHARE`
+    of the time left when the outage begins bounds it too.
     """
 
     def __init__(self, context: CallContext, request: StageRequest, call: Call) -> None:
@@ -360,9 +356,9 @@ class _OutageWatch:
         self._report_due_s = 0.0
 
     async def check(self) -> float:
-        """Tell viewers, at once and then every few seconds, while no engine can be connected to.
+        """Report to viewers that no engine can be connected to; returns the seconds until the next check.
 
-        Returns the seconds until the next check is due. Raises NoEngineReachable when the timeout is over.
+        Raises NoEngineReachable when the timeout is over.
         """
         outages = self._context.engines.outages()
         if not outages:

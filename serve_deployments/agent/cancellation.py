@@ -1,9 +1,7 @@
 """Tracks the calls that facts stopped (a cancel, a closed stage, an end), and deliberations that were taken over.
 
 A coordinator that hung may ask again for calls of its successor: after a takeover a replica looks into the log first.
-
-A stop may be stored before its calls reach the replica, so the listener remembers what it heard. It reads from the log
-the facts that are older than its subscription, and those of a lost connection.
+A stop may be stored before its calls reach the replica: the listener remembers what it heard, and reads older facts.
 """
 
 import asyncio
@@ -33,10 +31,7 @@ StopCalls = Callable[[str, float, str], None]
 
 @dataclass(frozen=True, slots=True)
 class _Cancellation:
-    """Up to which stage a deliberation's calls are stopped (0: none) and why, and whether it was taken over.
-
-    `sequence` is the place of the last fact behind this.
-    """
+    """The stage up to which calls are stopped (0: none) and why; `sequence` is that of the last fact behind this."""
 
     stage: float = 0
     why: str = ""
@@ -45,10 +40,7 @@ class _Cancellation:
 
 
 class CancellationListener:
-    """Hears the facts that stop calls, while requests or calls run.
-
-    Every stage of every deliberation closes by such a fact: an idle role should not pay for the busy ones.
-    """
+    """Hears the facts that stop calls, while requests or calls run: an idle role should not pay for the busy ones."""
 
     def __init__(self, journal: Journal, stop: StopCalls) -> None:
         self._journal = journal
@@ -66,27 +58,22 @@ class CancellationListener:
         journal.on_reconnect(self._on_gap)
 
     def why(self, deliberation_id: str, stage: int) -> str | None:
-        """Why the calls of a stage are stopped, if they are."""
         known = self._known.get(deliberation_id)
         return known.why if known is not None and stage <= known.stage else None
 
     def taken_over(self, deliberation_id: str) -> bool:
-        """Whether another coordinator has taken the deliberation over."""
         known = self._known.get(deliberation_id)
         return known is not None and known.taken_over
 
     async def hear(self, tenant: str, deliberation_id: str, accepted_sequence: int) -> None:
-        """From now on miss no stop of a deliberation, which was accepted at this place in the stream.
-
-        Raises JournalUnavailable.
-        """
+        """Miss no stop of a deliberation from now on; `accepted_sequence` is its place. Raises JournalUnavailable."""
         await self._subscribe()
         known_from = self._complete_above
         if known_from is None or (accepted_sequence < known_from and deliberation_id not in self._complete):
             await self._read(tenant, deliberation_id)
 
     async def keep(self, running: Callable[[], Collection[tuple[str, str]]], idle: Callable[[], bool]) -> None:
-        """After a lost connection read the stops of active calls, (tenant, deliberation) each; unsubscribe while idle.
+        """Read the stops of active calls, (tenant, deliberation) each, after a lost connection; unsubscribe while idle.
 
         Four idle roles would cost 1 ms of CPU per deliberation of a busy one. Runs until cancelled.
         """

@@ -16,7 +16,7 @@ LOOKUP_RETRY_S = 0.2
 
 
 class OutcomeCheck:
-    """Finds out whether another replica has recorded a call's outcome since `absent_at`, when the log held none."""
+    """Looks for an outcome that another replica has recorded since `absent_at`, when the log held none."""
 
     def __init__(self, journal: Journal, request: StageRequest, call: Call, absent_at: datetime) -> None:
         self._journal = journal
@@ -25,13 +25,12 @@ class OutcomeCheck:
         self._absent_at: datetime | None = absent_at
 
     def expire(self) -> None:
-        """Require a new lookup before the next attempt."""
         self._absent_at = None
 
     async def require_absent(self) -> None:
         """Raise CallCancelled when the log holds an outcome.
 
-        Attempts call it before they begin, and again when their request is written: a replica may be stopped between.
+        Attempts call it before they begin, and before their request is written: a replica may be stopped between.
         """
         if await self._recorded():
             raise CallCancelled("another replica has recorded its outcome meanwhile")

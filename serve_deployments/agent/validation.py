@@ -21,10 +21,7 @@ _BEGINNING = re.compile(r"\{")
 
 
 def valid_reply(call: Call, reply: EngineReply, ignored_form: Callable[[EngineReply], None]) -> EngineReply:
-    """The reply, with the text of the answer alone; raises InvalidOutput.
-
-    `ignored_form` hears of a reply that is no JSON as it stands.
-    """
+    """The reply, with the text of the answer alone; `ignored_form` gets one that is no JSON. Raises InvalidOutput."""
     if reply.finish_reason == "length":
         detail = f"the answer was cut off at max_tokens={call.max_tokens}; raise sampling.max_tokens, or ask for less"
         raise InvalidOutput(detail)
@@ -73,6 +70,5 @@ def _objects(text: str) -> Iterator[str]:
 
 
 def _beginning(text: str) -> str:
-    """How a reply begins, on one line."""
     begin = " ".join(text[: 2 * QUOTED_CHARS_MAX].split())[:QUOTED_CHARS_MAX]
     return f"the reply begins {json.dumps(begin, ensure_ascii=False)}" if begin else "the reply is empty"

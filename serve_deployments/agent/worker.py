@@ -34,18 +34,13 @@ log = structlog.get_logger(__name__)
 
 
 class RoleWorker:
-    """Takes a role's tasks for its replica, as many at once as the role may have calls at engines."""
-
     def __init__(self, replica: AgentReplica) -> None:
         self.replica = replica
         consumer, slots = worker_consumer(replica.name), replica.role.concurrency
         self._queue = QueueWorker(replica.journal, TASKS_STREAM, consumer, slots, self._work, progress_s=HEARTBEAT_S)
 
     async def run(self) -> None:
-        """Take tasks until cancelled; those in progress then go back to the queue.
-
-        Raises JournalUnavailable when the role's consumer is not declared.
-        """
+        """Take tasks until cancelled; raises JournalUnavailable when the role's consumer is not declared."""
         journal, consumer = self.replica.journal, worker_consumer(self.replica.name)
         found = await journal.request(f"$JS.API.CONSUMER.INFO.{TASKS_STREAM}.{consumer}")
         if error := found.get("error"):
@@ -57,7 +52,6 @@ class RoleWorker:
                 group.create_task(running)
 
     async def drain(self, within_s: float) -> None:
-        """Take no more tasks, and wait up to `within_s` for those in progress."""
         await self._queue.drain(within_s)
 
     async def _work(self, item: QueueItem) -> None:
@@ -131,7 +125,6 @@ async def _run(args: WorkerArgs, connected: asyncio.Future[Sequence[RoleWorker]]
 
 
 async def serve(args: WorkerArgs) -> None:
-    """Work until SIGTERM or SIGINT, then finish what is in progress for a while. Raises what `workers_of` raises."""
     stopping = stop_signal()
     connected: asyncio.Future[Sequence[RoleWorker]] = asyncio.get_running_loop().create_future()
     async with health_server(args.worker_host, args.worker_port) as port, asyncio.TaskGroup() as group:

@@ -18,7 +18,6 @@ log = structlog.get_logger(__name__)
 
 
 def _roles_of(args: CoordinatorArgs) -> tuple[str, ...]:
-    """The roles; raises InvalidRequest when one of them runs in Ray, which this process cannot reach."""
     roles = load_roles(args.roles_file)
     names = roles_over_nats(roles, args.agents)
     if in_ray := next((name for name in roles if name not in names), None):
@@ -28,7 +27,6 @@ def _roles_of(args: CoordinatorArgs) -> tuple[str, ...]:
 
 
 async def _serve(args: CoordinatorArgs) -> None:
-    """Coordinate until SIGTERM or SIGINT. Raises JournalUnavailable when the log refuses the connection."""
     stopping = stop_signal()
     async with health_server(args.coordinator_host, args.coordinator_port) as port, asyncio.TaskGroup() as group:
         log.info("coordinator_listening", host=args.coordinator_host, port=port)

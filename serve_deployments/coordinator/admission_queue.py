@@ -1,7 +1,5 @@
 """The order in which deliberations of the same roles and priority begin: as many at once as the limit allows.
 
-Those of other roles have a queue of their own, and do not wait for these; nor does interactive work for batch work.
-
 An engine that gets all requests at once finishes none in time, and no constant limit suits a small and a large one
 (docs/decisions/0084). The limit grows while work takes no longer than with little in hand. Once it slows down, the
 limit is the rate of ends times twice the baseline latency, which keeps the engine busy. The latency with `LIMIT_MIN` in
@@ -27,8 +25,6 @@ TicketOutcome = Literal["done", "missed", "stopped"]
 
 
 class Ticket:
-    """A deliberation's place in the queue: `granted` is set once it may begin."""
-
     def __init__(self) -> None:
         self.granted = asyncio.Event()
         self.since_s = 0.0
@@ -37,7 +33,7 @@ class Ticket:
 class AdmissionQueue:
     """First in, first out; `limit` at once and never more than `limit_max`. Times are seconds of any one clock.
 
-    Those that another coordinator began go on at once, and raise the limit up to `limit_max`.
+    Deliberations that another coordinator began go on at once, and raise the limit up to `limit_max`.
     """
 
     def __init__(self, limit_max: int) -> None:
@@ -55,7 +51,6 @@ class AdmissionQueue:
         self._begun_max = 0
 
     def figures(self) -> dict[str, int]:
-        """How many are begun, how many may be at present, and how many wait for that."""
         return {"begun": self._begun, "bound": self.limit, "waiting": len(self._waiting)}
 
     def ask(self, now_s: float, *, begun: bool) -> Ticket:
@@ -86,7 +81,6 @@ class AdmissionQueue:
         ticket.granted.set()
 
     def _observe(self, now_s: float, took_s: float, *, missed: bool) -> None:
-        """Adapt the limit once enough work has ended that began under it."""
         baseline_s = self._baseline_s(now_s)
         if missed and baseline_s is not None and took_s < SLOWED * baseline_s:
             # It began too late; that is no sign of congestion.

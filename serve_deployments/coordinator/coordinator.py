@@ -61,8 +61,6 @@ log = structlog.get_logger(__name__)
 
 
 class CoordinatorReplica:
-    """A coordinator replica: the log, the queue, the agents of its roles, and the works that it holds."""
-
     def __init__(
         self,
         journal: JetStreamJournal,
@@ -83,10 +81,7 @@ class CoordinatorReplica:
         self._last_chance = asyncio.Semaphore(1)
 
     async def serve(self, ready: asyncio.Event) -> None:
-        """Pull and coordinate until cancelled; the works are then handed over.
-
-        When it breaks instead, they are only requeued: one of them may be the cause.
-        """
+        """Pull and coordinate until cancelled; the works are then handed over, so that none is suspected."""
         in_order = False
         try:
             async with asyncio.TaskGroup() as group:
@@ -111,7 +106,6 @@ class CoordinatorReplica:
                 await self._queue.requeue(work.item)
 
     async def describe(self) -> dict[str, Any]:
-        """The replica as `GET /cluster` and `/readyz` see it."""
         return {
             **self._identity(),
             "in_flight": len(self._works),
@@ -137,7 +131,6 @@ class CoordinatorReplica:
             work.inbox.put_nowait(None)
 
     async def _keep_alive(self) -> None:
-        """Send heartbeats for the works, but only while their calls are within their time."""
         while True:
             await asyncio.sleep(HEARTBEAT_S)
             with suppress(JournalUnavailable):
@@ -220,10 +213,7 @@ class CoordinatorReplica:
             await self._announce(work, end, known)
 
     async def _record_spend(self, work: Work, state: State, ended_at: datetime) -> None:
-        """Record what a deliberation has cost; raises JournalUnavailable.
-
-        The work is then handed over without suspicion: its facts are stored, and its end alone has to wait.
-        """
+        """Record the cost; without the log the work is handed over unsuspected: its end alone has to wait."""
         try:
             await record_spend(self._journal, work.tenant, state, ended_at)
         except JournalUnavailable:
@@ -233,7 +223,7 @@ class CoordinatorReplica:
     async def _announce(self, work: Work, end: End, state: State | None) -> None:
         """Announce the outcomes that a dead replica recorded and did not announce, then the end.
 
-        An end that is too large for one message is announced without its texts, with the URL that has them.
+        An end that is too large for one message is announced without its texts.
         """
         try:
             if state is not None:
@@ -244,7 +234,6 @@ class CoordinatorReplica:
             await self._journal.announce(announcement(work.tenant, end.model_copy(update={"verdict": None}), None))
 
     async def _deliberate(self, work: Work) -> None:
-        """Fold, decide, execute, until the end is in the log and announced."""
         await self._begin(work)
         reloaded = False
         while True:
@@ -281,7 +270,7 @@ class CoordinatorReplica:
     async def _begin(self, work: Work) -> None:
         """Load the state, wait for the work's turn, and record a takeover where another coordinator held it before.
 
-        Work that waits for its first turn has done nothing: its holder's death says nothing against it.
+        The death of a holder says nothing against work that waited for its first turn: nothing was done.
         """
         fresh = self._facts.load_fresh(work)
         if not fresh:
@@ -309,10 +298,7 @@ class CoordinatorReplica:
             await self._facts.catch_up(work, await work.next_fact(ticket.granted, left_s))
 
     async def _take_over(self, work: Work) -> None:
-        """Record the takeover of what another coordinator may have begun, before anything is done.
-
-        A suspect first waits until few others of its kind run, or none: they would be suspected as well.
-        """
+        """Record a takeover before anything is done. A suspect first waits until few others run, or none."""
         work.resumed = work.resumed or bool(work.state.stages) or work.state.takeovers > 0
         work.takeovers = work.state.takeovers
         if not work.resumed or work.state.ended:
@@ -360,7 +346,6 @@ class CoordinatorReplica:
             raise group.exceptions[0] from group
 
     async def _hear_until_next_moment(self, work: Work) -> None:
-        """Fold the next facts, or return at the next moment at which time alone may decide."""
         now = datetime.now(UTC)
         heard: list[Record | None] = []
         with suppress(TimeoutError):
@@ -371,7 +356,7 @@ class CoordinatorReplica:
     async def _hear_stopped_calls(self, work: Work) -> None:
         """Fold facts until every stopped call has recorded its cost, once and for a second at most.
 
-        A verdict waits for at most half of the time that is left to its deadline, which might refuse it.
+        A verdict waits for at most half of the time left to its deadline, which might refuse it.
         """
         if work.phase is WorkState.STOPPING:
             return

@@ -18,8 +18,6 @@ EARLY_CANCELS_MAX = 10_000
 
 
 class FactStore:
-    """Reads, writes and folds facts, and keeps cancels that arrive before their deliberation."""
-
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._early_cancels: dict[str, Record] = {}
@@ -27,7 +25,6 @@ class FactStore:
         self._complete_above: int | None = None
 
     def keep_early_cancel(self, cancel: Record) -> None:
-        """Keep the cancel of a deliberation that this coordinator does not hold yet."""
         self._early_cancels[cancel.tokens[2]] = cancel
         if len(self._early_cancels) > EARLY_CANCELS_MAX:
             # Raising the bound makes every older acceptance read the log, which holds the forgotten cancels.
@@ -36,18 +33,17 @@ class FactStore:
             self._early_cancels.clear()
 
     def mark_incomplete(self) -> None:
-        """Cancels may have been missed: every deliberation is read from the log until `resync`."""
+        """Read every deliberation from the log until `resync`, because cancels may have been missed."""
         self._complete_above = None
 
     async def resync(self) -> None:
-        """From here on no cancel is missed. Raises JournalUnavailable."""
         if self._complete_above is None:
             self._complete_above = (await self._journal.state()).last_sequence
 
     def load_fresh(self, work: Work) -> bool:
         """Set the state of a deliberation that no coordinator has touched; False when the log must be read.
 
-        Its cancel would have been heard, and if a stage was opened all the same, its fact refuses the next.
+        A stage that another coordinator opened all the same refuses this one's next fact.
         """
         record = work.item.record
         if work.resumed or self._complete_above is None or record.sequence <= self._complete_above:
@@ -63,7 +59,7 @@ class FactStore:
     async def load(self, work: Work) -> None:
         """Set the state that the log holds, waiting for a log that is away as long as an append would.
 
-        Raises UnexpectedFact when the log holds nothing, Gone when it was deleted, JournalUnavailable.
+        Raises UnexpectedFact for an empty log, Gone after a deletion, JournalUnavailable.
         """
         retries = stamina.retry_context(
             on=JournalUnavailable, attempts=None, timeout=APPEND_TIMEOUT_S, wait_initial=0.05, wait_max=1.0
@@ -89,7 +85,6 @@ class FactStore:
         return appended.created
 
     async def catch_up(self, work: Work, heard: Iterable[Record | None] = ()) -> None:
-        """Fold the item taken from the inbox, and all that the inbox holds by now."""
         records = list(heard)
         while not work.inbox.empty():
             records.append(work.inbox.get_nowait())
@@ -109,7 +104,6 @@ class FactStore:
 
 
 def _is_ahead(state: State, fact: Fact) -> bool:
-    """Whether a fact belongs to a stage that another coordinator has opened."""
     return isinstance(fact, CallFinished) and fact.stage > len(state.stages)
 
 

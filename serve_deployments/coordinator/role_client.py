@@ -19,8 +19,6 @@ log = structlog.get_logger(__name__)
 
 
 class RoleClient:
-    """The agents of the roles by name; `names` are sorted."""
-
     def __init__(self, agents: Mapping[str, Agents]) -> None:
         self.names = sorted(agents)
         self._agents = agents
@@ -58,5 +56,4 @@ class RoleClient:
 
 
 def _lacking(work: Work, calls: Sequence[Call]) -> tuple[Call, ...]:
-    """The calls without a known outcome."""
     return tuple(call for call in calls if call.call_id not in work.state.finished)

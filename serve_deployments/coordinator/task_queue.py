@@ -1,7 +1,7 @@
 """The agents of a role as workers that pull from NATS: each request is a task in the role's work queue.
 
-The queue redelivers the task of a worker that died, so nothing here watches workers. A task has its deadline as its
-time to live. It has an id too: a request that is repeated while its task is stored is dropped by the server.
+The queue redelivers the task of a dead worker, so nothing here watches workers. A task lives until its deadline.
+The server drops a repeated request while its task, which has the same id, is stored.
 """
 
 import asyncio
@@ -22,8 +22,6 @@ FIELDS_BYTES_MAX = 1_024
 
 
 class WorkerAgents:
-    """`ports.Agents` over the work queue of one role."""
-
     def __init__(self, journal: JetStreamJournal, role: str) -> None:
         self._journal = journal
         self._role = role
@@ -54,15 +52,14 @@ class WorkerAgents:
 
 
 def worker_agents(journal: JetStreamJournal, roles: Iterable[str]) -> Mapping[str, Agents]:
-    """The agents of these roles, whose workers pull from the queues of the journal's server."""
     return {role: WorkerAgents(journal, role) for role in roles}
 
 
 def tasks_of(request: StageRequest, bytes_max: int) -> Iterator[tuple[str, bytes]]:
-    """The request as one task, or as several where the stage's calls exceed one message: a name and the JSON of each.
+    """The names and the JSON of a request's tasks: one, or several where the stage's calls exceed one message.
 
-    The split is that of all calls of the stage, so that a name means the same calls whichever of them lack an outcome.
-    Raises FactTooLarge for a single call that is too large.
+    All calls of the stage are split, so that a name means the same calls whichever of them lack an outcome. Raises
+    FactTooLarge for a single call that is too large.
     """
     parts = _parts(request.stage_calls or request.calls, bytes_max - FIELDS_BYTES_MAX)
     lacking = {call.call_id for call in request.calls}
@@ -73,7 +70,6 @@ def tasks_of(request: StageRequest, bytes_max: int) -> Iterator[tuple[str, bytes
 
 
 def _parts(calls: Iterable[Call], bytes_max: int) -> list[list[Call]]:
-    """The calls in their order, in parts whose JSON is small enough."""
     parts, left = list[list[Call]](), 0
     for call in calls:
         size = len(call.__pydantic_serializer__.to_json(call)) + 1

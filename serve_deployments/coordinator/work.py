@@ -20,8 +20,6 @@ HAND_OVER_WITHIN_S = 2.0
 
 
 class WorkState(Enum):
-    """Where a work stands; `Work` draws the transitions."""
-
     WAITING = auto()
     RUNNING = auto()
     STOPPING = auto()
@@ -72,12 +70,10 @@ class Work:
     _ticket: Ticket | None = None
 
     def enter(self, phase: WorkState) -> None:
-        """Go on to the next state; to enter the present one changes nothing."""
         assert phase is self.phase or phase in _NEXT[self.phase], f"{phase} cannot follow {self.phase}"
         self.phase = phase
 
     def begin(self) -> None:
-        """Calls may be made from now on."""
         if self.phase is WorkState.WAITING:
             self.enter(WorkState.RUNNING)
 
@@ -87,7 +83,6 @@ class Work:
         return self._ticket
 
     async def isolate(self, slots: asyncio.Semaphore) -> None:
-        """Wait for one of the few slots of suspects, and hold it until `clear_suspicion`."""
         await slots.acquire()
         self._suspect_slot = slots
 
@@ -98,7 +93,6 @@ class Work:
             self._suspect_slot = None
 
     def release(self, now_s: float) -> None:
-        """The coordinator holds it no more: the next work may begin. Idempotent."""
         self.clear_suspicion()
         self.enter(WorkState.RELEASED)
         if self._queue is not None and self._ticket is not None:
@@ -137,8 +131,7 @@ def fact_of(record: Record) -> Fact:
 async def hand_over(journal: Journal, works: Iterable[Work], replica: str) -> None:
     """Record that `replica` releases these works because it stops in order, so that none is suspected.
 
-    Where another coordinator has taken over, its fact stands and this one is dropped. Without the log the works change
-    hands unrecorded, and count as suspects once.
+    After another coordinator's takeover the fact is dropped. Without the log each work counts as a suspect once.
     """
 
     async def record(work: Work) -> None:

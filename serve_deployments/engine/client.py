@@ -3,8 +3,6 @@
 httpx runs over an aiohttp transport, because its own rescans the whole pool on every request: with 150 in flight a call
 takes 18 to 22 ms of CPU with httpx's transport, and 0.6 ms with aiohttp's. Requests go straight to the transport, since
 redirects, cookies and merging took an eighth of an agent's CPU (py-spy under `make bench`).
-One client lives as long as its replica. `pool` chooses the engine of a request, `state` holds what is known of an
-engine, `wire` the bodies of requests and replies.
 """
 
 import asyncio
@@ -56,8 +54,6 @@ log = structlog.get_logger(__name__)
 
 
 class Engines(EnginePool):
-    """The engines of one role behind one HTTP client."""
-
     def __init__(
         self,
         engines: Sequence[EngineSpec],
@@ -65,7 +61,6 @@ class Engines(EnginePool):
         fallback: Sequence[EngineSpec] = (),
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """Read the engines' keys; raises InvalidRequest, which names the fault."""
         super().__init__(engines, fallback)
         # Without a bound, which is aiohttp's 0: roles and engines bound the calls, and no probe waits for their end.
         limits = httpx.Limits(max_connections=0, keepalive_expiry=KEEPALIVE_S)
@@ -77,7 +72,6 @@ class Engines(EnginePool):
         self._probe_due_s = 0.0
 
     async def close(self) -> None:
-        """Close every connection."""
         if self._probing is not None:
             self._probing.cancel()
         await self._client.aclose()
@@ -91,7 +85,6 @@ class Engines(EnginePool):
             await asyncio.gather(*(self._check(each) for each in self.engines if each.reached_s < quiet_since_s))
 
     async def _renew_key(self, engine: EngineState) -> None:
-        """Read the engine's key file anew; a new key counts as good until it is refused."""
         if await engine.key.refresh():
             engine.accepts_key()
             engine.dialects.clear()
@@ -110,11 +103,10 @@ class Engines(EnginePool):
                 await self._probe(engine)
 
     async def probe(self) -> None:
-        """Ask every engine for its models; an engine that does not answer becomes unhealthy."""
         await asyncio.gather(*(self._probe(engine) for engine in self.engines))
 
     async def probe_briefly(self, within_s: float) -> None:
-        """As `probe`, but return after `within_s` at the latest; the probe goes on. It is at most a second old."""
+        """As `probe`, or share one of the last second; return after `within_s` at the latest, while the probe goes on."""
         if self._probing is None or (self._probing.done() and time.monotonic() >= self._probe_due_s):
             self._probe_due_s = time.monotonic() + PROBE_FRESH_S
             self._probing = asyncio.get_running_loop().create_task(self.probe())
@@ -145,7 +137,6 @@ class Engines(EnginePool):
             self._failed(engine, unreachable=True)
 
     async def _version(self, engine: EngineState) -> str | None:
-        """The engine's version; None when it reports none."""
         response = await self._get(engine, "/version")
         with suppress(ValueError, KeyError, TypeError):
             return str(response.json()["version"])
@@ -200,19 +191,15 @@ class Engines(EnginePool):
         """Send one request for `call`. With `on_text` it is streamed, and `on_text` gets each piece of text.
 
         A `StreamedReply` instead asks for all of its choices, whose seeds follow `seed`. Choices that the engine does
-        not begin stay open. An engine that refuses or ignores `n` is remembered.
-
-        A request whose key is refused is sent again if the key has been replaced meanwhile. One of which fields are
-        refused is sent again without them, and the engine's later requests are made so at once. So is one whose
-        `priority` is refused.
+        not begin stay open. The engine's state remembers refused fields, a refused `priority` and an ignored `n`, and
+        the request is sent again without them; so is one whose key has been replaced meanwhile.
 
         `meter` holds the cost so far, also after a failure. `salt` is `cache_salt` of the tenant. `before_sending` is
         awaited right before the body is written; when it raises CallCancelled, nothing is sent.
 
         Raises EngineUnreachable (no connection), EngineUnavailable (broken off, 5xx, 429, nonsense), EngineRejected
-        (4xx; KeyRefused for 401 and 403) or CallTimeout (no byte for the engine's idle time). A batch call may wait in
-        the engine's queue until its deadline: its idle time begins with its first text. Cancelling closes the
-        connection, so that the engine stops generating.
+        (4xx; KeyRefused for 401 and 403) or CallTimeout (no byte for the engine's idle time; that of a batch call
+        begins with its first text). Cancelling closes the connection, so that the engine stops generating.
         """
         streamed = StreamedReply([StreamedChoice(call, trace, on_text, meter)]) if callable(on_text) else on_text
         choices = 1 if streamed is None else len(streamed.choices)
@@ -262,7 +249,6 @@ class Engines(EnginePool):
     async def _request(
         self, engine: EngineState, body: RequestBody, trace: str, streamed: StreamedReply | None, meter: Meter
     ) -> EngineReply:
-        """One request, of whose result the circuit learns."""
         try:
             reply = await self._exchange(engine, body, trace, streamed, meter)
         except (httpx.ReadTimeout, TimeoutError) as exc:

@@ -15,7 +15,6 @@ log = structlog.get_logger(__name__)
 
 
 def read_text(path: str) -> str:
-    """The text of a file; raises OSError, and ValueError for a wrong encoding."""
     return Path(path).read_text(encoding="utf-8")
 
 
@@ -23,7 +22,6 @@ class EngineKey:
     """An engine's key. `refresh` reads a key file anew; what was read before is kept while the file is unusable."""
 
     def __init__(self, spec: EngineSpec) -> None:
-        """Read the key; raises InvalidRequest, which names field and remedy."""
         self._spec = spec
         self._key = self._read()
         self._usable = True
@@ -33,7 +31,6 @@ class EngineKey:
 
     @property
     def headers(self) -> list[tuple[str, str]]:
-        """The header with the key; none for an engine without."""
         return [] if self._key is None else [("Authorization", f"Bearer {self._key}")]
 
     def redacted(self, content: bytes) -> bytes:

@@ -33,17 +33,14 @@ class Circuit:
     probing: bool = False
 
     def state(self, now_s: float) -> CircuitPhase:
-        """The phase that operators see."""
         if self.opened_until_s is None:
             return "closed"
         return "open" if now_s < self.opened_until_s else "half_open"
 
     def admits(self, now_s: float) -> bool:
-        """Whether a request may be sent now."""
         return self.opened_until_s is None or (now_s >= self.opened_until_s and not self.probing)
 
     def begin(self) -> None:
-        """Record that a request is sent; in a half-open circuit it is the probe."""
         self.probing = self.opened_until_s is not None
 
     def reached(self) -> None:
@@ -51,7 +48,6 @@ class Circuit:
         self.open_for_s, self.opened_until_s, self.probing = OPEN_S, None, False
 
     def succeeded(self) -> None:
-        """Record that the engine answered, with whatever status."""
         self.reached()
         self.failures = 0
 
@@ -65,26 +61,20 @@ class Circuit:
         self.probing = False
 
     def abandoned(self) -> None:
-        """Record that the request was cancelled before its result: another one may probe."""
         self.probing = False
 
 
 @dataclass(slots=True)
 class RetryBudget:
-    """Retries after an engine's refusals: a tenth of the traffic, and one a second where there is little.
-
-    `saved` below 0 is the number of retries that wait for their turn.
-    """
+    """Retries after refusals: a tenth of the traffic, and one a second. `saved` below 0 counts those that wait."""
 
     saved: float = RETRIES_SAVED_MAX / 2
     counted_at_s: float | None = None
 
     def deposit(self) -> None:
-        """Add the tenth of a retry that each call's first attempt earns."""
         self.saved = min(RETRIES_SAVED_MAX, self.saved + RETRY_SHARE)
 
     def withdraw(self, now_s: float) -> float:
-        """Take one retry; returns the seconds to wait before it."""
         if self.counted_at_s is not None:
             self.saved = min(RETRIES_SAVED_MAX, self.saved + (now_s - self.counted_at_s) * RETRIES_PER_S)
         self.counted_at_s = now_s
@@ -92,30 +82,26 @@ class RetryBudget:
         return max(0.0, -self.saved / RETRIES_PER_S)
 
     def refund(self) -> None:
-        """Give back a retry that was taken and is not made."""
         self.saved = min(RETRIES_SAVED_MAX, self.saved + 1)
 
 
 @dataclass(slots=True)
 class Hedges:
-    """When to ask a second engine beside the first: after the 95th percentile of like calls, for 2 % of calls."""
+    """Hedges after the 95th percentile of like calls, for 2 % of calls."""
 
     calls: int = 0
     made: int = 0
     _samples_s: dict[str, deque[float]] = field(default_factory=lambda: defaultdict(lambda: deque(maxlen=SAMPLES)))
 
     def answered(self, kind: str, seconds: float) -> None:
-        """Record the duration of a call of this kind."""
         self.calls += 1
         self._samples_s[kind].append(seconds)
 
     def after_s(self, kind: str) -> float | None:
-        """The seconds after which a call of this kind may be hedged; None below 20 samples."""
         samples = sorted(self._samples_s[kind])
         return None if len(samples) < SAMPLES_MIN else samples[ceil(HEDGE_AFTER * len(samples)) - 1]
 
     def take(self) -> bool:
-        """Take one hedge; False when it would exceed the share."""
         if self.made + 1 > HEDGE_SHARE * self.calls:
             return False
         self.made += 1

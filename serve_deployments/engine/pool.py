@@ -1,11 +1,8 @@
-"""The engines of a role without their HTTP: which of them takes a request, and which of the waiting calls is next.
-
-This is the one queue before the engines. A call goes to the engine with the prefix of its deliberation, as long as that
-engine's load is within a bound.
+"""The engines of a role without their HTTP: the choice of an engine, and the one queue of calls before them.
 
 A hash puts a role's engines into an order of each deliberation's own (rendezvous hashing, Thaler and Ravishankar 1998).
-An engine that comes or goes moves only the deliberations that have it first. The bound on the load is that of
-consistent hashing with bounded loads (arXiv:1608.01350).
+So its calls meet their prefix. An engine that comes or goes moves only the deliberations that have it first. The
+bound on the load is that of consistent hashing with bounded loads (arXiv:1608.01350).
 
 Replicas choose without a message: the same hash gives all of them the same order. Each knows only its own requests, and
 places a call within 1.25 times their mean or `TOGETHER`. So together they exceed the bound on one engine by at most
@@ -67,8 +64,6 @@ def _rank(deliberation: str, address: str) -> bytes:
 
 @dataclass(eq=False, slots=True)
 class _WaitingCall:
-    """A call that waits for an engine. `turn` is set when an engine may be able to take it."""
-
     order: int
     avoid: Sequence[EngineState]
     turn: asyncio.Event = field(default_factory=asyncio.Event)
@@ -83,16 +78,12 @@ class EnginePool:
     def __init__(
         self, engines: Sequence[EngineSpec], fallback: Sequence[EngineSpec] = (), concurrency: int = CONCURRENCY
     ) -> None:
-        """Read the engines' keys; raises InvalidRequest, which names the fault."""
         self.concurrency = concurrency
         self.engines = [*map(EngineState, engines), *(EngineState(spec, fallback=True) for spec in fallback)]
         self._waiting: list[_WaitingCall] = []
 
     def choose(self, deliberation: str, avoid: Sequence[EngineState]) -> EngineState | None:
-        """The engine for a request: of the candidates with room the one that `routing` gives the deliberation.
-
-        None when no circuit admits a request, or when all candidates work on as many requests as they may.
-        """
+        """The engine for a request, of the candidates with room; None when no circuit admits one, or all are full."""
         room = self._with_room(avoid)
         return engine_for(deliberation, [engine for engine in room if engine.healthy] or room)
 
@@ -100,10 +91,7 @@ class EnginePool:
         return [engine for engine in self._candidates(avoid) if not engine.full]
 
     def _candidates(self, avoid: Sequence[EngineState]) -> Sequence[EngineState]:
-        """The engines whose circuits admit a request: preferably none of `avoid`, and none that refuses its key.
-
-        Of the others, the first choice goes before what stands in for it.
-        """
+        """The engines whose circuits admit a request; preferably not of `avoid`, no refusers of keys, no stand-ins."""
         now_s = time.monotonic()
         found = [engine for engine in self.engines if engine.circuit.admits(now_s)]
         found = [engine for engine in found if engine not in avoid] or found
@@ -112,10 +100,7 @@ class EnginePool:
 
     @contextmanager
     def requesting(self, engine: EngineState) -> Generator[None]:
-        """Wraps a request to `engine`: it takes a slot there, and the circuit learns of a cancelled request.
-
-        Raises EngineFull.
-        """
+        """Wraps a request to `engine`, for its slot and its circuit; raises EngineFull."""
         if engine.full:
             raise EngineFull(f"{engine.label} works on {engine.in_flight} requests")
         engine.circuit.begin()
@@ -152,7 +137,6 @@ class EnginePool:
             asyncio.get_running_loop().call_soon(self._wake)
 
     def _next(self) -> _WaitingCall | None:
-        """The first of the waiting calls that an engine can take."""
         now_s = time.monotonic()
         if sum(engine.in_flight for engine in self.engines) >= self.concurrency:
             return None

@@ -20,7 +20,7 @@ NOT_CONNECTED = (httpx.ConnectError, httpx.ConnectTimeout, aiohttp.ClientConnect
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """No connection to an engine could be made since then: `since_s` on the monotonic clock; `cause` in a few words."""
+    """An engine's time without a connection: `since_s` on the monotonic clock; `cause` in a few words."""
 
     since: datetime
     since_s: float
@@ -34,7 +34,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def cause_of(error: Exception) -> str:
-    """Why a connection failed, in a few words; without the engine's URL, which may hold credentials."""
+    """The cause of a failed connection, in a few words; without the engine's URL, which may hold credentials."""
     # The deepest error is the system's own: HTTP clients wrap it, and call most of them time-outs.
     for each in reversed(list(_chain(error))):
         match each:
@@ -60,10 +60,7 @@ def never_connected(error: Exception) -> bool:
 
 
 async def check_connection(url: str, within_s: float) -> None:
-    """Open a TCP connection to the engine at `url`, and close it.
-
-    Raises TimeoutError after `within_s`, other OSErrors, and ValueError for an invalid URL.
-    """
+    """Open a TCP connection to the engine and close it; raises OSError, and ValueError for an invalid URL."""
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     async with asyncio.timeout(within_s):

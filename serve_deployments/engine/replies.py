@@ -37,8 +37,6 @@ class Replying(Protocol):
 
 @dataclass(slots=True)
 class EngineReply:
-    """The whole text of a reply, and what the engine reported with it."""
-
     text: str
     finish_reason: str
     usage: Usage
@@ -48,21 +46,19 @@ class EngineReply:
 
 @dataclass(slots=True)
 class Meter:
-    """What one request has cost so far, as the engine last reported it; kept when the request breaks off."""
+    """The cost of one request so far, as the engine last reported it; kept when the request breaks off."""
 
     reported: dict[str, Any] | None = None
     estimated: bool = False
 
     @property
     def usage(self) -> Usage:
-        """Tokens so far; none when the engine has reported nothing readable."""
         try:
             return Usage() if self.reported is None else _usage(self.reported)
         except (KeyError, TypeError, AttributeError, ValidationError):
             return Usage()
 
     def estimate(self, call: Call, text: str) -> None:
-        """Estimate the cost of an answer for which the engine reported none."""
         prompt = sum(tokens_of(message.content) for message in call.messages)
         self.reported = {"prompt_tokens": prompt, "completion_tokens": tokens_of(text)}
         self.estimated = True
@@ -78,7 +74,6 @@ def _usage(reported: dict[str, Any]) -> Usage:
 
 
 def parse_reply(engine: Replying, content: bytes, meter: Meter) -> EngineReply:
-    """Parse an unstreamed reply; raises EngineUnavailable when it is malformed."""
     try:
         body = from_json(content)
         meter.reported = body.get("usage")
@@ -108,7 +103,7 @@ class StreamedChoice:
 class StreamedReply:
     """A reply as it grows. `open` are the choices that have not ended, `structured` is the way of its request.
 
-    `ignored_n` says that the engine began fewer choices than it was asked for, or counted no tokens of one.
+    `ignored_n`: the engine began fewer choices than it was asked for, or counted no tokens of one.
     """
 
     def __init__(self, choices: Sequence[StreamedChoice]) -> None:
@@ -193,12 +188,11 @@ class StreamedReply:
                 self._end(choice, choice.finish_reason)
 
     def _only_left_ones_go_on(self) -> bool:
-        """Whether choices that were left are all that the engine still writes."""
         waits = all(choice.finish_reason is not None for choice in self.open)
         return waits and any(choice.finish_reason is None for choice in self.choices)
 
     def _last(self, engine: Replying) -> EngineReply:
-        """End the last choice. Those that were never begun stay open: the engine knows no `n`."""
+        """End the last choice. Choices that were never begun stay open: the engine knows no `n`."""
         begun = [choice for choice in self.open if choice.texts or choice.finish_reason is not None]
         for choice in begun:
             if choice.finish_reason is None:
@@ -221,7 +215,6 @@ class StreamedReply:
             choice.on_end(self._ended)
 
     def _charge(self) -> None:
-        """Bring the meters of open choices up to date."""
         if not self._usage or not self.open:
             return
         first, *others = self.open

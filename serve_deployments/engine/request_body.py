@@ -1,8 +1,7 @@
 """A request's body: its JSON in the engine's dialect, and what an engine's refusals say about that dialect.
 
-Bodies are built from an allow-list of fields: no field of a gateway's client passes through. Servers word the same
-refusal differently, so it is read by the names of fields that it mentions. An error about a length or a bound is no
-refusal of the field that it mentions.
+Servers word the same refusal differently, so it is read by the names of fields that it mentions. An error about a
+length or a bound is no refusal of the field that it mentions.
 """
 
 import re
@@ -43,17 +42,16 @@ BeforeSending = Callable[[], Coroutine[Any, Any, None]]
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How requests to one model of an engine are made: how an answer gets its form, and what the engine lacks.
+    """The form of requests to one model of an engine: how an answer gets its form, and the fields that it lacks.
 
-    An engine without `max_tokens` gets `max_completion_tokens`. One without `system` gets those messages in the first
-    message of the user. `schema` is the one beside `json_object`. Other fields that it lacks are left out.
+    Without `max_tokens` it gets `max_completion_tokens`, without `system` those messages in the first one of the user.
+    `schema` is the one beside `json_object`. Other fields that it lacks are left out.
     """
 
     structured: Structured = "json_schema"
     lacking: frozenset[str] = frozenset()
 
     def weaker(self) -> Self | None:
-        """The next way to give an answer its form; None after the last."""
         weaker = _WEAKER.get(self.structured)
         return weaker and replace(self, structured=weaker)
 
@@ -85,7 +83,7 @@ def request_body(
     dialect: Dialect = VLLM,
     choices: int = 1,
 ) -> bytes:
-    """The JSON of a chat completion, from an allow-list of fields, in the engine's dialect.
+    """The JSON of a chat completion, from an allow-list of fields: no field of a gateway's client passes through.
 
     `salt` (of the tenant) and `priority` add vLLM's own fields; they are None for engines that might refuse them.
     """
@@ -164,7 +162,6 @@ class RequestBody:
 
 
 def refused_fields(status: int, content: bytes) -> frozenset[str]:
-    """The fields that an engine's error refuses; empty when it says something else."""
     if status not in REFUSING:
         return frozenset()
     text = " ".join(_words(content))[:_READ_CHARACTERS].lower()

@@ -1,8 +1,7 @@
 """Identical calls of a stage, which one request to an engine answers with as many choices.
 
-Each call passes its own policies, holds its own slots and records its own outcome. The calls meet where their first
-requests would be sent. A call whose engine, model or moment differs is sent alone, and so is every later attempt
-(docs/decisions/0078).
+Each call passes its own policies, holds its own slots and records its own outcome. A call whose engine, model or moment
+differs is sent alone, and so is every later attempt (docs/decisions/0078).
 """
 
 import asyncio
@@ -21,8 +20,6 @@ from serve_deployments.engine.state import EngineState, KeyRefused
 
 @dataclass(eq=False, slots=True)
 class Sample:
-    """The first request of a call, as it would be sent alone."""
-
     engine: EngineState
     model: str
     seed: int
@@ -52,8 +49,6 @@ class _Waiting:
 
 @dataclass(eq=False, slots=True)
 class SampleGroup:
-    """Calls that differ in nothing but their ids and their seeds, which follow each other."""
-
     engines: Engines
     _coming: int = 0
     _waiting: list[_Waiting] = field(default_factory=list[_Waiting])
@@ -109,7 +104,6 @@ class SampleGroup:
                 self._request(each)
 
     def _request(self, together: Sequence[_Waiting]) -> None:
-        """Begin one request, whose end settles what its choices have not settled."""
         first = together[0].sample
         streamed = StreamedReply([each.sample.choice for each in together])
 
@@ -149,7 +143,6 @@ def _settle(together: Sequence[_Waiting], request: asyncio.Task[EngineReply]) ->
 
 
 def _alike(waiting: Iterable[_Waiting]) -> list[list[_Waiting]]:
-    """The samples that one request can ask for: the same engine and model, and seeds that follow each other."""
     ordered = sorted(waiting, key=lambda each: (each.sample.engine.address, each.sample.model, each.sample.seed))
     found = [ordered[:1]] if ordered else []
     for one, other in pairwise(ordered):

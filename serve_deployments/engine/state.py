@@ -26,12 +26,12 @@ log = structlog.get_logger(__name__)
 
 @dataclass(eq=False)
 class EngineState:
-    """One engine of a role: its models, how many of this replica's requests it works on, whether it can be reached.
+    """One engine of a role, as a replica knows it.
 
-    `extended` says whether it takes vLLM's own request fields; None until a probe has succeeded. `outage` lasts from
-    the first failed connection to the next response; `reached_s` is the monotonic time of the last one. `key_rejected`
-    lasts from the first refusal of the key to the next request that is not refused. `prioritises` is True until it
-    refuses a priority, as vLLM does under its default policy; `takes_n` until it refuses or ignores `n`.
+    `extended`: it takes vLLM's own request fields; None until a probe has succeeded. `outage` lasts from the first
+    failed connection to the next response, at `reached_s`. `key_rejected` lasts from the first refusal of the key to
+    the next request that is not refused. `prioritises` is True until it refuses a priority, `takes_n` until it refuses
+    `n`.
     """
 
     spec: EngineSpec
@@ -62,12 +62,10 @@ class EngineState:
 
     @property
     def headers(self) -> list[tuple[str, str]]:
-        """The headers of its declaration, and its key."""
         return [*self.spec.headers.items(), *self.key.headers]
 
     @property
     def full(self) -> bool:
-        """Whether it works on as many requests as it may."""
         return self.spec.max_in_flight is not None and self.in_flight >= self.spec.max_in_flight
 
     def takes_samples(self, model: str) -> bool:
@@ -75,30 +73,26 @@ class EngineState:
         return bool(self.extended) and self.takes_n and "stream_options" not in self.dialect(model).lacking
 
     def refused_lately(self, now_s: float) -> bool:
-        """Whether it refused its key a short while ago."""
         return self.key_rejected is not None and now_s < self._refused_s + REFUSED_FOR_S
 
     def refuses_key(self, status: int, *, probe: bool = False) -> None:
-        """Record that it refused the key of a request, or of a probe."""
         self._refused_s, self._refused_by_probe = time.monotonic(), probe
         if self.key_rejected is None:
             self.key_rejected = KeyRejected(since=datetime.now(UTC), status=status, remedy=self.spec.key_remedy)
             log.warning("engine_key_rejected", engine=self.label, status=status)
 
     def accepts_key(self, *, probe: bool = False) -> None:
-        """Record that it took a request; many engines list their models without a key."""
+        """Record a request that it took; many engines list their models without a key."""
         if self._refused_by_probe or not probe:
             self.key_rejected = None
 
     def dialect(self, model: str) -> Dialect:
-        """How a request for a model is made, as far as that is known."""
         return self.dialects.get(model) or Dialect(self.spec.structured or "json_schema")
 
     def remember(self, model: str, dialect: Dialect, *, own_schema: bool) -> None:
         """Record a dialect in which a request was taken. The first one decides how answers get their form.
 
-        Later ones may weaken that for a single schema which the engine cannot compile; one that is not our `own_schema`
-        says nothing of others.
+        A client's own schema that the engine cannot compile says nothing of others.
         """
         known = self.dialects.get(model)
         if known is None:
@@ -108,7 +102,6 @@ class EngineState:
             self.dialects[model] = replace(known, lacking=known.lacking | lacking)
 
     def ignores_form(self, model: str, used: Structured) -> None:
-        """Record that a reply was no JSON, although the request asked for it."""
         known = self.dialect(model)
         weaker = known.weaker()
         # Engines of a known kind take schemas; there such a reply is a fault of one answer.
@@ -117,23 +110,19 @@ class EngineState:
             self.dialects[model] = weaker
 
     def quote(self, content: bytes) -> str:
-        """The beginning of what it said, without its key."""
         return self.key.redacted(content)[:DETAIL_CHARACTERS].decode(errors="replace")
 
     @property
     def healthy(self) -> bool:
-        """Whether its circuit is closed."""
         return self.circuit.opened_until_s is None
 
     def connected(self) -> None:
-        """Record that a connection was made."""
         if self.outage is not None:
             self.dialects.clear()
             self.takes_n = True
         self.outage, self.reached_s = None, time.monotonic()
 
     def not_connected(self, error: Exception) -> None:
-        """Record that no connection could be made; the first failure counts until the next connection."""
         if self.outage is None:
             self.outage = Outage(datetime.now(UTC), time.monotonic(), cause_of(error))
             log.warning("engine_unreachable", engine=self.address, cause=self.outage.cause)
@@ -148,8 +137,6 @@ class EngineFull(EngineUnreachable):
 
 
 class KeyRefused(EngineRejected):
-    """The engine refuses the key of the request, or wants one."""
-
     def __init__(self, engine: EngineState, status: int) -> None:
         source = engine.spec.key_source
         refuses = f"refuses the key of {source}" if source else "wants a key"
@@ -166,15 +153,12 @@ class FieldsRefused(EngineRejected):
 
 
 class RetryLater(EngineUnavailable):
-    """The engine is overloaded; `after_s` is its Retry-After."""
-
     def __init__(self, detail: str, after_s: float) -> None:
         super().__init__(detail)
         self.after_s = after_s
 
 
 def refusal_of(engine: EngineState, response: httpx.Response, content: bytes) -> EngineUnavailable | EngineRejected:
-    """The error of a response that is no reply; the engine's state learns of a refused key."""
     status = response.status_code
     if status in KEY_REFUSED:
         # Not quoted, because such answers tend to repeat a part of the key.

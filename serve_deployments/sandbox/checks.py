@@ -1,7 +1,6 @@
 """The replica's side of the sandbox: it starts a warden for each program, and reads its reply.
 
-At most `CHECKS_AT_ONCE` programs run at a time in one replica, each under its own warden. Programs take turns: one that
-ran out of time goes behind all that wait. The replica waits only for pipes.
+Programs take turns: one that ran out of time goes behind all that wait.
 """
 
 import asyncio
@@ -53,8 +52,6 @@ class _TestResult(BaseModel):
 
 
 class _Turn(BaseModel):
-    """One turn of a program: its fault, or the outcomes of the first tests; and its refused attempts."""
-
     model_config = ConfigDict(frozen=True)
 
     fault: str = ""
@@ -63,8 +60,6 @@ class _Turn(BaseModel):
 
 
 class _Reply(BaseModel):
-    """A warden's reply: a report, or the reason for having none."""
-
     model_config = ConfigDict(frozen=True)
 
     report: _Turn | None = None
@@ -80,9 +75,9 @@ class Sandbox:
         self._logged = False
 
     async def report(self, check: Check, within_s: float) -> SandboxReport:
-        """Run a program against its tests; returns the outcome of each test within `within_s` seconds.
+        """Run a program against its tests; returns the outcome of each within `within_s` seconds, some as not run.
 
-        Tests for which there is no time are reported as not run. Raises SandboxUnavailable when nothing was run.
+        Raises SandboxUnavailable when nothing was run.
         """
         until_s = asyncio.get_running_loop().time() + within_s - MARGIN_S
         writers = check.writers if len(check.writers) == len(check.tests) else (0,) * len(check.tests)

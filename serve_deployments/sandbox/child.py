@@ -64,10 +64,7 @@ class Abandoned(Exception):
 
 
 class Zygote:
-    """A running zygote with a program. `tried` names the program's refused attempts.
-
-    Raises CannotIsolate when confinement failed; then nothing was run.
-    """
+    """A running zygote with a program; raises CannotIsolate when confinement failed, and then nothing was run."""
 
     def __init__(self, isolation: Isolation, limits: ResourceLimits, program: str) -> None:
         self._numbers = isolation.architecture.numbers
@@ -125,7 +122,6 @@ class Zygote:
         os.waitpid(self.pid, 0)
 
     def _ended(self) -> int:
-        """Kill the process of a run, and have it reaped; returns its exit code."""
         (pid,) = self._await(protocol.STARTED)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -141,7 +137,6 @@ class Zygote:
         return self._event(event) or []
 
     def _fate(self) -> str:
-        """Returns the reason that the zygote sent before it ended."""
         link = self._link.fileno()
         with contextlib.suppress(BlockingIOError, ConnectionError):
             while self._read(link):
@@ -213,7 +208,6 @@ class Zygote:
                 self.tried.append(line)
 
     def _answer(self) -> None:
-        """Allow or refuse a system call."""
         assert self._listener is not None, "it is confined"
         notification = bytearray(_NOTIFICATION.size)
         with contextlib.suppress(OSError):  # its process has ended or is ending

@@ -1,9 +1,7 @@
 """Confinement: a process restricts itself before it becomes the zygote, and verifies the restrictions.
 
-They hold for the interpreter that it then executes, and for all that this one forks.
-
-It needs no privilege: it works for an ordinary user and for root. It also works in a container under the default
-seccomp profiles of Docker, containerd and Podman. It needs no user namespaces, which those profiles deny.
+Neither privilege nor user namespaces are needed: it works for an ordinary user and for root, also in a container under
+the default seccomp profiles of Docker, containerd and Podman.
 """
 
 import ctypes
@@ -40,8 +38,6 @@ class CannotIsolate(Exception):
 
 
 class ResourceLimits(NamedTuple):
-    """Limits of one test: seconds of CPU time, and megabytes of address space."""
-
     cpu_s: int
     memory_mb: int
 

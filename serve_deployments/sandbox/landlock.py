@@ -83,5 +83,4 @@ class Landlock:
                 os.close(fd)
 
     def restrict(self) -> None:
-        """Restrict this process and its descendants to the granted rights, for ever."""
         self._call("landlock_restrict_self", self.fd, 0)

@@ -15,8 +15,6 @@ from serve_deployments.sandbox.syscalls import Architecture
 
 
 class Instruction(NamedTuple):
-    """One instruction of classic BPF; jumps are relative."""
-
     code: int
     if_true: int
     if_false: int
@@ -80,7 +78,6 @@ def when(
 
 
 def when_listed(argument: int, values: Sequence[int], then: FilterBody, otherwise: FilterBody) -> FilterBody:
-    """`then` where the lower word of an argument is one of the values."""
     body = otherwise
     for value in values:
         body = when(argument, _WORD, value, then, body)
@@ -167,10 +164,7 @@ _NEW_LISTENER = 1 << 3
 
 
 def install(architecture: Architecture, body: FilterBody, *, listen: bool = False) -> int:
-    """Put this process under a filter for ever. With `listen`, returns the descriptor on which counted calls arrive.
-
-    Raises OSError where the kernel refuses.
-    """
+    """Put this process under a filter for ever; returns the descriptor of counted calls if `listen`. Raises OSError."""
     filters = (_Filter * len(body))(*(_Filter(*instruction) for instruction in body))
     program = _Program(len(body), filters)
     libc = ctypes.CDLL(None, use_errno=True)

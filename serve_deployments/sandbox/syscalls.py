@@ -54,7 +54,6 @@ _AUDIT = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 
 
 def architecture() -> Architecture | None:
-    """The machine's architecture; None when the sandbox does not support it."""
     known = _AUDIT.get(os.uname().machine)
     if known is None:
         return None

@@ -19,8 +19,6 @@ _SHOWN_CHARS_MAX = 200
 
 
 class ProgramRun(NamedTuple):
-    """One run of the program: the bytes of its result and its output, its exit code, and the exceeded limit, if any."""
-
     result: bytes
     printed: bytes
     exit_code: int
@@ -28,7 +26,6 @@ class ProgramRun(NamedTuple):
 
     @property
     def loaded(self) -> bool:
-        """Whether the program's text was loaded, or compiled where it is a script."""
         return self.result.startswith(protocol.LOADED)
 
 

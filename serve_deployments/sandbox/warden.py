@@ -1,8 +1,7 @@
 """The warden: a process per program, which has a zygote run it for every test, and judges and reports the outcomes.
 
-It runs in a fresh interpreter without environment and packages, and never executes the program itself. An order is a
-line of JSON on standard input, the reply is one on standard output. The warden and its zygote end when standard input
-closes.
+A fresh interpreter without environment and packages, which never executes the program itself. An order is a line of
+JSON on standard input, the reply one on standard output. The warden and its zygote end when standard input closes.
 """
 
 import json
@@ -23,8 +22,7 @@ _IMPOSSIBLE: dict[str, Any] = {"call": "", "arguments": [], "expected": None}
 class Order(NamedTuple):
     """A program, its tests, and the limits of one test; `deadline_s` bounds all together.
 
-    A test has `call`, `arguments` and `expected`, or `stdin` and `stdout`. With `probe`, no earlier turn has tested
-    whether the program loads.
+    With `probe`, no earlier turn has tested whether the program loads.
     """
 
     directory: str
@@ -79,7 +77,6 @@ class Warden:
         return {"fault": fault, "outcomes": outcomes[: len(self._order.tests)], "tried": zygote.tried}
 
     def _run(self, zygote: Zygote, test: dict[str, Any]) -> ProgramRun | None:
-        """Run the program for one test; None when the deadline came before the test's own time-out."""
         timeout_s = min(self._order.timeout_s, self._until - time.monotonic())
         if timeout_s <= 0:
             return None

@@ -1,8 +1,8 @@
 """The zygote: a fresh, confined interpreter that forks a process for each test, which runs the program.
 
 The zygote has loaded no module that reaches sockets or machine code, and runs no foreign code. The warden (`child`)
-arranges its descriptors. Commands are lines on CONTROL, events are lines on STATUS. No expected value enters here.
-Nothing in a program's process is a barrier: foreign code can reach all of it, and can only forge its own result.
+arranges its descriptors. Commands are lines on CONTROL, events are lines on STATUS. No expected value enters here. A
+program's process holds no barrier: foreign code can reach all of it, and can only forge its own result.
 """
 
 import _thread
@@ -51,7 +51,6 @@ _DESCRIPTORS_MAX = 1_024
 
 
 def main(program: str) -> None:
-    """Run the program once for each command of CONTROL."""
     _thread.stack_size(THREAD_STACK_BYTES)
     os.environ.clear()
     os.close(ORDER)
@@ -77,7 +76,6 @@ def _say(*words: object) -> None:
 
 
 def _run(program: str, command: bytes) -> None:
-    """Run the program in this new process, write the result, and end the process."""
     try:
         for below, above in pairwise((2, RESULT, NOTES, _DESCRIPTORS_MAX)):
             os.closerange(below + 1, above)

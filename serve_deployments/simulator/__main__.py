@@ -25,10 +25,7 @@ _FAULT_HELP = (
 
 
 def serve(settings: SimulatorSettings, listener: socket.socket) -> None:
-    """Serve on a listening socket until SIGTERM or SIGINT; running requests get 3 s to end.
-
-    Prints one line, `simulator ready http://HOST:PORT model=NAME`.
-    """
+    """Serve on a listening socket until SIGTERM or SIGINT; running requests get 3 s to end."""
     host, port = listener.getsockname()[:2]
     config = uvicorn.Config(
         Simulator(settings),

@@ -1,4 +1,4 @@
-"""What a simulated engine lacks of vLLM, and how engines that are unlike vLLM refuse it."""
+"""The fields that a simulated engine lacks of vLLM, and the refusals of engines that are unlike vLLM."""
 
 import json
 from collections.abc import Iterator
@@ -9,8 +9,6 @@ from serve_deployments.simulator.server.requests import CompletionRequest, Conve
 
 
 class Lack(StrEnum):
-    """A thing that the engine lacks; `LACK_HELP` describes each."""
-
     JSON_SCHEMA = "json-schema"
     JSON_OBJECT = "json-object"
     RESPONSE_FORMAT = "response-format"
@@ -36,7 +34,6 @@ LACK_HELP = (
 
 
 def refuse_lacking(lacks: tuple[Lack, ...], request: CompletionRequest, conversation: Conversation) -> None:
-    """Raise RequestRefused for the first thing in the request that the engine lacks."""
     for lack in lacks:
         for refusal in _refusals(lack, request, conversation):
             raise refusal

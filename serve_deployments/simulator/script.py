@@ -24,8 +24,6 @@ _REQUESTS_REMEMBERED_MAX = 100_000
 
 
 class FaultKind(StrEnum):
-    """A kind of fault; `FAULT_HELP` describes each."""
-
     RATE_LIMIT = "rate-limit"
     ERROR = "error"
     UNAVAILABLE = "unavailable"
@@ -60,8 +58,6 @@ class FaultSyntaxError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ScriptedFault:
-    """One scripted fault. At most one of `rate`, `every` and `first` is set; without one it always hits."""
-
     kind: FaultKind
     rate: float | None = None
     every: int | None = None
@@ -70,7 +66,6 @@ class ScriptedFault:
 
 
 def parse_fault(text: str) -> ScriptedFault:
-    """Read `KIND[:rate|:every=N|:first=N][:match=REGEX]`; raises FaultSyntaxError."""
     found = _FAULT.fullmatch(text)
     if found is None:
         raise FaultSyntaxError(
@@ -96,7 +91,6 @@ class FaultPlan:
         self._attempts: OrderedDict[bytes, int] = OrderedDict()
 
     def decide(self, request_key: bytes, text: str) -> FaultKind | None:
-        """The fault of this request. `request_key` identifies it over its retries; `match` searches `text`."""
         attempt = self._attempts.pop(request_key, 0) + 1
         self._attempts[request_key] = attempt
         if len(self._attempts) > _REQUESTS_REMEMBERED_MAX:
@@ -123,8 +117,7 @@ class Script(BaseModel):
 
     `duration_ms` is the time of a whole completion, spread evenly over its tokens; it overrides `ttft_ms` and
     `per_token_ms`. `jitter` scales a completion's times by a seeded factor in [1 - jitter, 1 + jitter]. `tokens` fixes
-    a completion's length; `chunk_tokens` is the least number per streamed chunk. With `api_keys` every path under /v1
-    needs one of them as a bearer token. With `lacks` it is an engine of another kind than vLLM.
+    a completion's length; `chunk_tokens` is the least number per streamed chunk.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -151,15 +144,13 @@ class Script(BaseModel):
         return self.model_copy(update={name: getattr(change, name) for name in change.model_fields_set})
 
     def admits(self, authorization: str) -> bool:
-        """Whether a request with this Authorization header may use the paths under /v1."""
         known = [f"Bearer {key.get_secret_value()}".encode() for key in self.api_keys]
         return not known or any(compare_digest(each, authorization.encode()) for each in known)
 
     def due_times_s(self, tokens: int, chance: float, *, slow: bool = False) -> list[float]:
-        """When each token is due, in seconds after the start: absolute, so that lateness never adds up.
+        """The due time of each token, in seconds after the start: absolute, so that lateness never adds up.
 
-        `chance` in [0, 1) decides the jitter. A `slow` completion takes ten times as long and a second more. An empty
-        one has one due time, its end.
+        `chance` in [0, 1) decides the jitter. An empty completion has one due time, its end.
         """
         factor = (1.0 + self.jitter * (2.0 * chance - 1.0)) * (_SLOW_FACTOR if slow else 1.0) / 1_000.0
         first_s, step_s = self.ttft_ms * factor, self.per_token_ms * factor

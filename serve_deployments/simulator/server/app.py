@@ -35,8 +35,6 @@ Handler = Callable[[Exchange], Awaitable[None]]
 
 
 class Simulator:
-    """The ASGI application. One instance serves one event loop."""
-
     def __init__(self, settings: SimulatorSettings) -> None:
         self._settings = settings
         self._created_s = int(time.time())
@@ -63,7 +61,6 @@ class Simulator:
             self._routes["/simulator/script"] = {"GET": self._read_script, "POST": self._change_script}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
         exchange = Exchange(scope, receive, send)
         try:
             if scope["path"].startswith("/v1") and not self._script.admits(exchange.headers.get("authorization", "")):
@@ -113,7 +110,6 @@ class Simulator:
             self._load -= 1
 
     def _generation(self, request: CompletionRequest, conversation: Conversation, header: str) -> Generation:
-        """Check a request against the model and the script, and write its choices. Raises RequestRefused."""
         self._check_model(request.model)
         if request.priority and self._settings.scheduling_policy == "fcfs":
             # In vLLM's words.
@@ -177,7 +173,6 @@ class Simulator:
             metrics.ended[choice.finish_reason].inc()
 
     def _prefill(self, generation: Generation) -> int:
-        """Look the prompt up in the prefix cache, once for each sequence; returns the tokens cached before."""
         request, prompt = generation.request, generation.prompt
         found = [
             self._prefixes.admit(prompt.blocks, prompt.tokens, request.cache_salt) for _ in range(request.sequences)

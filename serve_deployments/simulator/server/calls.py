@@ -23,13 +23,10 @@ class ServedRequest:
 
 
 class CallLedger:
-    """Counts by call id (the last 100,000) and in all, and keeps the last 2,000 prompts."""
-
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything; requests that are running are counted as they end."""
         self._calls: OrderedDict[str, dict[str, int]] = OrderedDict()
         self._prompts: deque[ServedRequest] = deque(maxlen=PROMPTS_MAX)
         self._prompts_kept = 0
@@ -42,16 +39,12 @@ class CallLedger:
         return served
 
     def keep_prompt(self, served: ServedRequest, body: bytes) -> None:
-        """Keep the request's body, and drop the oldest one beyond the bound."""
         served.body = body
         self._prompts.append(served)
         self._prompts_kept += 1
 
     def finish(self, served: ServedRequest, prompt_tokens: int, completion_tokens: list[int], cached: int) -> None:
-        """Count a complete answer, with the tokens of each completion.
-
-        The first call is charged the prompt. Unless there is one completion for each call, it is charged all of them.
-        """
+        """Count a complete answer; the first call is charged all tokens that cannot be shared."""
         self.end(served, "finished")
         self._total["cached_tokens"] += cached
         for name, tokens in (("prompt_tokens", [prompt_tokens]), ("completion_tokens", completion_tokens)):
@@ -61,7 +54,6 @@ class CallLedger:
                 self._call(call_id)[name] += share
 
     def abort(self, served: ServedRequest, tokens_written: int) -> None:
-        """Count a request that its client left after so many tokens were written."""
         self.end(served, "aborted")
         self._total["aborted_tokens"] += tokens_written
 
@@ -71,7 +63,6 @@ class CallLedger:
         self._count(served, outcome)
 
     def report(self, model: str, *, detail: bool) -> dict[str, object]:
-        """The body of `GET /simulator/calls`; it lists prompts only with `detail`."""
         report: dict[str, object] = {
             "model": model,
             "requests": self._total["started"],

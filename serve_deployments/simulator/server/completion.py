@@ -1,8 +1,4 @@
-"""Prompts and completions as values.
-
-A completion depends on server's seed, model, behaviour and fixed length, and on the request's seed, messages and
-constraint; never on time or order.
-"""
+"""Prompts and completions as values, which depend on settings, script and request; never on time or order."""
 
 import json
 from dataclasses import dataclass, field, replace
@@ -28,10 +24,7 @@ _ENCODE = json.JSONEncoder(ensure_ascii=False).encode
 
 @dataclass(frozen=True, slots=True)
 class SimulatorSettings:
-    """The settings that are fixed for a simulator's life. `running_max` bounds the sequences that run at once.
-
-    Without `controls` it has no routes under /simulator. Under "fcfs" a request's priority other than 0 is refused.
-    """
+    """The settings that are fixed for a simulator's life; `running_max` bounds the sequences that run at once."""
 
     model: str = "simulated-council-8b"
     seed: int = 0
@@ -44,8 +37,6 @@ class SimulatorSettings:
 
 @dataclass(frozen=True, slots=True)
 class RenderedPrompt:
-    """One conversation as the model reads it. `blocks` are its pieces of 16 tokens."""
-
     rendered: str
     texts: tuple[str, ...]
     tokens: int
@@ -54,8 +45,6 @@ class RenderedPrompt:
 
 @dataclass(frozen=True, slots=True)
 class CompletionChoice:
-    """One choice of an answer: its place, its tokens (joined they are the text), and its finish reason."""
-
     index: int
     tokens: list[str]
     finish_reason: str = "stop"
@@ -67,8 +56,6 @@ class CompletionChoice:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """An admitted request, the choices that answer it, and the due times of each choice's tokens."""
-
     request: CompletionRequest
     prompt: RenderedPrompt
     choices: list[CompletionChoice]
@@ -92,7 +79,6 @@ def complete(
     script: Script,
     fault: FaultKind | None,
 ) -> list[CompletionChoice]:
-    """All choices of a request. Raises RequestRefused (400) when its output form is not understood."""
     form = None if Lack.RESPONSE_FORMAT in script.lacks else output_form(request)
     choices: list[CompletionChoice] = []
     room = settings.max_model_len - prompt.tokens

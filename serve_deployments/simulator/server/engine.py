@@ -35,7 +35,6 @@ class SequenceSlots:
         return turn
 
     def leave(self, need: int, turn: "asyncio.Future[None]") -> None:
-        """Release the slots, or leave the queue; a cancelled turn was never granted."""
         if turn.done() and not turn.cancelled():
             self.running -= need
         else:

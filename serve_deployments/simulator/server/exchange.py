@@ -61,7 +61,6 @@ class Exchange(Request):
         self.arrived_s = time.monotonic()
 
     async def body(self) -> bytes:
-        """The request's body. Raises ClientDisconnect, and RequestRefused (413) when it is longer than 16 MiB."""
         body = bytearray()
         async for piece in self.stream():
             body += piece

@@ -87,7 +87,6 @@ ANY_OBJECT: dict[str, Any] = {"properties": {"reasoning": {}, "answer": {}, "con
 
 
 def parse_chat(body: bytes) -> tuple[CompletionRequest, Conversation]:
-    """The request and its conversation. Raises RequestRefused (400)."""
     request = _validated(CompletionRequest, body)
     if request.temperature == 0.0 and request.sequences > 1:
         raise bad_request(f"n must be 1 when using greedy sampling, got {request.n}.", "n")
@@ -97,7 +96,6 @@ def parse_chat(body: bytes) -> tuple[CompletionRequest, Conversation]:
 
 
 def parse_tokenize(body: bytes) -> tuple[TokenizeRequest, Conversation]:
-    """The request and its conversation, empty for a plain prompt. Raises RequestRefused (400)."""
     request = _validated(TokenizeRequest, body)
     if (request.prompt is None) == (request.messages is None):
         raise bad_request("Exactly one of `prompt` and `messages` must be given.", "prompt")
@@ -136,7 +134,6 @@ def _text(content: str | list[_Part] | None) -> str:
 
 
 def output_form(request: CompletionRequest) -> dict[str, Any] | None:
-    """The output's JSON schema, or None for free text. Raises RequestRefused (400)."""
     wanted = request.response_format
     if wanted is None or wanted.type == "text":
         return None

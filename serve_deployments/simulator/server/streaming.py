@@ -16,7 +16,6 @@ _OPENING = -1
 
 
 def _usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int | None = None) -> str:
-    """The JSON of token counts; `cached_tokens` adds those that came from the prefix cache."""
     counts = f'"prompt_tokens":{prompt_tokens},"total_tokens":{prompt_tokens + completion_tokens},'
     counts += f'"completion_tokens":{completion_tokens}'
     if cached_tokens is not None:
@@ -43,10 +42,7 @@ def _pieces(
 
 
 class ReplySender:
-    """Sends one answer; `written` counts the tokens that are due or sent.
-
-    An answer that never ends waits until it is cancelled.
-    """
+    """Sends one answer; `written` counts the tokens that are due or sent."""
 
     def __init__(self, exchange: Exchange, generation: Generation, answer_id: str, model: str, cached: int) -> None:
         self._exchange = exchange
@@ -64,7 +60,6 @@ class ReplySender:
         self.written = 0
 
     async def send(self) -> bool:
-        """Answer as the request asks; False when the scripted fault broke the answer off."""
         if self._generation.fault is FaultKind.HANG:
             await asyncio.Event().wait()
         return await (self._send_stream() if self._generation.request.stream else self._send_whole())

@@ -20,7 +20,7 @@ from serve_deployments.simulator.writer.schema_values import SchemaUnsupported, 
 
 
 class Behaviour(StrEnum):
-    """How the simulated agents work. `mixed` draws one of the other four for each request, by its seed."""
+    """The work of simulated agents. `mixed` draws one of the other four for each request, by its seed."""
 
     NORMAL = "normal"
     EXCELLENT = "excellent"
@@ -60,7 +60,7 @@ _VAGUE = re.compile(r"\b(?:somehow|maybe|probably|perhaps|later|things|etc|shoul
 
 @lru_cache(maxsize=1_024)
 def quality(text: str) -> float:
-    """The grade, 0.5 to 9.6, that reviewers mostly agree on: a function of the text's words.
+    """The grade, 0.5 to 9.6, that reviewers mostly agree on.
 
     Figures and headings raise it, vague words lower it, and a stable hash of the words decides the rest.
     """
@@ -97,7 +97,6 @@ class OutputWriter:
         }
 
     def document(self, schema: Mapping[str, Any]) -> JsonValue:
-        """A value for `schema`. Raises SchemaUnsupported when it is malformed or not understood."""
         try:
             properties: Mapping[str, Any] = schema.get("properties", {})
             if frozenset(properties) in _SHAPES:
@@ -122,14 +121,13 @@ class OutputWriter:
         return schema_value(schema, self._chance, lambda: self._short(self._sentences.sentence()))
 
     def choose(self, options: Sequence[str]) -> str:
-        """One of `options`: the best candidate when all of them are candidates' labels."""
+        """The best candidate when all options are candidates' labels, else any option."""
         candidates = self._prompt.candidates
         if all(option in candidates for option in options):
             return max(options, key=lambda label: self._perceived(candidates[label]))
         return self._chance.choice(options)
 
     def text(self) -> str:
-        """The free text: a proposal, or the own text of the prompt, revised."""
         if self._prompt.own:
             return self._revised([fix for place, fix in enumerate(self._prompt.fixes) if fix and self._accepts(place)])
         match self._behaviour:

@@ -18,10 +18,9 @@ _FLAT = "if len(values) == 1 and not isinstance(values[0], (int, float)):\n     
 
 @dataclass(frozen=True, slots=True)
 class Exercise:
-    """A task that has a program: the words that name it, the program's parts, and the results of some calls.
+    """A task that has a program: the words that name it, the program's parts, and some cases (arguments and result).
 
-    `slip` stands for SLIP in the steps or the result of a wrong program; it is left out of a right one. A case is the
-    arguments of a call and its result.
+    `slip` stands for SLIP in the steps or the result of a wrong program; it is left out of a right one.
     """
 
     cue: str
@@ -180,10 +179,7 @@ def program(name: str, asked: Exercise | None, chance: Random, *, right: bool) -
 
 
 def tests(name: str, asked: Exercise | None, chance: Random, *, right: float) -> list[dict[str, Any]]:
-    """Some tests; a share `right` of them expects the right result.
-
-    Without an exercise there is one test, which no program passes.
-    """
+    """Some tests, a share `right` with the right result; without an exercise one test, which no program passes."""
     if asked is None:
         return [{"name": "the task", "call": name, "arguments": [], "expected": _UNKNOWN}]
     cases = chance.sample(asked.cases, min(len(asked.cases), chance.randint(_TESTS_MIN, _TESTS_MAX)))

@@ -39,7 +39,6 @@ class PromptReader:
 
     @cached_property
     def title(self) -> str:
-        """The task's first sentence, cut after 72 characters."""
         sentence = re.split(r"(?<=[.?!;:])\s|\n", self.task.strip(" \n#*`>-"), maxsplit=1)[0].rstrip(".;:! ")
         return textwrap.shorten(sentence, _TITLE_CHARS, placeholder=" …") or "the question"
 
@@ -52,13 +51,11 @@ class PromptReader:
 
     @cached_property
     def candidates(self) -> dict[str, str]:
-        """The candidates' texts by their letters."""
         labelled = ((_LABEL.search(heading), text) for heading, text in self._fenced)
         return {label.group(1).upper(): text for label, text in labelled if label is not None}
 
     @cached_property
     def schema(self) -> dict[str, Any] | None:
-        """The JSON Schema that ends the prompt; None where there is none."""
         _, sign, schema = self._last.rpartition("JSON Schema:\n")
         try:
             return json.loads(schema) if sign else None
@@ -74,7 +71,6 @@ class PromptReader:
 
     @cached_property
     def fixes(self) -> list[str]:
-        """The fix that each numbered issue proposes, "" where it proposes none."""
         return _FIX.findall(self._under("issues"))
 
     @cached_property

@@ -29,10 +29,7 @@ class SchemaUnsupported(Exception):
 def schema_value(
     schema: object, chance: Random, sentence: Callable[[], str], root: object = None, depth: int = 0
 ) -> JsonValue:
-    """A value that is valid under `schema`; strings are cut from `sentence`, and `$ref` starts at `root`.
-
-    Raises SchemaUnsupported, or for a malformed schema the error that Python meets.
-    """
+    """A value that is valid under `schema`; `$ref` starts at `root`. Raises SchemaUnsupported, or what Python meets."""
     root = schema if root is None else root
 
     def inner(part: object) -> JsonValue:

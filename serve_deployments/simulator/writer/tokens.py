@@ -1,7 +1,4 @@
-"""Tokens of the simulated model: words and numbers in pieces of seven with the space before, other signs alone.
-
-Every character belongs to exactly one token, so joining the tokens restores the text.
-"""
+"""Tokens of the simulated model: words and numbers in pieces of seven with the space before, other signs alone."""
 
 import re
 from zlib import crc32
