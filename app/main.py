@@ -15,12 +15,11 @@ from prometheus_client import disable_created_metrics
 from pydantic import ValidationError
 from starlette.middleware.cors import CORSMiddleware
 
-from app.access.authorization import ACCESS, Access
+from app.access.authorization import ACCESS, Access, Sessions
 from app.access.keyring import Keyring
 from app.access.keys import Pepper
 from app.access.origins import CORS, is_loopback
 from app.access.rate_limit import Rates
-from app.access.sessions import Sessions
 from app.admission.backlog import Backlog
 from app.admission.spends import DailySpends, SpendLimits
 from app.api import problems

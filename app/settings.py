@@ -1,7 +1,7 @@
 """The settings, read from the environment once; the rest of the gateway receives values."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Annotated
 
@@ -33,43 +33,39 @@ ARCHIVE_RETENTION_S = 90 * DAY_S
 ARCHIVE_RETENTION_S_MAX = 10 * RETENTION_S_MAX
 
 
-def _retentions(given: object) -> object:
-    """The seconds of each tenant in `tenant=seconds,…`; raises ValueError with the remedy."""
-    if not isinstance(given, str):
-        return given
-    found = dict[str, int]()
-    for entry in filter(None, map(str.strip, given.split(","))):
-        tenant, _, seconds = map(str.strip, entry.partition("="))
-        if re.fullmatch(TOKEN_PATTERN, tenant) is None:
-            raise ValueError(f"{entry!r} names no tenant. Write ARCHIVE_RETENTIONS as acme=604800,globex=86400.")
-        if not seconds.isdecimal() or not RETENTION_S_MIN <= int(seconds) <= ARCHIVE_RETENTION_S_MAX:
-            limits = f"from {RETENTION_S_MIN} to {ARCHIVE_RETENTION_S_MAX}"
-            raise ValueError(f"{entry!r} lacks its seconds. Write {tenant}=N in ARCHIVE_RETENTIONS, with N {limits}.")
-        if tenant in found:
-            raise ValueError(f"{tenant!r} stands twice in ARCHIVE_RETENTIONS. Give it one retention.")
-        found[tenant] = int(seconds)
-    return found
-
-
 SPEND_MAX = Decimal(10**9)
 
 
-def _spends(given: object) -> object:
-    """The amount of each tenant in `tenant=amount,…`; raises ValueError with the remedy."""
-    if not isinstance(given, str):
-        return given
-    found = dict[str, Decimal]()
-    for entry in filter(None, map(str.strip, given.split(","))):
-        tenant, _, amount = map(str.strip, entry.partition("="))
-        if re.fullmatch(TOKEN_PATTERN, tenant) is None:
-            raise ValueError(f"{entry!r} names no tenant. Write SPENDS_PER_DAY as acme=5,globex=20.")
-        if re.fullmatch(r"[0-9]{1,10}(\.[0-9]{1,6})?", amount) is None or Decimal(amount) > SPEND_MAX:
-            limits = f"from 0 to {SPEND_MAX} with at most six decimal places"
-            raise ValueError(f"{entry!r} lacks its amount. Write {tenant}=N in SPENDS_PER_DAY, with N {limits}.")
-        if tenant in found:
-            raise ValueError(f"{tenant!r} stands twice in SPENDS_PER_DAY. Give it one limit.")
-        found[tenant] = Decimal(amount)
-    return found
+def _by_tenant(
+    variable: str, example: str, missing: str, limits: str, read: Callable[[str], int | Decimal | None]
+) -> BeforeValidator:
+    """The reader of `tenant=value,…`; `read` returns None for a value that is not within the limits."""
+
+    def read_all(given: object) -> object:
+        if not isinstance(given, str):
+            return given
+        found = dict[str, int | Decimal]()
+        for entry in filter(None, map(str.strip, given.split(","))):
+            tenant, _, text = map(str.strip, entry.partition("="))
+            if re.fullmatch(TOKEN_PATTERN, tenant) is None:
+                raise ValueError(f"{entry!r} names no tenant. Write {variable} as {example}.")
+            if (value := read(text)) is None:
+                raise ValueError(f"{entry!r} lacks its {missing}. Write {tenant}=N in {variable}, with N {limits}.")
+            if tenant in found:
+                raise ValueError(f"{tenant!r} stands twice in {variable}. Give it one value.")
+            found[tenant] = value
+        return found
+
+    return BeforeValidator(read_all)
+
+
+def _retention(text: str) -> int | None:
+    return int(text) if text.isdecimal() and RETENTION_S_MIN <= int(text) <= ARCHIVE_RETENTION_S_MAX else None
+
+
+def _amount(text: str) -> Decimal | None:
+    known = re.fullmatch(r"[0-9]{1,10}(\.[0-9]{1,6})?", text) is not None
+    return Decimal(text) if known and Decimal(text) <= SPEND_MAX else None
 
 
 Hosts = Annotated[tuple[str, ...], NoDecode, BeforeValidator(listed)]
@@ -77,8 +73,23 @@ Ports = Annotated[tuple[Annotated[int, Field(ge=1, le=65_535)], ...], NoDecode, 
 Origins = Annotated[tuple[Annotated[str, AfterValidator(checked_origin)], ...], NoDecode, BeforeValidator(listed)]
 
 OwnHosts = Annotated[tuple[Annotated[str, AfterValidator(checked_host)], ...], NoDecode, BeforeValidator(listed)]
-Retentions = Annotated[Mapping[str, int], NoDecode, BeforeValidator(_retentions)]
-SpendsPerDay = Annotated[Mapping[str, Decimal], NoDecode, BeforeValidator(_spends)]
+Retentions = Annotated[
+    Mapping[str, int],
+    NoDecode,
+    _by_tenant(
+        "ARCHIVE_RETENTIONS",
+        "acme=604800,globex=86400",
+        "seconds",
+        f"from {RETENTION_S_MIN} to {ARCHIVE_RETENTION_S_MAX}",
+        _retention,
+    ),
+]
+_SPEND_LIMITS = f"from 0 to {SPEND_MAX} with at most six decimal places"
+SpendsPerDay = Annotated[
+    Mapping[str, Decimal],
+    NoDecode,
+    _by_tenant("SPENDS_PER_DAY", "acme=5,globex=20", "amount", _SPEND_LIMITS, _amount),
+]
 
 
 class WebhookRules(ProcessSettings):

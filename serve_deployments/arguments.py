@@ -26,7 +26,7 @@ from app.process_settings import (
     read_roles,
     setting,
 )
-from serve_deployments.engine.keys import read_text
+from serve_deployments.engine.state import read_text
 
 EngineUrls = Annotated[tuple[Annotated[str, AfterValidator(engine_base)], ...], NoDecode, BeforeValidator(listed)]
 RoleNames = Annotated[tuple[str, ...], NoDecode, BeforeValidator(listed)]

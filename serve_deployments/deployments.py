@@ -7,10 +7,12 @@ from typing import Any
 
 import ray
 from ray import serve
+from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
+from ray.serve.handle import DeploymentHandle
 
 from app.deliberation.calls import StageRequest
-from app.deliberation.ports import Agents
+from app.deliberation.ports import Agents, AgentsLost
 from app.deliberation.roles import Role
 from app.log.journal import JetStreamJournal
 from app.log.signature import LogSigner
@@ -23,8 +25,30 @@ from serve_deployments.coordinator.fact_store import APPEND_TIMEOUT_S as COORDIN
 from serve_deployments.coordinator.task_queue import worker_agents
 from serve_deployments.engine.client import Engines
 from serve_deployments.identity import identity
-from serve_deployments.ray_agents import Handle, RayAgents
 from serve_deployments.ray_start import keep_replica_on_loopback
+
+Handle = DeploymentHandle[Any]
+
+
+class RayAgents:
+    """`ports.Agents` over a deployment's handle, whose reply says that the replica lives and has finished."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+
+    async def run(self, request: StageRequest) -> None:
+        try:
+            response = self._handle.run_stage.remote(request.__pydantic_serializer__.to_json(request))
+            # Shielded: when the outcomes are heard first, Ray need not cancel a request that is about to return.
+            # Facts stop the calls of a stage that closes without them.
+            await asyncio.shield(response)
+        except (RayError, RayServeException) as error:
+            raise AgentsLost(repr(error)[:300]) from error
+        except asyncio.CancelledError as error:
+            # Ray raises it for a call that it cancelled itself; only our own cancellation ends this task.
+            if (task := asyncio.current_task()) is None or task.cancelling():
+                raise
+            raise AgentsLost(repr(error)) from error
 
 
 def serve_identity() -> dict[str, Any]:

@@ -1,16 +1,17 @@
 """Authenticates and authorizes requests: the tenant comes from the credential alone."""
 
+import base64
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from hmac import compare_digest
 
 from starlette.datastructures import Headers
 from starlette.types import Scope as AsgiScope
 
 from app.access.keyring import Keyring
-from app.access.keys import SCOPES, Caller, HeldKey, Scope
+from app.access.keys import SCOPES, Caller, HeldKey, Pepper, Scope
 from app.access.origins import SAFE_METHODS, known_host, same_site
 from app.access.rate_limit import Rates
-from app.access.sessions import Sessions
 from app.api.refusals import CrossSite, InsufficientScope, RateLimited, Unauthenticated
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.ports import Clock
@@ -46,6 +47,34 @@ ACCESS: Mapping[str, tuple[Scope, ...] | None] = {
 }
 DEVELOPER = Caller("default", frozenset(SCOPES))
 ANONYMOUS = Caller("", frozenset())
+
+
+class Sessions:
+    """Sessions of browsers: a signed token in a cookie, with the key's id and the session's end.
+
+    Gateways store and share nothing; a session ends at its time or with its key.
+    """
+
+    def __init__(self, pepper: Pepper, lifetime_s: int) -> None:
+        self._pepper = pepper
+        self._lifetime_s = lifetime_s
+
+    def begin(self, key: HeldKey, now_s: float) -> tuple[str, int]:
+        """A token, and its end in seconds since 1970, which is never later than the key's."""
+        ends_at_s = int(min(now_s + self._lifetime_s, key.expires_at_s))
+        payload = f"{key.fact.key_id}.{ends_at_s}"
+        return f"{payload}.{self._signature(payload)}", ends_at_s
+
+    def read(self, token: str, now_s: float) -> tuple[str, int] | None:
+        """The key's id and the session's end; None unless the signature is valid and the end is ahead."""
+        payload, _, signature = token.rpartition(".")
+        if not compare_digest(signature.encode(), self._signature(payload).encode()):
+            return None
+        key_id, _, ends_at = payload.partition(".")
+        return (key_id, int(ends_at)) if now_s < int(ends_at) else None
+
+    def _signature(self, payload: str) -> str:
+        return base64.urlsafe_b64encode(self._pepper.digest("session", payload)).decode().rstrip("=")
 
 
 class Access:

@@ -1,7 +1,7 @@
 """Interfaces that adapters implement.
 
 The journal is in `app.log.journal` (JetStream) and in `app.testing` (memory). Agents run in Ray Serve
-(`serve_deployments.ray_agents`) or in workers that pull from NATS (`serve_deployments.coordinator.task_queue`).
+(`serve_deployments.deployments`) or in workers that pull from NATS (`serve_deployments.coordinator.task_queue`).
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence

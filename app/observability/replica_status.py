@@ -11,11 +11,10 @@ from app.deliberation.facts import Unreachable
 from app.deliberation.roles import KeyRejected, without_credentials
 
 SENDERS_SUBJECT = "control.webhooks"
-SENDERS_MAX = 16
 PROJECTORS_SUBJECT = "control.archive"
-PROJECTORS_MAX = 16
 PLANNERS_SUBJECT = "control.planning"
-PLANNERS_MAX = 16
+# The most processes that are heard on one of these subjects.
+PROCESSES_MAX = 16
 
 StatusType = TypeVar("StatusType", bound=BaseModel)
 

@@ -15,11 +15,9 @@ from app.deliberation.facts import Unreachable
 from app.deliberation.roles import KeyRejected
 from app.observability.metrics import CONTENT_TYPE
 from app.observability.replica_status import (
-    PLANNERS_MAX,
     PLANNERS_SUBJECT,
-    PROJECTORS_MAX,
+    PROCESSES_MAX,
     PROJECTORS_SUBJECT,
-    SENDERS_MAX,
     SENDERS_SUBJECT,
     PlannerStatus,
     ProjectorStatus,
@@ -78,22 +76,24 @@ async def _archive_faults(gateway: Gateway) -> list[FieldProblem]:
     return [_missing("archive", f"No projector answered within {INQUIRY_TIMEOUT_S:g} s", remedy)]
 
 
+async def _unanswered(gateway: Gateway, subject: str, check: str, which: str, remedy: str) -> list[FieldProblem]:
+    if await gateway["journal"].inquire(subject, timeout_s=INQUIRY_TIMEOUT_S):
+        return []
+    return [_missing(check, f"No {which} answered within {INQUIRY_TIMEOUT_S:g} s", remedy)]
+
+
 async def _missing_senders(gateway: Gateway) -> list[FieldProblem]:
     if not gateway["settings"].webhooks:
         return []
-    if await gateway["journal"].inquire(SENDERS_SUBJECT, timeout_s=INQUIRY_TIMEOUT_S):
-        return []
     remedy = "Run `python -m app.webhooks`; it sends the deliveries that wait in the log."
-    return [_missing("webhooks", f"No webhook sender answered within {INQUIRY_TIMEOUT_S:g} s", remedy)]
+    return await _unanswered(gateway, SENDERS_SUBJECT, "webhooks", "webhook sender", remedy)
 
 
 async def _missing_planners(gateway: Gateway) -> list[FieldProblem]:
     if not gateway["settings"].planning:
         return []
-    if await gateway["journal"].inquire(PLANNERS_SUBJECT, timeout_s=INQUIRY_TIMEOUT_S):
-        return []
     remedy = "Run `python -m app.planning`; it takes the plans that wait. `POST /plans` works without it."
-    return [_missing("planning", f"No process that takes plans answered within {INQUIRY_TIMEOUT_S:g} s", remedy)]
+    return await _unanswered(gateway, PLANNERS_SUBJECT, "planning", "process that takes plans", remedy)
 
 
 async def _unusable_engines(gateway: Gateway) -> list[FieldProblem]:
@@ -145,11 +145,8 @@ async def _faults(gateway: Gateway) -> list[FieldProblem]:
     spends = gateway["deliberations"].spends
     if spends is not None and not spends.caught_up:
         faults.append(_missing("spends", "The spends of the day have not been read", "Wait."))
-    replies = await gateway["journal"].inquire("control.coordinator", timeout_s=INQUIRY_TIMEOUT_S)
-    if not replies:
-        remedy = "Deploy the coordinator; accepted deliberations wait in the log."
-        faults.append(_missing("coordinator", f"No coordinator answered within {INQUIRY_TIMEOUT_S:g} s", remedy))
-    return faults
+    remedy = "Deploy the coordinator; accepted deliberations wait in the log."
+    return faults + await _unanswered(gateway, "control.coordinator", "coordinator", "coordinator", remedy)
 
 
 @router.get(
@@ -212,22 +209,20 @@ async def _readiness(gateway: Gateway) -> Readiness:
     return Readiness(faults.result(), {name: task.result() for name, task in lacking.items()})
 
 
+async def _replies(gateway: Gateway, subject: str) -> list[dict[str, Any]]:
+    return await gateway["journal"].inquire(subject, timeout_s=SENDERS_TIMEOUT_S, replies_max=PROCESSES_MAX)
+
+
 async def projectors_of(gateway: Gateway) -> list[dict[str, Any]] | None:
-    if gateway["deliberations"].archive is None:
-        return None
-    return await gateway["journal"].inquire(PROJECTORS_SUBJECT, timeout_s=SENDERS_TIMEOUT_S, replies_max=PROJECTORS_MAX)
+    return None if gateway["deliberations"].archive is None else await _replies(gateway, PROJECTORS_SUBJECT)
 
 
 async def senders_of(gateway: Gateway) -> list[dict[str, Any]] | None:
-    if not gateway["settings"].webhooks:
-        return None
-    return await gateway["journal"].inquire(SENDERS_SUBJECT, timeout_s=SENDERS_TIMEOUT_S, replies_max=SENDERS_MAX)
+    return await _replies(gateway, SENDERS_SUBJECT) if gateway["settings"].webhooks else None
 
 
 async def planners_of(gateway: Gateway) -> list[dict[str, Any]] | None:
-    if not gateway["settings"].planning:
-        return None
-    return await gateway["journal"].inquire(PLANNERS_SUBJECT, timeout_s=SENDERS_TIMEOUT_S, replies_max=PLANNERS_MAX)
+    return await _replies(gateway, PLANNERS_SUBJECT) if gateway["settings"].planning else None
 
 
 @router.get(

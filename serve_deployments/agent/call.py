@@ -61,13 +61,9 @@ class CallContext(Protocol):
     engine_away_timeout_s: float
 
     @property
-    def journal(self) -> Journal:
-        """The log."""
-        ...
+    def journal(self) -> Journal: ...
 
-    def count(self, what: str) -> None:
-        """Count a retry or a hedge for operators."""
-        ...
+    def count(self, what: str) -> None: ...
 
 
 def cache_salt(tenant: str) -> str:

@@ -5,7 +5,7 @@ on. Every write is first write wins, so a coordinator that hung can only repeat 
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_never
@@ -14,7 +14,7 @@ import structlog
 
 from app.admission.spends import record_spend
 from app.deliberation.announcements import announcement, recorded_responses
-from app.deliberation.calls import Call
+from app.deliberation.calls import Call, StageRequest, priority_number
 from app.deliberation.decider import (
     POISON_TAKEOVERS,
     CloseStage,
@@ -31,14 +31,13 @@ from app.deliberation.driver import all_stopped, awaits_stopped_calls, next_mome
 from app.deliberation.errors import DeliberationError, FactTooLarge, Gone, JournalUnavailable, UnexpectedFact
 from app.deliberation.facts import End, Failed, Resumed
 from app.deliberation.fold import State
-from app.deliberation.ports import Agents, Record
+from app.deliberation.ports import Agents, AgentsLost, Record
 from app.deliberation.specification import Priority
 from app.deliberation.strategies import STRATEGIES
 from app.log.journal import JetStreamJournal
 from app.log.work_queue import QueueItem, WorkQueue
 from serve_deployments.coordinator.admission_queue import AdmissionQueue
 from serve_deployments.coordinator.fact_store import APPEND_TIMEOUT_S, FactStore
-from serve_deployments.coordinator.role_client import RoleClient
 from serve_deployments.coordinator.work import Work, WorkState, fact_of, hand_over
 from serve_deployments.identity import REPLICA, identity
 
@@ -56,8 +55,52 @@ SUSPECTS_AT_ONCE = 16
 SUSPECT_FOR_S = 5.0
 # A stage's calls end by their own deadline; a dead replica is noticed this much later.
 GRACE = timedelta(seconds=2)
+RETRY_WAIT_S = (0.2, 0.5, 1.0, 2.0)
+# How long outcomes may take from the log to the coordinator once their agents have recorded them.
+HEARD_WITHIN_S = 1.0
 
 log = structlog.get_logger(__name__)
+
+
+class RoleClient:
+    def __init__(self, agents: Mapping[str, Agents]) -> None:
+        self.names = sorted(agents)
+        self._agents = agents
+
+    async def run(self, work: Work, stage: RunStage, role: str, calls: Sequence[Call]) -> None:
+        """Have one role run the calls, again when its agents are lost, until the work has heard every outcome."""
+        waits = iter(RETRY_WAIT_S)
+        while work.phase is not WorkState.STOPPING and (lacking := _lacking(work, calls)):
+            request = StageRequest(
+                tenant=work.tenant,
+                deliberation_id=work.deliberation_id,
+                stage=stage.opened.stage,
+                calls=lacking,
+                asked_at=datetime.now(UTC),
+                deadline_at=stage.deadline_at,
+                resumed=work.resumed,
+                first_agent=work.state.specification.agents[0].agent_id,
+                accepted_sequence=work.item.record.sequence,
+                priority=priority_number(work.state.specification.priority, work.state.accepted.ts),
+                stage_calls=tuple(call for call in stage.stage_calls if call.role == role),
+            )
+            try:
+                await self._agents[role].run(request)
+                failure = "outcomes were not heard"
+                await asyncio.sleep(HEARD_WITHIN_S)
+            except AgentsLost as error:
+                failure = str(error)
+            if _lacking(work, calls):
+                # Agents died or refused, or the connection to the log was lost. The coordinator reads the log;
+                # while the stage is open, only the lacking calls are run again.
+                log.warning("role_call_failed", role=role, deliberation_id=work.deliberation_id, error=failure)
+                work.resumed = True
+                work.inbox.put_nowait(None)
+                await asyncio.sleep(next(waits, RETRY_WAIT_S[-1]))
+
+
+def _lacking(work: Work, calls: Sequence[Call]) -> tuple[Call, ...]:
+    return tuple(call for call in calls if call.call_id not in work.state.finished)
 
 
 class CoordinatorReplica:

@@ -106,7 +106,7 @@ class Engines(EnginePool):
         await asyncio.gather(*(self._probe(engine) for engine in self.engines))
 
     async def probe_briefly(self, within_s: float) -> None:
-        """As `probe`, or share one of the last second; return after `within_s` at the latest, while the probe goes on."""
+        """As `probe`, or share one of the last second; return after `within_s` while the probe goes on."""
         if self._probing is None or (self._probing.done() and time.monotonic() >= self._probe_due_s):
             self._probe_due_s = time.monotonic() + PROBE_FRESH_S
             self._probing = asyncio.get_running_loop().create_task(self.probe())

@@ -35,14 +35,10 @@ class LoadedEngine(Protocol):
     """An engine with the number of this replica's requests that it works on. Its address is the same everywhere."""
 
     @property
-    def address(self) -> str:
-        """The engine's URL without credentials."""
-        ...
+    def address(self) -> str: ...
 
     @property
-    def in_flight(self) -> int:
-        """Requests of this replica."""
-        ...
+    def in_flight(self) -> int: ...
 
 
 _Engine = TypeVar("_Engine", bound=LoadedEngine)

@@ -26,13 +26,9 @@ class Replying(Protocol):
     """The engine that replies, as errors name and quote it."""
 
     @property
-    def label(self) -> str:
-        """Its name and address."""
-        ...
+    def label(self) -> str: ...
 
-    def quote(self, content: bytes) -> str:
-        """The beginning of what it said, without its key."""
-        ...
+    def quote(self, content: bytes) -> str: ...
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ import time
 from importlib.machinery import SourceFileLoader
 from itertools import pairwise
 
-from serve_deployments.sandbox import protocol, seccomp
+from serve_deployments.sandbox import seccomp, zygote
 from serve_deployments.sandbox.confinement import INTERPRETER, CannotIsolate, Isolation, ResourceLimits
 from serve_deployments.sandbox.verdict import ProgramRun
 
@@ -42,17 +42,12 @@ _NOTIFICATION, _RESPONSE = struct.Struct("=QIIiIQ6Q"), struct.Struct("=QqiI")
 _RECEIVE, _SEND = 0xC0502100, 0xC0182101
 _CONTINUE = 1
 
-_PACKAGE, _HERE = __package__, os.path.dirname(__file__)
-_INSIDE = ("protocol", "zygote")
 _BOOT = f"""
 import builtins, marshal, sys
-modules, program = marshal.loads(open({protocol.ORDER}, "rb", closefd=False).read())
-for name, code in modules:
-    module = sys.modules[name] = type(sys)(name)
-    vars(module)["__builtins__"] = dict(vars(builtins))  # a program may rebind its own
-    exec(code, vars(module))
-for name, _ in modules:
-    del sys.modules[name]
+code, program = marshal.loads(open({zygote.ORDER}, "rb", closefd=False).read())
+module = type(sys)("zygote")
+vars(module)["__builtins__"] = dict(vars(builtins))  # a program may rebind its own
+exec(code, vars(module))
 module.main(program)
 """
 # An arena for each thread would fill the address space: RLIMIT_AS counts what threads reserve and never use.
@@ -68,9 +63,8 @@ class Zygote:
 
     def __init__(self, isolation: Isolation, limits: ResourceLimits, program: str) -> None:
         self._numbers = isolation.architecture.numbers
-        loaders = [(f"{_PACKAGE}.{name}", os.path.join(_HERE, f"{name}.py")) for name in _INSIDE]
-        codes = [(name, SourceFileLoader(name, path).get_code(name)) for name, path in loaders]
-        order = _in_memory(marshal.dumps((codes, program)))
+        code = SourceFileLoader(zygote.__name__, zygote.__file__).get_code(zygote.__name__)
+        order = _in_memory(marshal.dumps((code, program)))
         self._input = os.memfd_create("input")
         given = os.open(f"/proc/self/fd/{self._input}", os.O_RDONLY)
         # Reading ends here, writing ends there, and the other way around.
@@ -100,7 +94,7 @@ class Zygote:
             self._kept[fd] = bytearray()
             self._poll.register(fd, select.POLLIN)
         self._poll.register(_INPUT, 0)
-        self._await(protocol.READY)
+        self._await(zygote.READY)
 
     def run(self, command: bytes, given: bytes, timeout_s: float) -> ProgramRun:
         """Run the program once with this input, and end its process when it exceeds `timeout_s` or a limit."""
@@ -110,7 +104,7 @@ class Zygote:
         for kept in self._kept.values():
             kept.clear()
         os.write(self._control, command + b"\n")
-        exceeded = self._watched(protocol.ENDED, timeout_s, limited=True)
+        exceeded = self._watched(zygote.ENDED, timeout_s, limited=True)
         exit_code = self._ended()
         self._note()
         exceeded = exceeded or self._exceeded()
@@ -122,12 +116,12 @@ class Zygote:
         os.waitpid(self.pid, 0)
 
     def _ended(self) -> int:
-        (pid,) = self._await(protocol.STARTED)
+        (pid,) = self._await(zygote.STARTED)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        self._await(protocol.ENDED)
+        self._await(zygote.ENDED)
         os.write(self._control, b"\n")
-        (exit_code,) = self._await(protocol.EXITED)
+        (exit_code,) = self._await(zygote.EXITED)
         self._drain()
         return exit_code
 
@@ -246,9 +240,9 @@ def _launch(isolation: Isolation, limits: ResourceLimits, ends: tuple[int, ...])
         os.setpgid(0, 0)
         _arrange(ends, keep=isolation.landlock.fd)
         # The kernel kills the whole group when the warden ends and its end of this pipe closes.
-        fcntl.fcntl(protocol.LIFELINE, _F_SETSIG, signal.SIGKILL)
-        fcntl.fcntl(protocol.LIFELINE, fcntl.F_SETOWN, -os.getpid())
-        fcntl.fcntl(protocol.LIFELINE, fcntl.F_SETFL, os.O_ASYNC)
+        fcntl.fcntl(zygote.LIFELINE, _F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(zygote.LIFELINE, fcntl.F_SETOWN, -os.getpid())
+        fcntl.fcntl(zygote.LIFELINE, fcntl.F_SETFL, os.O_ASYNC)
         link = socket.socket(fileno=_LINK)
         try:
             isolation.confine(limits, link)
@@ -257,7 +251,7 @@ def _launch(isolation: Isolation, limits: ResourceLimits, ends: tuple[int, ...])
         except (CannotIsolate, OSError) as error:
             link.send(str(error).encode())
     finally:
-        os._exit(protocol.BROKEN)
+        os._exit(zygote.BROKEN)
 
 
 def _arrange(ends: tuple[int, ...], keep: int) -> None:

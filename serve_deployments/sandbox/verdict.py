@@ -9,7 +9,7 @@ import math
 import signal
 from typing import Any, NamedTuple, cast
 
-from serve_deployments.sandbox import protocol
+from serve_deployments.sandbox import zygote
 
 TOLERANCE = 1e-6
 """How far a number may be from an expected one, relatively or absolutely, when one of them is a float."""
@@ -26,20 +26,20 @@ class ProgramRun(NamedTuple):
 
     @property
     def loaded(self) -> bool:
-        return self.result.startswith(protocol.LOADED)
+        return self.result.startswith(zygote.LOADED)
 
 
 def failure(test: dict[str, Any], run: ProgramRun) -> str:
     """Returns the reason for which the program fails a test; empty when it passes."""
     if run.exceeded:
         return run.exceeded
-    kind, _, text = run.result.removeprefix(protocol.LOADED).partition(b"\n")
+    kind, _, text = run.result.removeprefix(zygote.LOADED).partition(b"\n")
     kind += b"\n"
-    if kind == protocol.RAISED:
+    if kind == zygote.RAISED:
         return text.decode("utf-8", "replace")[:REASON_CHARS_MAX] or "it raised an error"
     if run.exit_code < 0:
         return f"ended by {signal.Signals(-run.exit_code).name} before the program was done"
-    if run.exit_code > 0 or kind != (protocol.RETURNED if "call" in test else protocol.FINISHED):
+    if run.exit_code > 0 or kind != (zygote.RETURNED if "call" in test else zygote.FINISHED):
         return f"the process ended with status {run.exit_code} before the program was done"
     return _of_value(test["expected"], text) if "call" in test else _of_output(test["stdout"], run.printed)
 

@@ -10,10 +10,10 @@ import sys
 import time
 from typing import Any, NamedTuple
 
-from serve_deployments.sandbox import protocol
 from serve_deployments.sandbox.child import Abandoned, Zygote
 from serve_deployments.sandbox.confinement import CannotIsolate, Isolation, ResourceLimits
 from serve_deployments.sandbox.verdict import ProgramRun, failure
+from serve_deployments.sandbox.zygote import CALL, SCRIPT
 
 # A test that no program passes: it loads a program that has no tests.
 _IMPOSSIBLE: dict[str, Any] = {"call": "", "arguments": [], "expected": None}
@@ -80,7 +80,7 @@ class Warden:
         timeout_s = min(self._order.timeout_s, self._until - time.monotonic())
         if timeout_s <= 0:
             return None
-        command = protocol.CALL if "call" in test else protocol.SCRIPT
+        command = CALL if "call" in test else SCRIPT
         given = json.dumps([test["call"], test["arguments"]]) if "call" in test else test["stdin"]
         try:
             run = zygote.run(command, given.encode("utf-8", "replace"), timeout_s)

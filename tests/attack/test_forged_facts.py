@@ -54,7 +54,7 @@ from app.main import lifespan_of
 from app.routes.dependencies import Gateway, SystemClock
 from app.settings import Settings
 from serve_deployments.coordinator.coordinator import CoordinatorReplica
-from serve_deployments.ray_agents import Handle, RayAgents
+from serve_deployments.deployments import Handle, RayAgents
 from tests.components.routes.served import APP, answering
 from tests.conditions import until
 from tests.conftest import LOG_KEY, NatsServer

@@ -65,7 +65,7 @@ def test_tenants_have_retentions_of_their_own(monkeypatch: pytest.MonkeyPatch) -
         ("acme=315360001", "Write acme=N in ARCHIVE_RETENTIONS"),
         ("acme=7200,Acme Inc=7200", "Write ARCHIVE_RETENTIONS as acme=604800,globex=86400"),
         ("=7200", "Write ARCHIVE_RETENTIONS as"),
-        ("acme=7200,acme=7200", "Give it one retention"),
+        ("acme=7200,acme=7200", "Give it one value"),
     ],
 )
 def test_a_wrong_retention_is_one_line_with_the_variable_and_the_remedy(

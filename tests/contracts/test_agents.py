@@ -22,8 +22,8 @@ from app.log.streams import apply
 from serve_deployments.agent.agent import AgentReplica
 from serve_deployments.agent.worker import RoleWorker
 from serve_deployments.coordinator.task_queue import WorkerAgents, tasks_of
+from serve_deployments.deployments import Handle, RayAgents
 from serve_deployments.engine.client import Engines
-from serve_deployments.ray_agents import Handle, RayAgents
 from tests.conditions import until
 from tests.conftest import NatsServer
 from tests.integration.agent.test_agent_replica import ANSWER, ScriptedEngine, call, request, streamed

@@ -25,8 +25,8 @@ from serve_deployments.agent.worker import RoleWorker
 from serve_deployments.coordinator.coordinator import CoordinatorReplica
 from serve_deployments.coordinator.fact_store import APPEND_TIMEOUT_S
 from serve_deployments.coordinator.task_queue import worker_agents
+from serve_deployments.deployments import Handle, RayAgents
 from serve_deployments.engine.client import Engines
-from serve_deployments.ray_agents import Handle, RayAgents
 from tests.components.routes.served import APP, answering
 from tests.crash.client import InMemoryClient, journal_over
 from tests.crash.clock import VirtualLoop

@@ -249,7 +249,7 @@ def test_a_cancel_during_a_lost_connection_is_not_missed(service: str, monkeypat
     """The service has no connection when the cancel is stored; a second later it has one again."""
     monkeypatch.setattr("tests.crash.engine.FIRST_S", 60.0)
     # Handle calls that return make the coordinator read the log as well.
-    monkeypatch.setattr("serve_deployments.coordinator.role_client.HEARD_WITHIN_S", 3_600.0)
+    monkeypatch.setattr("serve_deployments.coordinator.coordinator.HEARD_WITHIN_S", 3_600.0)
 
     async def story(stack: Stack) -> None:
         found = await stack.submit(BODIES["vote"], "key")

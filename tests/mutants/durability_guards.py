@@ -235,7 +235,7 @@ DURABILITY_GUARDS = (
     ),
     Guard(
         "an outcome that was not heard is read from the log",
-        "serve_deployments/coordinator/role_client.py",
+        "serve_deployments/coordinator/coordinator.py",
         "                work.inbox.put_nowait(None)\n",
         "                pass\n",
         "tests/components/coordinator/test_role_client.py::"

@@ -11,6 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from app.access import keyring as keyrings
+from app.access.authorization import Sessions
 from app.access.keyring import Keyring
 from app.access.keys import (
     SCOPES,
@@ -23,7 +24,6 @@ from app.access.keys import (
     looks_like_key,
     new_key,
 )
-from app.access.sessions import Sessions
 from app.api.schemas import dump
 from app.deliberation.ports import Record
 from app.testing import InMemoryJournal

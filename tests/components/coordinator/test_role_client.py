@@ -14,10 +14,10 @@ from app.deliberation.decider import RunStage
 from app.deliberation.fold import apply
 from app.deliberation.outputs import Output
 from app.deliberation.specification import Priority
-from serve_deployments.coordinator import role_client
-from serve_deployments.coordinator.role_client import RoleClient
+from serve_deployments.coordinator import coordinator
+from serve_deployments.coordinator.coordinator import RoleClient
 from serve_deployments.coordinator.work import Work, WorkState
-from serve_deployments.ray_agents import Handle, RayAgents
+from serve_deployments.deployments import Handle, RayAgents
 from tests.components.coordinator.works import running
 from tests.unit.facts_of import NOW, finished, opened
 
@@ -68,8 +68,8 @@ def dies() -> None:
 
 @pytest.fixture(autouse=True)
 def _without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(role_client, "RETRY_WAIT_S", (0.0,))
-    monkeypatch.setattr(role_client, "HEARD_WITHIN_S", 0.0)
+    monkeypatch.setattr(coordinator, "RETRY_WAIT_S", (0.0,))
+    monkeypatch.setattr(coordinator, "HEARD_WITHIN_S", 0.0)
 
 
 async def run(work: Work, handle: ScriptedHandle) -> None:

@@ -19,7 +19,7 @@ from app.log.journal import JetStreamJournal
 from app.log.stream_settings import ACK_WAIT_S_MIN, StreamSettings
 from app.log.streams import apply
 from serve_deployments.coordinator.coordinator import HEARTBEAT_S, CoordinatorReplica
-from serve_deployments.ray_agents import Handle, RayAgents
+from serve_deployments.deployments import Handle, RayAgents
 from tests.conditions import until
 from tests.conftest import NatsServer
 
