@@ -34,7 +34,6 @@ def hold_idle(port: int, count: int, source: str) -> None:
 
 
 async def pour(port: int, kind: str) -> tuple[int, bool]:
-    """Send one head as fast as it is taken: the bytes that were sent, and whether an answer refused it."""
     start = ENDLESS[kind]
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     sent, piece = len(start), b"B: c\r\n" * 10_922 if kind == "headers" else b"x" * 65_536
@@ -52,7 +51,6 @@ async def pour(port: int, kind: str) -> tuple[int, bool]:
 
 
 async def pour_for(port: int, kind: str, seconds: float) -> None:
-    """Pour until the time is over, and print the figures."""
     ends, results = time.monotonic() + seconds, list[tuple[int, bool]]()
     while time.monotonic() < ends:
         results += await asyncio.gather(*(pour(port, kind) for _ in range(AT_ONCE)))

@@ -1,5 +1,3 @@
-"""What attacks share: a gateway process over a real log, and figures in the run's summary."""
-
 from collections.abc import AsyncIterator
 
 import pytest
@@ -11,7 +9,6 @@ from tests.conftest import NatsServer
 
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
-    """Print the figures that attacks recorded with `record_property`."""
     for report in terminalreporter.getreports("passed"):
         for name, figure in report.user_properties:
             terminalreporter.write_line(f"{report.nodeid.rpartition('::')[2]}: {name} {figure}")
@@ -19,6 +16,5 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
 
 @pytest.fixture
 async def gateway_port(nats_server: NatsServer, jetstream_journal: JetStreamJournal) -> AsyncIterator[int]:
-    """The port of a gateway process of the test's own, in development mode."""
     async with gateway(nats_server.url, LOG_LEVEL="error") as (_, port):
         yield port

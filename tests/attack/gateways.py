@@ -1,5 +1,3 @@
-"""Gateway processes with a log of their own that can be read, and raw bytes to send to them."""
-
 import asyncio
 import os
 import re
@@ -23,8 +21,6 @@ _STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """A gateway process: its port, a client, and the file with its standard output and error."""
-
     port: int
     client: httpx.AsyncClient
     output: Path
@@ -32,7 +28,6 @@ class Gateway:
 
 @asynccontextmanager
 async def gateway(nats_url: str, place: Path, **settings: str) -> AsyncGenerator[Gateway]:
-    """A listening gateway process with its output in a file in `place`; without KEY_PEPPER in development mode."""
     port, output, database_url = free_port(), place / "gateway.log", f"sqlite:///{place}/archive.db"
     await migrate(database_url)
     environment = {**os.environ, "NATS_URL": nats_url, "PORT": str(port), "DATABASE_URL": database_url, **settings}
@@ -63,19 +58,15 @@ async def _ready(client: httpx.AsyncClient) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back on a connection: all bytes, and whether the gateway closed it."""
-
     content: bytes
     closed: bool
 
     @property
     def statuses(self) -> list[int]:
-        """The statuses of all responses, without interim ones."""
         return [status for status in map(int, _STATUS.findall(self.content)) if status >= 200]
 
 
 async def send(port: int, pieces: Iterable[bytes], *, timeout_s: float = 1.0, pause_s: float = 0.0) -> Answer:
-    """Send bytes, and collect the answer until the gateway closes or says nothing for `timeout_s`."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
 
     async def pour() -> None:

@@ -1,5 +1,3 @@
-"""Attacks on the gateway's socket: heads without end, heads without haste, and connections without requests."""
-
 import asyncio
 import statistics
 import subprocess

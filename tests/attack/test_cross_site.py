@@ -1,5 +1,3 @@
-"""Attacks of web pages on a gateway process without keys: changes across sites, rebound names, and odd targets."""
-
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -16,14 +14,11 @@ CSRF = ("Origin: https://evil.example", "Sec-Fetch-Site: cross-site", "Sec-Fetch
 
 @dataclass(frozen=True)
 class Victim:
-    """A gateway process on a socket, and a deliberation that is not cancelled."""
-
     port: int
     id: str
     journal: JetStreamJournal
 
     async def send(self, request: bytes) -> int:
-        """The status of the answer to raw bytes; 0 where the connection is closed without one."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         writer.write(request)
         async with asyncio.timeout(10):
@@ -32,7 +27,6 @@ class Victim:
         return int(line.split()[1]) if line else 0
 
     async def post(self, *headers: str, target: str | None = None, host: str | None = "") -> int:
-        """The status of a POST without a body to `…/cancel`; `host` None sends no Host."""
         named = [] if host is None else [f"Host: {host or f'127.0.0.1:{self.port}'}"]
         head = [f"POST {target or self.path} HTTP/1.1", *named, *headers, "Content-Length: 0", "", ""]
         return await self.send("\r\n".join(head).encode("latin-1"))

@@ -1,5 +1,3 @@
-"""Inputs with a cost that outgrows their size: patterns, schemas, numbers and lists. Each gets an answer in time."""
-
 import itertools
 import json
 import time

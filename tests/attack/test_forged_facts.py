@@ -1,5 +1,3 @@
-"""Forged facts on a real nats-server without passwords: neither stored nor live ones change anything."""
-
 import asyncio
 import base64
 import json
@@ -68,8 +66,6 @@ BODY = {"task": "Name a colour.", "role": "DEV", "num_agents": 1, "strategy": "s
 
 @dataclass
 class Attacked:
-    """A gateway over a server that an attacker may write to."""
-
     url: str
     gateway: Gateway
     client: httpx.AsyncClient
@@ -89,7 +85,6 @@ class Attacked:
         return (await self.client.request(method, path, headers=headers, json=BODY)).status_code
 
     async def live(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> None:
-        """A core message that no stream has stored, on the subject where gateways hear facts."""
         await self.attacker.publish(f"live.{subject}", data, headers={"Nats-Sequence": "1000000", **(headers or {})})
 
     async def stored(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> None:
@@ -97,7 +92,6 @@ class Attacked:
         assert "error" not in json.loads(reply.data), reply.data
 
     async def copied(self, subject: str) -> tuple[bytes, dict[str, str]]:
-        """The first record on a subject and its signature, as every client may read them."""
         stream = "KEYS" if subject.startswith("keys.") else "DELIBERATIONS"
         query = json.dumps({"seq": 1, "next_by_subj": subject}).encode()
         reply = await self.attacker.request(f"$JS.API.STREAM.MSG.GET.{stream}", query, timeout=5)
@@ -106,7 +100,6 @@ class Attacked:
         return base64.b64decode(stored["data"]), {SIGNATURE_HEADER: signature[1]} if signature else {}
 
     async def forge(self, way: str, subject: str, data: bytes, headers: dict[str, str] | None = None) -> None:
-        """Send one record, and wait until the gateway has heard it, or has read all keys anew."""
         before = await self.refused()
         await (self.live if way == "live" else self.stored)(subject, data, headers)
         await self.attacker.flush()
@@ -165,7 +158,6 @@ async def signed(own_nats_server: NatsServer, log_key: Path) -> AsyncGenerator[A
 
 
 def promoted(fact: KeyCreated) -> dict[str, KeyCreated]:
-    """A key's fact with more rights, in each way."""
     more = {"scopes": SCOPES, "tenant": "victim"}
     return {
         "the same signature": fact.model_copy(update=more),
@@ -280,7 +272,6 @@ FORGERIES: dict[str, Forge] = {
 
 @asynccontextmanager
 async def coordinating(attacked: Attacked, answers: Callable[[StageRequest], Awaitable[bool]]) -> AsyncGenerator[Role]:
-    """A coordinator with a role that records `blue` after `answers`."""
     journal = await JetStreamJournal.connect(attacked.url, signer=LogSigner([LOG_KEY]))
     role, ready = Role(attacked.journal, answers), asyncio.Event()
     roles = {name: RayAgents(cast("Handle", role)) for name in ("DEV", "ARCHITECT", "QA")}

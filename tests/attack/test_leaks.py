@@ -1,5 +1,3 @@
-"""What a run writes: hostile text never forges a line of a log, and no secret of the run stands anywhere."""
-
 import asyncio
 import json
 import os
@@ -100,7 +98,6 @@ async def send_hostile_requests(attacked: Gateway, key: str) -> None:
 
 
 async def publish_hostile_records(attacked: Gateway, jetstream_journal: JetStreamJournal) -> None:
-    """Records that do not decode are logged by their subject and sequence alone."""
     for number, text in enumerate(HOSTILE):
         data = text.encode("utf-8", "surrogatepass")
         await jetstream_journal.client.publish(f"deliberations.default.leak{number}.accepted", data)
@@ -126,7 +123,6 @@ async def test_no_request_or_record_forges_a_line_of_the_log(
 
 
 def haystacks(places: Iterable[Path], own: Iterable[Path]) -> Iterator[tuple[Path, bytes]]:
-    """Every file of a run but those that hold its secrets."""
     kept = {path.resolve() for path in own}
     for place in places:
         for path in (place, *place.rglob("*")):
@@ -135,7 +131,6 @@ def haystacks(places: Iterable[Path], own: Iterable[Path]) -> Iterator[tuple[Pat
 
 
 def commands() -> Iterator[tuple[Path, bytes]]:
-    """The arguments of every process, which all users of the machine can read."""
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             yield path, path.read_bytes()
@@ -152,7 +147,6 @@ def deliberate(nats_url: str, *arguments: str) -> str:
 
 
 async def used(client: httpx.AsyncClient, key: str, hook: str) -> tuple[str, list[bytes]]:
-    """Use a stack as clients do, badly too: the token of a session, and all answers."""
     login = await client.post("/login", json={"key": key})
     token = login.cookies["deliberate"]
     client.cookies.clear()

@@ -1,5 +1,3 @@
-"""The same attacks through HAProxy: the bounds of heads and connections hold behind a proxy."""
-
 import asyncio
 import subprocess
 import time
@@ -47,8 +45,6 @@ listen bytes
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """Ports of HAProxy before one gateway: one understands HTTP and names the client, one passes bytes on."""
-
     requests: int
     bytes: int
 

@@ -1,5 +1,3 @@
-"""Requests that two parsers could read differently, and bodies that never end: each is refused, or is one request."""
-
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -104,7 +102,6 @@ ONE_REQUEST = {
 async def attacked(
     nats_server: NatsServer, jetstream_journal: JetStreamJournal, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Gateway]:
-    """One gateway for all attacks of this file: none of them may keep it from answering the next."""
     place: Path = tmp_path_factory.mktemp("gateway")
     async with gateway(nats_server.url, place) as opened:
         yield opened
@@ -137,7 +134,6 @@ async def test_pipelined_requests_are_answered_in_their_order(attacked: Gateway)
 
 
 def drip(head: bytes, piece: bytes = b" ") -> Iterator[bytes]:
-    """A head, and then a body of one byte after the other."""
     yield head
     while True:
         yield piece

@@ -1,5 +1,3 @@
-"""Attacks on the sandbox: no program fakes a verdict or leaves its process, and the honest program wins."""
-
 import asyncio
 import json
 import platform

@@ -1,5 +1,3 @@
-"""Session cookies that are replayed, altered and forged, against a gateway with keys."""
-
 import asyncio
 import base64
 import hashlib
@@ -30,7 +28,6 @@ async def keyed(
 
 
 async def login(keyed: Gateway, key: str) -> str:
-    """The token of a new session; the key may have been made a moment ago."""
     async with asyncio.timeout(HEARD_WITHIN_S):
         while (answer := await keyed.client.post("/login", json={"key": key})).status_code == 401:
             await asyncio.sleep(0.05)
@@ -40,7 +37,6 @@ async def login(keyed: Gateway, key: str) -> str:
 
 
 async def asked(keyed: Gateway, cookie: str, method: str = "GET", path: str = "/roles", **headers: str) -> int:
-    """The status of a request with a Cookie header, as it is given."""
     request = keyed.client.build_request(method, path, headers={"Cookie": cookie, **headers})
     return (await keyed.client.send(request)).status_code
 

@@ -1,5 +1,3 @@
-"""Requests that a client would have this installation send into its own network, with a live receiver there."""
-
 import asyncio
 import json
 import socket
@@ -49,7 +47,6 @@ async def attacked(
 
 
 def urls(receiver: Receiver) -> list[str]:
-    """Every spelling of the receiver, with its own port, with permitted ports, and without one."""
     hosts = [f"https://{host}{port}/hook" for host in LOOPBACK for port in (f":{receiver.port}", ":443", "")]
     return hosts + [each.format(f"127.0.0.1:{receiver.port}") for each in DISGUISED]
 
@@ -122,7 +119,6 @@ async def test_a_redirect_into_the_network_is_not_followed(own_sender: JetStream
 
 @pytest.fixture(scope="module")
 async def own_sender(nats_server: NatsServer, jetstream_journal: JetStreamJournal) -> AsyncIterator[JetStreamJournal]:
-    """A sender's process that may post to 127.0.0.1, and the log that it works off."""
     process = SenderProcess(nats_server)
     await process.start()
     yield jetstream_journal
@@ -130,8 +126,6 @@ async def own_sender(nats_server: NatsServer, jetstream_journal: JetStreamJourna
 
 
 class Flapping:
-    """A name server that changes its mind at each question, and the addresses that were connected to."""
-
     def __init__(self, *answers: Sequence[str]) -> None:
         self.answers = answers
         self.given: list[Sequence[str]] = []
@@ -181,7 +175,6 @@ async def test_a_name_server_that_changes_its_mind_gains_nothing(
 
 @pytest.fixture(scope="module")
 def rebound() -> dict[str, dict[str, Any]]:
-    """What became of deliveries to names of a real name server, by name; it needs namespaces of Linux."""
     command = ["unshare", "-rmn", sys.executable, "-m", "tests.components.webhooks.rebinding"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 0, f"a user, mount and network namespace is needed (unshare(1)): {ran.stderr}"

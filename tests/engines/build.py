@@ -26,7 +26,6 @@ def model() -> Path:
 
 
 def make_environment() -> None:
-    """Install the hash-locked wheels anew, then compile llama.cpp with them."""
     ENVIRONMENT.create()
     ENVIRONMENT.pip("install", "--no-deps", "--only-binary=:all:", "--require-hashes", "-r", LOCK)
     os.environ |= {"CMAKE_ARGS": CMAKE_ARGS, "CMAKE_BUILD_PARALLEL_LEVEL": str(os.cpu_count() or 1)}

@@ -31,7 +31,6 @@ def add_tokenizer(writer: gguf.GGUFWriter, merges: list[str], tokens: list[str])
 
 
 def weights(tokens: list[str], bias: list[float]) -> dict[str, np.ndarray]:
-    """Random weights, always the same ones, but for the two channels of the vocabulary's docstring."""
     random = np.random.default_rng(0)
 
     def drawn(rows: int, columns: int, std: float = 0.02) -> np.ndarray:

@@ -1,5 +1,3 @@
-"""Servers that nobody here wrote, as child processes: llama.cpp's, and LiteLLM's proxy in front of it."""
-
 import contextlib
 from collections.abc import Generator
 from pathlib import Path
@@ -38,7 +36,6 @@ def llama_server(log: Path) -> Generator[Engine]:
 
 @contextlib.contextmanager
 def litellm_server(log: Path, upstream: Engine) -> Generator[Engine]:
-    """LiteLLM's proxy in front of an engine; it asks nothing of the Internet."""
     port = free_port()
     configuration = log.with_suffix(".yaml")
     behind = {"model": f"openai/{upstream.model}", "api_base": f"{upstream.url}/v1", "api_key": KEY}

@@ -1,5 +1,3 @@
-"""One contract for engines of every kind: each form of answer is given, and what an engine lacks is found out once."""
-
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -33,8 +31,6 @@ OUTPUTS = [
 
 @dataclass(frozen=True)
 class Shape:
-    """What an engine lacks, how it is made to answer, and how many requests are refused until that is known."""
-
     lacks: tuple[str, ...] = ()
     structured: str = "json_schema"
     refusals: int = 0

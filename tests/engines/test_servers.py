@@ -32,8 +32,6 @@ FORM = {"type": "json_schema", "json_schema": {"name": "pair", "schema": SCHEMA,
 
 @dataclass(frozen=True)
 class Server:
-    """How answers get their form at a server, what it cannot do, and how many requests it should get at once."""
-
     structured: str
     cannot: frozenset[str]
     key: str | None = KEY
@@ -82,7 +80,6 @@ def engine(name: str, request: pytest.FixtureRequest) -> Engine:
 
 @pytest.fixture
 async def agent(server: Server, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AgentReplica]:
-    """A replica that declares the server as docs/engines.md recommends."""
     monkeypatch.setenv("SERVER_KEY", server.key or "")
     spec = EngineSpec(
         url=engine.url,

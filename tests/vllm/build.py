@@ -39,7 +39,6 @@ def site_packages() -> Path:
 
 
 def make_environment() -> None:
-    """Install everything anew: hash-locked wheels, then torch. Its CPU build has no single hash for all indexes."""
     ENVIRONMENT.create()
     ENVIRONMENT.pip("install", "--no-deps", "--only-binary=:all:", "--require-hashes", "-r", LOCK)
     ENVIRONMENT.pip("install", "--no-deps", "--only-binary=:all:", TORCH)

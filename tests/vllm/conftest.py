@@ -14,7 +14,6 @@ from tests.vllm.server import Engine, simulator_server
 
 @pytest.fixture(scope="session")
 def simulator_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """A simulator that takes some milliseconds for each token, so that a stream can be left in the middle."""
     with simulator_server(tmp_path_factory.mktemp("simulator") / "simulator.log", "--per-token-ms", "3") as engine:
         yield engine
 

@@ -16,7 +16,6 @@ from vllm.v1.structured_output.backend_xgrammar import has_xgrammar_unsupported_
 
 
 def accepted(schema: dict[str, object], text: str, tokenizer: AutoTokenizer) -> bool:
-    """Whether the grammar of `schema` lets all of `text` through."""
     if has_xgrammar_unsupported_json_features(schema):
         tokens = llguidance.hf.from_tokenizer(tokenizer)
         matcher = llguidance.LLMatcher(tokens, llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema)))

@@ -22,7 +22,6 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def make_weights(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
-    """Random weights, always the same ones, but for the two channels of the vocabulary's docstring."""
     torch.manual_seed(0)
     model = Qwen3ForCausalLM(
         Qwen3Config(

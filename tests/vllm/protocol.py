@@ -1,5 +1,3 @@
-"""The engine's HTTP protocol as the contract suite speaks it: plain requests, parsed streams, read metrics."""
-
 import json
 import time
 from collections.abc import Callable, Generator
@@ -17,8 +15,6 @@ TASK = "Design a rate limiter for an HTTP API that many tenants share. "
 
 @dataclass(slots=True)
 class Streamed:
-    """One stream's content: texts and finish reasons by choice, usage if it was sent, and the parsed chunks."""
-
     chunks: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     texts: dict[int, str] = field(default_factory=dict[int, str])
     finish_reasons: dict[int, list[str]] = field(default_factory=dict[int, list[str]])
@@ -49,14 +45,11 @@ class Streamed:
 
 
 class Chat:
-    """One engine's endpoints, with a request of our own filled in where a test says nothing else."""
-
     def __init__(self, client: httpx.Client, model: str) -> None:
         self.client = client
         self.model = model
 
     def body(self, **fields: object) -> dict[str, Any]:
-        """A request's body, seeded and with room to end; `content` is short for one user message."""
         content = fields.pop("content", TASK)
         defaults: dict[str, Any] = {"model": self.model, "messages": [{"role": "user", "content": content}]}
         return {**defaults, "max_tokens": 2_048, "seed": 1, **fields}
@@ -75,7 +68,6 @@ class Chat:
 
     @contextmanager
     def open_stream(self, **fields: object) -> Generator[httpx.Response]:
-        """A stream that may be left before its end, which closes the connection."""
         with self.client.stream("POST", CHAT, json=self.body(stream=True, **fields)) as response:
             assert response.status_code == 200, response.read()
             assert response.headers["content-type"].startswith("text/event-stream")
@@ -108,7 +100,6 @@ class Chat:
         return totals
 
     def until(self, condition: Callable[[dict[str, float]], bool], timeout_s: float = 20) -> dict[str, float]:
-        """The metrics, as soon as they meet `condition`; fails after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while not condition(metrics := self.metrics()):
             assert time.monotonic() < deadline, {name: metrics[name] for name in metrics if name.endswith(SHOWN)}

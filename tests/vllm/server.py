@@ -1,5 +1,3 @@
-"""Engines as child processes: a real vLLM on the CPU, and the simulator that stands in for it."""
-
 import contextlib
 import os
 import signal
@@ -33,8 +31,6 @@ class EngineFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A running engine: where it listens, the model that it serves, its log, and how long it took to be ready."""
-
     url: str
     model: str
     log: Path
@@ -85,7 +81,6 @@ def vllm_server(log: Path, *, real: bool = False) -> Generator[Engine]:
 
 @contextlib.contextmanager
 def simulator_server(log: Path, *options: str) -> Generator[Engine]:
-    """The shipped simulator, with further command line `options`."""
     port = free_port()
     command = [sys.executable, "-m", "serve_deployments.simulator", "--port", str(port), *options]
     with serving(command, {}, port, log, SIMULATOR_START_S) as it:
@@ -102,7 +97,6 @@ def serving(
     ready: str = "/health",
     key: str = "",
 ) -> Generator[Engine]:
-    """A server as a child process; it is up when the path `ready` answers. `key` is sent where it wants one."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     url = f"http://127.0.0.1:{port}"
     started = time.monotonic()
@@ -137,7 +131,6 @@ def _await_ready(
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End the process in order, then whatever is left of its group."""
     process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(timeout=STOP_S)

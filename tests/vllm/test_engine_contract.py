@@ -57,7 +57,6 @@ def assert_adds_up(usage: dict[str, Any]) -> None:
 
 
 def assert_problem(response: httpx.Response, status: int) -> None:
-    """The error object of vLLM: a message for people, a type, and the status again."""
     assert response.status_code == status, response.text
     error = response.json()["error"]
     assert isinstance(error["message"], str)

@@ -50,15 +50,12 @@ DOCUMENTS: list[tuple[Output, dict[str, Any]]] = [
 
 
 class Verdicts(NamedTuple):
-    """Whether each of DOCUMENTS can be written: in plain words, with code in it, and with a raw tab in it."""
-
     plain: list[bool]
     code: list[bool]
     tab: list[bool]
 
 
 def accepted(pairs: list[tuple[dict[str, Any], str]]) -> list[bool]:
-    """Whether vLLM's grammar of each schema lets the text beside it through."""
     script = Path(__file__).with_name("grammar.py")
     finished = subprocess.run(
         [build.venv() / "bin" / "python", "-W", "ignore", script, build.model()],
@@ -74,7 +71,6 @@ def accepted(pairs: list[tuple[dict[str, Any], str]]) -> list[bool]:
 
 @pytest.fixture(scope="module")
 def verdicts() -> Verdicts:
-    """One question for all, because it takes seconds to load the libraries that answer it."""
     code = [json.dumps(document, ensure_ascii=False) for _, document in DOCUMENTS]
     plain = [text.replace(json.dumps(CODE, ensure_ascii=False), '"plain words"') for text in code]
     tab = [text.replace("plain words", "plain\twords") for text in plain]

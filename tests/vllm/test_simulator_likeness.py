@@ -1,5 +1,3 @@
-"""The simulator beside a real vLLM: whatever it says, vLLM says too, under the same name and of the same type."""
-
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -32,7 +30,6 @@ def chats(simulator_engine: Engine, vllm_engine: Engine) -> Iterator[tuple[Chat,
 
 
 def shape(value: object, path: str = "$") -> dict[str, str]:
-    """The JSON type at every path of `value`; a list's items share one path."""
     kind = "number" if type(value) in (int, float) else type(value).__name__
     shapes = {path: kind}
     if isinstance(value, dict):
@@ -45,7 +42,6 @@ def shape(value: object, path: str = "$") -> dict[str, str]:
 
 
 def assert_like(simulated: object, real: object) -> None:
-    """Every path that the simulator fills is there in vLLM, and of one type; what is null in vLLM may be anything."""
     theirs = shape(real)
     empty = tuple(path for path, kind in theirs.items() if kind == "NoneType")
     ours = {

@@ -34,7 +34,6 @@ CHAT_TEMPLATE = (
 
 
 def trained() -> Tokenizer:
-    """A byte-level BPE tokenizer of ``VOCABULARY`` tokens, trained on Python's own help topics."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -1,5 +1,3 @@
-"""A gateway with keys, and keys for it."""
-
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
@@ -40,7 +38,6 @@ def bearer(key: str, **more: str) -> dict[str, str]:
 
 
 async def accepted(gateway: Served, key: str, headers: dict[str, str] | None = None, **body: Any) -> str:
-    """The id of a new deliberation of the key's tenant."""
     response = await gateway.client.post(
         "/deliberations", json={"task": "Name a colour.", **body}, headers=bearer(key) | (headers or {})
     )
@@ -49,7 +46,6 @@ async def accepted(gateway: Served, key: str, headers: dict[str, str] | None = N
 
 
 async def play(gateway: Served, tenant: str, deliberation_id: str, *, until_stage: int | None = None) -> None:
-    """Append the facts of a coordinator and its agents, to the end or to the opening of a stage."""
     records = await gateway.journal.facts(tenant, deliberation_id)
     fact = decode(records[0].data)
     assert isinstance(fact, Accepted)

@@ -1,5 +1,3 @@
-"""All routes × all sets of scopes × both modes: an answer shows only what the credential may read."""
-
 import asyncio
 import json
 import re
@@ -69,8 +67,6 @@ Asked = tuple[str, str, dict[str, str], Any]
 
 @dataclass
 class Kept:
-    """A gateway that holds the canary wherever content can be, by the ids of its deliberations."""
-
     gateway: Served
     tenant: str
     ids: dict[str, str]
@@ -95,7 +91,6 @@ async def _play(gateway: Served, tenant: str, id: str, *, until_stage: int | Non
 
 
 async def _filled(gateway: Served, tenant: str, headers: dict[str, str]) -> Kept:
-    """Four deliberations: ended, running, cancelling and failed; a plan, a failed delivery, and a chat completion."""
     ids: dict[str, str] = {}
     for name in ("ended", "running", "cancelling", "failed"):
         response = await gateway.client.post("/deliberations", json=BODY, headers=headers | {"Idempotency-Key": name})
@@ -153,7 +148,6 @@ def operations() -> Iterator[tuple[str, str, str]]:
 
 
 def requests(kept: Kept, name: str, method: str, path: str) -> Iterator[Asked]:
-    """Requests of an operation: each of its answers with content, and each of its errors."""
     match name:
         case "create_deliberation":
             for key in kept.ids:  # replays
@@ -186,7 +180,6 @@ def requests(kept: Kept, name: str, method: str, path: str) -> Iterator[Asked]:
 
 
 def told(response: httpx.Response) -> str:
-    """Everything that an answer says, its headers and its body, but the path that the request named."""
     return f"{dict(response.headers)}\n{response.text}".replace(response.request.url.path, "PATH")
 
 

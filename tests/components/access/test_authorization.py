@@ -1,5 +1,3 @@
-"""Keys, scopes, refusals before routing, and development mode."""
-
 import io
 import json
 import logging
@@ -36,7 +34,6 @@ async def gateway() -> AsyncGenerator[Served, None]:
 
 
 def refusal(response: httpx.Response, status: int, code: str) -> dict[str, Any]:
-    """The problem document, after checking that it is one and that each fault has a remedy."""
     assert (response.status_code, response.headers["content-type"]) == (status, "application/problem+json")
     problem = response.json()
     assert (problem["code"], problem["status"]) == (code, status)
@@ -406,7 +403,6 @@ _ANSWERS: Mapping[str, str] = {
 
 
 def access_table(operations: Mapping[str, tuple[str, str]]) -> str:
-    """A Markdown table of the scopes of each operation; `operations` has method and path by operation id."""
     rows = ["| endpoint | needs | the answer shows |", "|---|---|---|"]
     for operation, (method, path) in operations.items():
         needed = ACCESS[operation]

@@ -1,5 +1,3 @@
-"""All routes × a foreign tenant: answers and log requests are those for an id that does not exist."""
-
 import asyncio
 import json
 import re
@@ -30,8 +28,6 @@ EXAMPLES = {"role": "DEV", "model": "council/DEV"}
 
 @dataclass
 class Two:
-    """A gateway of two tenants. Acme has one deliberation that has ended, and one that has not."""
-
     gateway: Served
     acme: str
     rival: str
@@ -66,7 +62,6 @@ async def two() -> AsyncGenerator[Two, None]:
 
 
 def operations(*, with_id: bool) -> Iterator[tuple[str, str, str]]:
-    """Operation, method and path of all operations with a key; `with_id` selects those with a deliberation id."""
     for path, methods in document()["paths"].items():
         for method, operation in methods.items():
             if method == "parameters" or ACCESS[operation["operationId"]] is None:
@@ -82,7 +77,6 @@ def at(path: str, deliberation: str = "") -> str:
 
 
 def visible(response: httpx.Response, deliberation: str) -> tuple[int, dict[str, str], str]:
-    """Status, headers and body of an answer, without the requested id and values that differ in every answer."""
     headers = {name: value for name, value in response.headers.items() if name not in PASSING}
     text = response.text.replace(deliberation, "ID").replace(response.headers["x-request-id"], "REQUEST")
     return response.status_code, headers, text

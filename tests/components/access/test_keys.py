@@ -1,5 +1,3 @@
-"""Keys: their facts, their checks, and the effect of revocations."""
-
 import asyncio
 import hmac
 from collections.abc import AsyncGenerator, AsyncIterator

@@ -1,5 +1,3 @@
-"""The request rate of a tenant: bounded in any minute, reported in headers, and independent of other tenants."""
-
 import random
 import re
 from dataclasses import dataclass
@@ -9,8 +7,6 @@ from app.access.rate_limit import WINDOW_S, Rates
 
 @dataclass
 class Time:
-    """A clock in seconds since 1970 that a test sets."""
-
     now_s: float = 1_000_020.0
 
     def __call__(self) -> float:

@@ -1,5 +1,3 @@
-"""All routes × both modes: changes from other sites' pages are refused, and so is a Host that is not this gateway's."""
-
 import re
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
@@ -68,8 +66,6 @@ OWN_HOSTS = (
 
 @dataclass
 class Site:
-    """A gateway, the headers of a permitted client without a browser, and a running deliberation."""
-
     gateway: Served
     headers: dict[str, str]
     running: str
@@ -93,7 +89,6 @@ async def in_development() -> AsyncGenerator[Site, None]:
 
 @pytest.fixture
 async def with_session() -> AsyncGenerator[Site, None]:
-    """The headers are those of a browser with a session, except its site."""
     async with served(key_pepper=PEPPER, cors_origins=(LISTED,)) as gateway:
         key = await make_key(gateway.journal)
         session = await gateway.client.post("/login", json={"key": key})
@@ -111,7 +106,6 @@ def operations(*, safe: bool) -> Iterator[tuple[str, str, str]]:
 
 
 async def _check_changes(site: Site, name: str, method: str, path: str, headers: dict[str, str]) -> None:
-    """A change is refused to each foreign page before anything is read or written, and to no own page."""
     before = site.changes()
     for page, given in FOREIGN.items():
         response = await site.ask(method, path, given, headers)

@@ -1,5 +1,3 @@
-"""The spend of a tenant and day: each way in refuses what exceeds it, and no restart or deletion lowers it."""
-
 import asyncio
 import sys
 from collections.abc import AsyncGenerator
@@ -43,7 +41,6 @@ def new_journal() -> InMemoryJournal:
 
 @asynccontextmanager
 async def bounded(roles_file: Path, journal: InMemoryJournal, **settings: Any) -> AsyncGenerator[Served]:
-    """A gateway with keys, where a tenant may spend 5 USD a day."""
     given = {"spend_per_day": "5", "spends_per_day": "globex=20", "key_pepper": PEPPER, **settings}
     async with served(journal=journal, roles_file=roles_file, **given) as gateway:
         yield gateway

@@ -1,5 +1,3 @@
-"""Limits per tenant: a tenant with a hundred times the load is refused, and the others are not slowed."""
-
 import asyncio
 import re
 import statistics
@@ -103,7 +101,6 @@ async def test_streams_are_bounded_by_tenant_over_all_addresses() -> None:
 
 
 async def _round(gateway: Served, key: str, statuses: Counter[int]) -> float:
-    """Milliseconds that a tenant needs to accept, read and list one deliberation."""
     began_s = perf_counter()
     made = await gateway.client.post("/deliberations", json={"task": "t"}, headers=bearer(key))
     path = f"/deliberations/{made.json()['id']}" if made.status_code == 202 else "/stats"

@@ -1,5 +1,3 @@
-"""A model of gateways, a coordinator's queue and an engine that all begun work shares. Times are seconds since 0."""
-
 import random
 from dataclasses import dataclass, field
 
@@ -14,8 +12,6 @@ DEV = frozenset({"DEV"})
 
 @dataclass(eq=False)
 class Work:
-    """Accepted work: its place in the queue, how much of it is left, and whether it ended."""
-
     key: Key
     accepted_s: float
     left: float
@@ -24,8 +20,6 @@ class Work:
 
 
 class ConstantQueue(AdmissionQueue):
-    """A queue whose limit does not adapt."""
-
     def __init__(self, limit: int) -> None:
         super().__init__(limit)
         self.limit = limit
@@ -64,7 +58,6 @@ class Model:
         self.in_hand: list[Work] = []
 
     def ask(self) -> Work | int:
-        """Ask any gateway: the accepted work, or Retry-After."""
         key = ("default", f"d{self.accepted}")
         try:
             with self.rng.choice(self.backlogs).place(key, DEV, self.timeout_s):
@@ -80,7 +73,6 @@ class Model:
         return work
 
     def step(self) -> None:
-        """Begin what may begin, and work for a step."""
         self.now_s += self.step_s
         self.clock.advance(self.step_s)
         while self.waiting and self.waiting[0].ticket.granted.is_set():
@@ -110,12 +102,10 @@ class Model:
             backlog.drop(work.key, done_at=None if late else self.clock.now())
 
     def finish(self) -> None:
-        """Go on until all that was accepted has ended."""
         while self.waiting or self.in_hand:
             self.step()
 
     def flood(self, per_s: float, seconds: float) -> float:
-        """Requests come at random, whatever is answered; what is done, over what could be."""
         until_s, next_s, before = self.now_s + seconds, self.now_s, self.done
         while self.now_s < until_s:
             while next_s <= self.now_s:

@@ -1,5 +1,3 @@
-"""Bursts, floods and clients that honour Retry-After, against a model of the engine."""
-
 from typing import Any
 
 import pytest

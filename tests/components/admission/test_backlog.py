@@ -1,5 +1,3 @@
-"""Acceptance: by depth, by role, by tenant, and, while work waits, by the throughput and the deadline."""
-
 from datetime import timedelta
 
 import pytest
@@ -27,7 +25,6 @@ def refused(kept: Backlog, timeout_s: int = 300) -> QueueFull:
 
 
 def work_in_line(kept: Backlog, clock: FakeClock, ends: int, *, every_s: float, depth: int) -> None:
-    """Keep `depth` deliberations unfinished, ten of them begun, while the oldest ends every so many seconds."""
     for number in range(ends + depth):
         begun_at = clock.now() if number < 10 else None
         kept.hold(key(number), DEV, clock.now(), begun_at=begun_at)

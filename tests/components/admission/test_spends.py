@@ -1,5 +1,3 @@
-"""The spend of a day: each record counts once, whatever is heard or read again, and a new day begins at 0."""
-
 from decimal import Decimal
 from typing import Any
 
@@ -24,7 +22,6 @@ async def spend(journal: InMemoryJournal, id: str, amount: str, tenant: str = "a
 
 
 async def read(spends: DailySpends, journal: InMemoryJournal) -> None:
-    """Read the stored records once, as `follow` does at its start and each minute."""
     await spends._read(journal)  # pyright: ignore[reportPrivateUsage]
 
 

@@ -1,5 +1,3 @@
-"""How fast work ends while other work waits; the whole of admission: test_admission_model."""
-
 import pytest
 
 from app.admission.backlog import ThroughputEstimator

@@ -1,5 +1,3 @@
-"""The facts that stop calls, as a replica hears, reads, forgets and re-reads them."""
-
 import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -27,8 +25,6 @@ def closed(deliberation_id: str, stage: int) -> StageClosed:
 
 
 class CountingJournal(InMemoryJournal):
-    """The in-memory journal; `reads` counts its reads."""
-
     reads = 0
 
     async def last(self, patterns: Sequence[str]) -> list[Record]:

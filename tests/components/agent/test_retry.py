@@ -1,5 +1,3 @@
-"""The wait before a failed request to an engine is repeated, and what a retry takes from the budget."""
-
 import asyncio
 from types import SimpleNamespace
 from typing import Any
@@ -20,8 +18,6 @@ REFUSED = RetryLater("the engine answered 503", after_s=0)
 
 
 class Refused(CallRun):
-    """A call whose engine refuses its first requests."""
-
     def __init__(self, budget: RetryBudget, *errors: CallFailure, left_s: float = 60) -> None:
         self.retries = self.requests = 0
         self.errors = iter(errors or [REFUSED] * ATTEMPTS_MAX)

@@ -1,5 +1,3 @@
-"""A reply is an answer if it satisfies its schema, or holds one object that does."""
-
 import json
 import time
 
@@ -30,7 +28,6 @@ WITHOUT = {
 
 
 def validated(text: str, finish: str = "stop") -> tuple[str | None, int]:
-    """The accepted text, None for an invalid one, and how many replies were found to be no JSON."""
     ignored: list[EngineReply] = []
     reply = EngineReply(text, finish, Usage(), None, "json_schema")
     try:

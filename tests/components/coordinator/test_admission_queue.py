@@ -1,5 +1,3 @@
-"""Deliberations begin in order, as many at once as the limit allows; those that had begun before go on at once."""
-
 from serve_deployments.coordinator.admission_queue import LIMIT_AT_FIRST, LIMIT_MIN, AdmissionQueue, Ticket
 
 
@@ -12,7 +10,6 @@ def granted(found: list[Ticket]) -> list[bool]:
 
 
 def limit_after(queue: AdmissionQueue, at_s: float, took_s: float, *, missed: bool = False) -> int:
-    """As much as may be begun begins and ends; returns the limit afterwards."""
     begun = [queue.ask(at_s - took_s, begun=False) for _ in range(queue.limit)]
     for ticket in begun:
         queue.leave(ticket, at_s, "missed" if missed else "done")

@@ -1,5 +1,3 @@
-"""What is told of an end: each member's final answer, counts and texts within their bounds."""
-
 from app.deliberation.announcements import (
     TEXT_CHARS_MAX,
     TEXTS_CHARS_MAX,
@@ -20,7 +18,6 @@ def folded(facts: list[Fact]) -> State:
 
 
 def told(script: CouncilScript, **asked: object) -> tuple[Announcement, State]:
-    """The announcement of a deliberation that this script answers."""
     agents = ScriptedAgents(script)
     state = folded(agents.deliberate([accepted(specification(**asked))]))  # pyright: ignore[reportArgumentType]
     assert state.end is not None

@@ -1,5 +1,3 @@
-"""The state of a work: loaded from the log, and kept up to date by facts that are heard."""
-
 import pytest
 
 from app.deliberation.errors import UnexpectedFact

@@ -1,5 +1,3 @@
-"""Handle calls to a role: repeated for calls without an outcome, which the coordinator hears over the log."""
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -43,8 +41,6 @@ STAGE = RunStage(
 
 @dataclass
 class ScriptedHandle:
-    """A role's handle: each handle call runs the next step of the script."""
-
     steps: list[Callable[[], None]]
     requests: list[StageRequest] = field(default_factory=list[StageRequest])
 

@@ -1,5 +1,3 @@
-"""The states of a work: its transitions, and its place among suspects."""
-
 import asyncio
 from itertools import product
 
@@ -57,8 +55,6 @@ async def test_a_suspect_holds_its_slot_until_it_is_cleared_or_released() -> Non
 
 
 class RecordingQueue(AdmissionQueue):
-    """A queue that keeps how its works left it."""
-
     def __init__(self) -> None:
         super().__init__(4)
         self.outcomes: list[TicketOutcome] = []

@@ -1,5 +1,3 @@
-"""Works of a coordinator for tests."""
-
 from datetime import timedelta
 
 from app.deliberation.facts import Fact, encode
@@ -13,7 +11,6 @@ TENANT = "default"
 
 
 def work_of(*facts: Fact, resumed: bool = False) -> Work:
-    """A work with the fold of these facts after its acceptance as its state."""
     record = Record(f"deliberations.{TENANT}.{ID}.accepted", 1, encode(accepted()))
     work = Work(TENANT, ID, QueueItem(record, 1, "reply"), resumed, NOW + timedelta(seconds=60))
     state = fold(enumerate((accepted(), *facts), start=1))
@@ -23,5 +20,4 @@ def work_of(*facts: Fact, resumed: bool = False) -> Work:
 
 
 def running() -> Work:
-    """A work with an open first stage."""
     return work_of(opened())

@@ -1,5 +1,3 @@
-"""What an engine's refusal says about it, in the words of servers that people run."""
-
 import json
 
 import pytest

@@ -1,5 +1,3 @@
-"""Circuits, the retry budget and hedges."""
-
 from serve_deployments.engine.limits import (
     FAILURES_TO_OPEN,
     OPEN_MAX_S,

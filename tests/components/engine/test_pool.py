@@ -1,5 +1,3 @@
-"""Calls that wait for an engine go on by priority, then by age, and none takes what another one waits for."""
-
 import asyncio
 import time
 from collections.abc import Sequence
@@ -15,8 +13,6 @@ BATCH, INTERACTIVE = BATCH_AFTER, 0
 
 
 class Calls:
-    """Calls that work at an engine until the test ends them."""
-
     def __init__(self, *specs: EngineSpec, concurrency: int = 1_024) -> None:
         self.pool = EnginePool(specs, concurrency=concurrency)
         self.begun: list[str] = []

@@ -1,5 +1,3 @@
-"""Whether an engine can be connected to, from the first failed connection to the next response, and why not."""
-
 import asyncio
 import errno
 import socket
@@ -19,7 +17,6 @@ from tests.conditions import until
 
 
 def wrapped(error: Exception) -> httpx.ConnectTimeout:
-    """An error of the system, as the HTTP client reports it."""
     outer = httpx.ConnectTimeout("Cannot connect to host user:secret@engine")
     outer.__cause__ = error
     return outer
@@ -76,8 +73,6 @@ async def test_a_probe_that_is_answered_with_an_error_ends_the_outage_and_leaves
 
 
 async def serve(port: int) -> asyncio.Server:
-    """An engine that answers every request with its models, and closes the connection."""
-
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         body = b'{"data":[{"id":"m-1"}]}'
         if await reader.readline():

@@ -1,5 +1,3 @@
-"""Calls of one deliberation share an engine, within a bound on its load."""
-
 from collections import Counter
 from dataclasses import dataclass
 from math import ceil

@@ -1,5 +1,3 @@
-"""Several choices in one stream: each gets its own text, end and tokens, and together they have the engine's count."""
-
 import json
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
@@ -21,8 +19,6 @@ class Engine:
 
 
 class Listeners:
-    """Choices, their texts as they came, and their replies in the order of their ends."""
-
     def __init__(self, number: int) -> None:
         self.texts: list[list[str]] = [[] for _ in range(number)]
         self.ended: list[tuple[int, EngineReply]] = []

@@ -1,5 +1,3 @@
-"""A failed log output never fails its caller."""
-
 import io
 import json
 import logging
@@ -12,8 +10,6 @@ from app.observability import logs
 
 
 class FullDisk(io.StringIO):
-    """An output that fails each write until there is room."""
-
     room = False
 
     def write(self, text: str) -> int:

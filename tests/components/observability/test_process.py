@@ -1,5 +1,3 @@
-"""A process ends with the reasons why the log refuses it."""
-
 import asyncio
 from dataclasses import dataclass
 

@@ -1,5 +1,3 @@
-"""A gateway on a socket in this process, over an in-memory log, and a client of its streams."""
-
 import asyncio
 import signal
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -29,8 +27,6 @@ TENANT = "default"
 
 @dataclass
 class Gateway:
-    """A gateway on a socket, with its log and feed."""
-
     client: httpx.AsyncClient
     journal: InMemoryJournal
     feed: Feed
@@ -67,7 +63,6 @@ class Gateway:
     async def watching_several(
         self, *ids: str, last_event_id: str | None = None, **query: Any
     ) -> AsyncGenerator[AsyncGenerator[Frame, None], None]:
-        """The stream of several deliberations, or of the whole tenant without ids."""
         headers = {} if last_event_id is None else {"Last-Event-ID": last_event_id}
         params: dict[str, Any] = {"deliberation": list(ids), **query}
         async with (
@@ -102,7 +97,6 @@ async def following(frames: AsyncIterator[Frame], count: int) -> list[Frame]:
 async def listening(
     journal: InMemoryJournal | None = None, *, lists: bool = False, **settings: Any
 ) -> AsyncGenerator[Gateway, None]:
-    """With `lists` the gateway has an archive, into which the log is copied before each request that reads it."""
     with TemporaryDirectory() as directory:
         if lists:
             settings["database_url"] = f"sqlite:///{directory}/archive.db"

@@ -1,5 +1,3 @@
-"""The gateway in this process over an in-memory log, and deliberations played by the product's engine."""
-
 import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -61,13 +59,11 @@ class Served:
         await self.journal.append("default", fact)
 
     async def copied(self) -> None:
-        """Copy the log to the archive."""
         archive = self.gateway["deliberations"].archive
         assert archive is not None
         await copy_log(self.journal, archive, self.clock.now())
 
     async def play(self, deliberation_id: str, *, until_stage: int | None = None) -> None:
-        """Append the facts of a coordinator and its agents, to the end or to the opening of a stage."""
         records = await self.journal.facts("default", deliberation_id)
         accepted = decode(records[0].data)
         assert isinstance(accepted, Accepted)
@@ -76,7 +72,6 @@ class Served:
 
 
 async def copy_log(journal: InMemoryJournal, archive: Store, now: datetime) -> None:
-    """Copy the log to the archive, as a projector does."""
     state = await journal.state()
     stored = [record.tokens for record in journal.records if record.tokens[0] == "deliberations"]
     for key in dict.fromkeys((tenant, id) for _, tenant, id, *_ in stored):
@@ -90,8 +85,6 @@ async def copy_log(journal: InMemoryJournal, archive: Store, now: datetime) -> N
 
 
 def copying(client: httpx.AsyncClient, journal: InMemoryJournal, archive: Store, clock: FakeClock) -> None:
-    """Have the log copied before each request of the client that reads the archive."""
-
     async def copy(request: httpx.Request) -> None:
         if request.method == "GET" and request.url.path in ("/deliberations", "/stats", "/events"):
             with suppress(JournalUnavailable):
@@ -142,7 +135,6 @@ async def served(
 
 
 def written(call: Call) -> str:
-    """A valid answer to a call; later labels get better scores."""
     match call.output.kind:
         case "answer":
             answer: Any = {"reasoning": "r", "answer": f"draft {call.call_id}", "confidence": 50}
@@ -187,8 +179,6 @@ def played(
     write: Callable[[Call], str] = written,
     order: Callable[[tuple[Call, ...]], list[Call]] = list,
 ) -> list[Fact]:
-    """The facts after `accepted` that the product's engine decides on, with the answers of `write`."""
-
     def run(_: State, stage: RunStage) -> list[CallFinished]:
         id = accepted.deliberation_id
         return [finished(id, call, stage.opened.stage, now(), write(call)) for call in order(stage.calls)]

@@ -1,5 +1,3 @@
-"""GET /cluster: the status of all parts, the missing ones, and robustness against invalid replies."""
-
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable
@@ -76,7 +74,6 @@ def agent(role: str, number: int = 1, **more: Any) -> dict[str, Any]:
 
 
 def replies() -> dict[str, list[dict[str, Any]]]:
-    """The replies of an installation in which every part answers."""
     of_roles = {f"control.role.{role}": [agent(role)] for role in ROLES}
     return {"control.coordinator": [deepcopy(COORDINATOR)], "control.webhooks": [SENDER], **of_roles}
 

@@ -1,5 +1,3 @@
-"""Bounds of connections on a real socket: the size and duration of heads, and how many are open."""
-
 import asyncio
 import json
 from collections.abc import AsyncGenerator

@@ -1,5 +1,3 @@
-"""The HTTP contract of deliberations: accept durably or not at all, read, list, cancel."""
-
 import asyncio
 import io
 import json

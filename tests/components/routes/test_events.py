@@ -1,5 +1,3 @@
-"""Errors, replays, filters, snapshots and pages of the events of one deliberation."""
-
 import asyncio
 import json
 from collections.abc import AsyncIterator

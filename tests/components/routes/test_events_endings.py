@@ -1,5 +1,3 @@
-"""The ways in which a stream ends, and the resources that it releases."""
-
 import asyncio
 import signal
 import socket

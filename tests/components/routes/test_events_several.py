@@ -1,5 +1,3 @@
-"""Slots, heartbeats, chunks and shared snapshots of streams, whether of one or of several deliberations."""
-
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any

@@ -1,5 +1,3 @@
-"""Browser sessions: login, cookies, cross-site requests and listed origins."""
-
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -34,7 +32,6 @@ async def log_in(gateway: Served, key: str, url: str = "/login", **headers: str)
 
 
 def cookie_of(response: httpx.Response) -> dict[str, Any]:
-    """The one cookie that was set: its name, value and attributes."""
     (header,) = response.headers.get_list("set-cookie")
     ((name, morsel),) = SimpleCookie(header).items()
     return {"name": name, "value": morsel.value, **{key: value for key, value in morsel.items() if value}}
@@ -170,7 +167,6 @@ async def test_a_change_by_cookie_requires_a_page_of_this_site(headers: dict[str
 
 @asynccontextmanager
 async def with_cors(*origins: str) -> AsyncGenerator[httpx.AsyncClient, None]:
-    """A client of a gateway with keys and listed origins."""
     journal = InMemoryJournal(replies={"control.coordinator": [COORDINATOR]})
     async with served(journal=journal, key_pepper=PEPPER, cors_origins=origins) as running:
         app = create_app(running.gateway["settings"], journal, FakeClock())

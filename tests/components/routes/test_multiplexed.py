@@ -1,5 +1,3 @@
-"""Several deliberations in one stream: one cursor, no event lost or duplicated, none of another tenant."""
-
 import asyncio
 import json
 from collections.abc import AsyncIterator

@@ -1,5 +1,3 @@
-"""Roles, strategies, health, statistics and metrics."""
-
 import asyncio
 from collections.abc import AsyncGenerator
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""GET /stats: the period, the groups, what runs, and who may ask for all tenants."""
-
 from collections.abc import AsyncGenerator
 from datetime import timedelta
 from typing import Any

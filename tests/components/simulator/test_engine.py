@@ -1,5 +1,3 @@
-"""The simulated engine: faults, latency, slots, prefix cache, ledger, script and request checks."""
-
 import json
 from collections.abc import AsyncIterator
 from typing import Any

@@ -1,5 +1,3 @@
-"""The simulator's programs and tests: valid Python under the names of the task, mostly right, wrong by behaviour."""
-
 import ast
 import json
 from random import Random

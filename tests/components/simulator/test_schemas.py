@@ -1,5 +1,3 @@
-"""Structured outputs of the simulator: every shape of the product, and plain values for other schemas."""
-
 import json
 from random import Random
 from typing import Any

@@ -1,5 +1,3 @@
-"""The simulator's texts: tokens, prompts, seeds, behaviours, reviews and lengths."""
-
 import itertools
 import json
 import statistics

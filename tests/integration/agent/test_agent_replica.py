@@ -1,5 +1,3 @@
-"""An agent replica over the in-memory journal and a scripted engine: attempts, retries, recorded outcomes, stops."""
-
 import asyncio
 import errno
 import json
@@ -55,8 +53,6 @@ def streamed(text: str, finish: str = "stop", pieces: int = 4) -> httpx.Response
 
 
 class ScriptedEngine:
-    """An engine that answers by its script, and records its requests."""
-
     def __init__(self, script: Script) -> None:
         self.script = script
         self.bodies: list[dict[str, Any]] = []
@@ -116,7 +112,6 @@ def replica(engine: ScriptedEngine, journal: InMemoryJournal, engines: int = 1, 
 
 
 async def outcomes(agent: AgentReplica, asked: StageRequest) -> list[CallFinished]:
-    """The recorded outcomes of a request's calls, once the replica has run it."""
     await agent.run_stage(asked)
     call_ids = {call.call_id for call in asked.calls}
     facts = [decode(record.data) for record in await agent.journal.facts(asked.tenant, asked.deliberation_id)]
@@ -328,8 +323,6 @@ async def test_waits_for_an_unavailable_log_before_it_asks_an_engine(monkeypatch
 
 
 class Clock:
-    """The replica's clock, which a test can advance."""
-
     def __init__(self) -> None:
         self.ahead = timedelta()
 
@@ -337,7 +330,6 @@ class Clock:
         return datetime.now(zone) + self.ahead
 
     def pause(self) -> None:
-        """Advance it so far that an earlier lookup is too old."""
         self.ahead += timedelta(seconds=ABSENT_FOR_S)
 
 
@@ -489,8 +481,6 @@ STOPS = {
 
 
 class AnsweringJournal(InMemoryJournal):
-    """The in-memory journal, for a replica that answers requests."""
-
     async def answer(self, subject: str, describe: object) -> None:
         self.replies.setdefault(subject, [])
 
@@ -513,8 +503,6 @@ async def test_facts_stop_calls_and_stopped_calls_record_call_cancelled(stop: Ca
 
 
 class Growing(httpx.AsyncByteStream):
-    """A stream that reports its cost with its first piece, and then hangs."""
-
     async def __aiter__(self) -> AsyncIterator[bytes]:
         line = {
             "choices": [{"delta": {"content": "x"}, "finish_reason": None}],
@@ -550,8 +538,6 @@ async def test_facts_of_another_deliberation_or_an_earlier_stage_stop_nothing() 
 
 
 class DistantJournal(AnsweringJournal):
-    """A journal that takes a turn of the loop to subscribe, as a real one does."""
-
     subscribed = 0
 
     async def subscribe(self, patterns: Any, deliver: Any) -> Any:
@@ -625,8 +611,6 @@ async def test_batch_calls_that_wait_for_a_full_engine_yield_to_interactive_ones
 
 
 class Refusing(httpx.MockTransport):
-    """Refuses the connection of a request while `refuses` says so, before a byte is written."""
-
     def __init__(self, engine: ScriptedEngine, refuses: Callable[[], bool]) -> None:
         super().__init__(engine)
         self.refuses = refuses
@@ -638,7 +622,6 @@ class Refusing(httpx.MockTransport):
 
 
 def refusing(engine: ScriptedEngine, journal: InMemoryJournal) -> AgentReplica:
-    """A replica; its engine refuses the first three connections for a request."""
     refused = iter((True, True, True))
     transport = Refusing(engine, lambda: next(refused, False))
     client = Engines([EngineSpec(url="http://engine0")], transport=transport)
@@ -666,8 +649,6 @@ async def test_a_successor_counts_no_requests_that_reached_no_engine() -> None:
 
 
 def unreachable(engines: int = 1, *, timeout_s: float = 30) -> AgentReplica:
-    """A replica that can connect to none of its engines."""
-
     async def refuse(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("refused") from ConnectionRefusedError(errno.ECONNREFUSED, "refused")
 
@@ -738,7 +719,6 @@ async def test_a_replica_describes_an_engine_that_it_cannot_connect_to() -> None
 
 
 def hedging(journal: InMemoryJournal | None = None) -> tuple[ScriptedEngine, AgentReplica]:
-    """Two engines that hold their requests, and a replica that hedges after 10 ms."""
     engine = ScriptedEngine(lambda *_: streamed(ANSWER))
     engine.hold = asyncio.Event()
     agent = replica(engine, journal or InMemoryJournal(), engines=2)
@@ -749,7 +729,6 @@ def hedging(journal: InMemoryJournal | None = None) -> tuple[ScriptedEngine, Age
 
 
 async def hedged(engine: ScriptedEngine, agent: AgentReplica, once_asked: Callable[[], None]) -> CallFinished:
-    """The outcome of a call that the first engine holds and the second one answers."""
     running = asyncio.create_task(outcomes(agent, request((call(),))))
     await until(lambda: len(engine.hosts) == 1)
     once_asked()

@@ -1,5 +1,3 @@
-"""A check on an agent replica: run in the sandbox, recorded like any answer, without an engine."""
-
 import asyncio
 import json
 import os

@@ -1,5 +1,3 @@
-"""A replica makes, records and counts a call once, also when its last moment brings a stop or another request."""
-
 import asyncio
 from collections.abc import Sequence
 from typing import Literal
@@ -29,7 +27,6 @@ from tests.integration.agent.test_agent_replica import (
 
 
 def priced(journal: InMemoryJournal) -> tuple[ScriptedEngine, AgentReplica]:
-    """An engine with prices, and its replica. A call costs 13 millionths of a dollar."""
     engine = ScriptedEngine(lambda *_: streamed(ANSWER))
     agent = replica(engine, journal)
     agent.engines.engines[0].spec = EngineSpec(url="http://engine0", prices=PRICES)
@@ -37,8 +34,6 @@ def priced(journal: InMemoryJournal) -> tuple[ScriptedEngine, AgentReplica]:
 
 
 class Slow(InMemoryJournal):
-    """A journal that holds what is written last, an outcome or its announcement, until it is released."""
-
     def __init__(self, held: Literal["append", "respond"]) -> None:
         super().__init__()
         self.held = held
@@ -61,7 +56,6 @@ class Slow(InMemoryJournal):
 
 
 async def stopped_while(held: Literal["append", "respond"]) -> None:
-    """A call that is stopped while its answer is written or announced is answered, and counts once."""
     journal = Slow(held)
     _, agent = priced(journal)
     running = asyncio.create_task(outcomes(agent, request((call(),))))

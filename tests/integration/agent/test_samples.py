@@ -1,5 +1,3 @@
-"""Identical calls share a request: as many choices as calls, each with its own outcome, and the engine's own count."""
-
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from decimal import Decimal
@@ -39,7 +37,6 @@ def simulator() -> Iterator[Simulator]:
 
 @pytest.fixture
 async def engine(simulator: Simulator) -> AsyncIterator[httpx.AsyncClient]:
-    """The simulator's controls; each test begins with an instant script and no counts."""
     async with httpx.AsyncClient(base_url=simulator.url) as client:
         await script(client, **INSTANT)
         await client.delete("/simulator/calls")
@@ -69,7 +66,6 @@ async def counts(client: httpx.AsyncClient) -> dict[str, Any]:
 
 
 def samples(number: int, **changes: Any) -> tuple[Call, ...]:
-    """Calls that differ in nothing but their ids and seeds."""
     alike = {"messages": call(1).messages, "max_tokens": 4_096, **changes}
     return tuple(call(at).model_copy(update={"seed": 100 + at, **alike}) for at in range(1, number + 1))
 

@@ -1,5 +1,3 @@
-"""A worker as a process runs it: what becomes of its calls when it breaks."""
-
 import asyncio
 import uuid
 

@@ -1,5 +1,3 @@
-"""Each field of what other services read, on the raw streams of a real nats-server, for every way to end."""
-
 import asyncio
 import base64
 import json
@@ -21,8 +19,6 @@ AGENT: dict[str, Any] = {"agent_id": "dev-001", "role": "DEV", "model": None}
 
 
 class Refusing(Role):
-    """A role whose engine refuses the calls of `failed`, and answers no others."""
-
     async def remote(self, payload: bytes) -> None:
         request = StageRequest.model_validate_json(payload)
         if request.deliberation_id != "failed":
@@ -33,7 +29,6 @@ class Refusing(Role):
 
 
 def announced(id: str, status: str, **more: Any) -> dict[str, Any]:
-    """The fields of the announcement of an end without a verdict, but those of time."""
     skipped = {**AGENT, "status": "skipped", "content": None, "usage": Usage().model_dump(), "duration_ms": 0}
     return {
         "type": f"deliberation.{status}",

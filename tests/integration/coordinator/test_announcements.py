@@ -1,5 +1,3 @@
-"""What other services read of an end, on the streams of a real nats-server, while coordinators die."""
-
 import asyncio
 import base64
 import json
@@ -28,8 +26,6 @@ DOOMED_EVERY = 8
 
 
 class Mortal(JetStreamJournal):
-    """A journal that dies around announcing every eighth deliberation: before it, or between it and the ack."""
-
     dead: asyncio.Event
     died_of: set[str]
 
@@ -51,7 +47,6 @@ class Mortal(JetStreamJournal):
 
 
 async def raw(journal: JetStreamJournal, stream: str, subject: str) -> tuple[dict[str, Any], bytes]:
-    """The last message on a subject as the server stored it: its JSON, and its headers."""
     query = json.dumps({"last_by_subj": subject}).encode()
     reply = await journal.request(f"$JS.API.STREAM.MSG.GET.{stream}", query)
     stored = reply["message"]
@@ -63,7 +58,6 @@ async def messages(journal: JetStreamJournal, stream: str) -> int:
 
 
 async def consumed(journal: JetStreamJournal, group: str) -> list[str]:
-    """The ids that a consumer group gets, every message of it."""
     config = {
         "durable_name": group,
         "ack_policy": "explicit",
@@ -81,8 +75,6 @@ async def consumed(journal: JetStreamJournal, group: str) -> list[str]:
 
 
 class Narrow(JetStreamJournal):
-    """A journal that refuses an announcement with results as too large."""
-
     async def announce(self, announced: Announcement) -> None:
         if announced.results:
             raise FactTooLarge("too large")
@@ -161,7 +153,6 @@ async def test_each_end_is_announced_once_whatever_coordinators_die(own_nats_ser
 
 
 def asked(id: str) -> Accepted:
-    """Two members that answer independently, one of them with a sampling of its own."""
     fact = accepted(id)
     members = (
         AgentSpec(agent_id="dev-001", role="DEV", sampling=Sampling(temperature=0.7)),

@@ -1,5 +1,3 @@
-"""Coordinators over a real nats-server, with scripted roles: takeovers, suspects, hand-overs."""
-
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
@@ -48,8 +46,6 @@ def accepted(deliberation_id: str, timeout_s: int = 120) -> Accepted:
 
 @dataclass
 class Role:
-    """A role's handle: records an answer to each call for which `answers` is true; the others hang."""
-
     journal: JetStreamJournal
     answers: Callable[[StageRequest], Awaitable[bool]]
     asked: list[str] = field(default_factory=list[str])
@@ -83,8 +79,6 @@ def answered(request: StageRequest, call: Call) -> CallFinished:
 
 
 class Breaking(JetStreamJournal):
-    """A journal with a defect: it breaks when a deliberation's failure is written."""
-
     async def append(self, tenant: str, fact: Fact | Deleted) -> Appended:
         if isinstance(fact, Failed):
             raise RuntimeError("broken")
@@ -93,8 +87,6 @@ class Breaking(JetStreamJournal):
 
 @dataclass
 class Replica:
-    """One coordinator with a connection of its own."""
-
     journal: JetStreamJournal
     serving: asyncio.Task[None]
 
@@ -108,13 +100,11 @@ class Replica:
         return cls(journal, serving)
 
     async def stop(self) -> None:
-        """Stop it as Serve does: items in hand are requeued."""
         self.serving.cancel()
         await asyncio.wait({self.serving})
         await self.journal.close()
 
     async def die(self) -> None:
-        """Stop it as SIGKILL does: the connection goes first, so that nothing is requeued or recorded."""
         await self.journal.close()
         self.serving.cancel()
         await asyncio.wait({self.serving})
@@ -126,7 +116,6 @@ async def facts_of(journal: JetStreamJournal, deliberation_id: str) -> list[Fact
 
 
 async def waiting(journal: JetStreamJournal) -> tuple[int, int]:
-    """The numbers of pending and of unacknowledged items."""
     state = await journal.request("$JS.API.CONSUMER.INFO.DELIBERATIONS.coordinator")
     return state["num_pending"], state["num_ack_pending"]
 

@@ -1,5 +1,3 @@
-"""The spend of a day over a real nats-server: coordinators record it before an end, and gateways count it once."""
-
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -43,7 +41,6 @@ def roles_file(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def priced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each call costs 0.4 USD. Near midnight, wait for the new day."""
     answered = test_coordinator.answered
 
     def with_cost(request: StageRequest, call: Call) -> CallFinished:
@@ -118,8 +115,6 @@ async def test_gateways_refuse_what_coordinators_have_spent_also_after_a_restart
 
 
 class CannotSpend(JetStreamJournal):
-    """A journal that cannot write to the stream of spends, as when that stream alone has no leader."""
-
     refuses = True
 
     async def write(self, subject: str, data: bytes, alone: str | None = None, **more: Any) -> Appended:
@@ -149,8 +144,6 @@ async def test_finished_work_waits_for_its_spend_without_suspicion(
 
 
 class LosesItsFirstEnd(JetStreamJournal):
-    """A journal whose first end is not acknowledged, as when the log goes away between spend and end."""
-
     lost = 0
 
     async def append(self, tenant: str, fact: Fact | Deleted) -> Appended:

@@ -1,5 +1,3 @@
-"""An engine that is busy with calls is not away: its probes wait for the end of no call."""
-
 import asyncio
 
 import pytest

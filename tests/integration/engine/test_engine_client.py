@@ -1,5 +1,3 @@
-"""The engine client against scripted HTTP: requests, replies, and the error of each failure."""
-
 import asyncio
 import json
 import socket
@@ -53,8 +51,6 @@ WHOLE_STREAM = [chunk("Hé"), chunk("llo"), chunk(finish="stop"), chunk(usage=US
 
 
 class Pieces(httpx.AsyncByteStream):
-    """A body in given pieces, optionally with an error at its end."""
-
     def __init__(self, pieces: list[bytes], ending: Exception | None = None) -> None:
         self.pieces = pieces
         self.ending = ending
@@ -71,7 +67,6 @@ class Pieces(httpx.AsyncByteStream):
 
 
 def refused(status: int, text: str = "", **headers: str) -> httpx.Response:
-    """A response with a body that is not read yet."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return httpx.Response(status, headers=named, stream=Pieces([text.encode()]))
 

@@ -1,5 +1,3 @@
-"""The fields of requests to engines: none is chosen by a client, and a tenant's salt goes only where it is known."""
-
 import asyncio
 import json
 from collections.abc import AsyncIterator
@@ -172,8 +170,6 @@ async def test_an_agent_with_a_hanging_engine_describes_itself_in_time() -> None
 
 
 class Vllm(ScriptedEngine):
-    """A scripted engine that identifies itself as vLLM."""
-
     async def __call__(self, request: httpx.Request) -> httpx.Response:
         if request.url.path.endswith("/models"):
             return httpx.Response(200, json={"data": [{"id": "scripted", "owned_by": "vllm"}]})
@@ -218,8 +214,6 @@ async def test_an_engine_that_refuses_priorities_is_asked_once_more_without_and_
 
 
 class Stalled(Pieces):
-    """A body whose given pieces nothing follows."""
-
     async def __aiter__(self) -> AsyncIterator[bytes]:
         for piece in self.pieces:
             yield piece

@@ -1,5 +1,3 @@
-"""Keys and limits of declared engines: what is sent, what a refusal does, and how a key is replaced."""
-
 import asyncio
 import traceback
 from pathlib import Path
@@ -31,7 +29,6 @@ OLD, NEW = "sk-old-0123456789", "sk-new-0123456789"
 
 
 def replace(path: Path, key: str | None) -> None:
-    """Write another key, or remove the file."""
     if key is None:
         path.unlink()
     else:
@@ -39,8 +36,6 @@ def replace(path: Path, key: str | None) -> None:
 
 
 class KeyedEngine:
-    """An engine that admits requests with one key; the list of its models may be public."""
-
     def __init__(self, key: str = OLD, *, public_models: bool = False, status: int = 401) -> None:
         self.key = key
         self.public_models = public_models

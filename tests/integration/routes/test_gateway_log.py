@@ -1,5 +1,3 @@
-"""The gateway over a real nats-server that starts later or is killed."""
-
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager

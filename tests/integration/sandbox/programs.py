@@ -1,10 +1,7 @@
-"""Programs for the sandbox, hostile and honest: each defines `f`, which returns 1 in honest ones."""
-
 import os
 
 
 def doing(*lines: str, using: str = "os") -> str:
-    """A program that imports these modules and runs these lines in `f`."""
     return f"import {using}\ndef f():\n" + "\n".join(f"    {line}" for line in lines)
 
 

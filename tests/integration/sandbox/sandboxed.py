@@ -1,5 +1,3 @@
-"""Runs programs in the real sandbox, as it is or with a part altered."""
-
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,7 +34,6 @@ async def ran(program: str, *tests: TestCase, timeout_s: int = 2) -> SandboxRepo
 
 @contextmanager
 def altered(boot: str) -> Iterator[None]:
-    """Make wardens run this code first, which alters a part of the kernel's interface or of the sandbox."""
     before, marked, after = checks._BOOT.partition("from serve_deployments")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checks, "_COMMAND", (*checks._COMMAND[:-1], before + boot + marked + after))

@@ -1,5 +1,3 @@
-"""Hostile programs in the real sandbox: each fails its tests with a reason, and the replica lives on."""
-
 import asyncio
 import os
 import re
@@ -45,7 +43,6 @@ async def reason(program: str) -> str:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No process and no directory of a sandbox outlives its check."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("SECRET_OF_THE_REPLICA", "hunter2")
     yield

@@ -1,5 +1,3 @@
-"""Nothing is run where a part of the sandbox is missing; an unprivileged user has all parts."""
-
 import asyncio
 import json
 import os

@@ -1,5 +1,3 @@
-"""Run by test_application.py in a process of its own: Ray's local testing mode cannot stop an application."""
-
 import os
 import sys
 from pathlib import Path
@@ -11,7 +9,6 @@ from serve_deployments.arguments import ApplicationArgs
 
 
 def main(nats_url: str, engine_url: str, roles_file: str) -> None:
-    """Run the application in this process, print `ready`, and end when standard input closes."""
     arguments = ApplicationArgs(nats_url=nats_url, engine_urls=(engine_url,), roles_file=Path(roles_file))
     serve.run(build(arguments), name="local", _local_testing_mode=True)
     print("ready", flush=True)

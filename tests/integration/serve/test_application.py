@@ -1,5 +1,3 @@
-"""The Serve application in Ray's local testing mode: the real deployments, wired by the real `build`."""
-
 import asyncio
 import json
 import socket
@@ -29,7 +27,6 @@ ROLES = {"roles": {"DEV": {"persona": "You develop."}, "QA": {"persona": "You te
 
 @pytest.fixture(scope="module")
 def engine_url() -> Iterator[str]:
-    """A simulator of this module's own."""
     command = [sys.executable, "-m", "serve_deployments.simulator", "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

@@ -1,5 +1,3 @@
-"""A replica in Serve whose own work has ended is unhealthy, so that Serve replaces it."""
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
@@ -16,14 +14,11 @@ from tests.conditions import until
 
 
 class UnaskedJournal(InMemoryJournal):
-    """A log over which nobody asks for a replica's description."""
-
     async def answer(self, subject: str, describe: Callable[[], Coroutine[Any, Any, dict[str, Any]]]) -> None:
         return
 
 
 def fault(agent: Agent) -> str | None:
-    """What the health check raises, and why; no error is kept, because its frames would keep the agent."""
     try:
         agent.check_health()
     except RuntimeError as error:

@@ -18,13 +18,11 @@ from tests.deploy.manifests import KUSTOMIZE, the, written
 
 
 def deployed() -> dict[str, Any]:
-    """The Serve configuration that KubeRay sends to the head."""
     service = the(written("base"), "RayService/agents")
     return yaml.safe_load(service["spec"]["serveConfigV2"])
 
 
 def unknown_keys(config: dict[str, Any], model: type[BaseModel], where: str = "") -> Iterator[str]:
-    """Keys at any depth that Ray's schema ignores."""
     for key, value in config.items():
         field = model.model_fields.get(key)
         if field is None:
@@ -38,7 +36,6 @@ def unknown_keys(config: dict[str, Any], model: type[BaseModel], where: str = ""
 
 
 def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The models in an annotation: itself, or the items of a list or option."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for argument in get_args(annotation):

@@ -1,5 +1,3 @@
-"""The simulator as a process over HTTP: protocol, latency, faults and counts."""
-
 import asyncio
 import json
 import signal
@@ -48,7 +46,6 @@ def running(*options: str) -> Generator[Simulator]:
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Simulator]:
-    """One simulator for the module; each test begins with an instant script and no counts."""
     with running("--seed", "5") as simulator:
         yield simulator
 
@@ -82,7 +79,6 @@ async def text(client: httpx.AsyncClient, **fields: Any) -> str:
 
 
 async def stream(client: httpx.AsyncClient, **fields: Any) -> list[Fields]:
-    """The chunks of a stream that must end with [DONE]."""
     async with client.stream("POST", CHAT, json=body(stream=True, **fields)) as response:
         assert response.status_code == 200
         assert response.headers["content-type"].startswith("text/event-stream")
@@ -123,7 +119,6 @@ async def calls(client: httpx.AsyncClient, **query: str) -> Fields:
 
 
 async def metrics(client: httpx.AsyncClient) -> dict[str, float]:
-    """Samples by name; those with a finished reason as name{reason}."""
     families = text_string_to_metric_families((await client.get("/metrics")).text)
     found: dict[str, float] = {}
     for sample in (sample for family in families for sample in family.samples):
