@@ -42,10 +42,6 @@ class Rates:
         self._sweep_at = _SWEEP_AT
         self._policy = (b"ratelimit-policy", f'"requests";q={per_minute};w={WINDOW_S}'.encode())
 
-    @property
-    def tenants(self) -> int:
-        return len(self._counts)
-
     def take(self, tenant: str) -> RateDecision:
         number, passed_s = divmod(self._now(), WINDOW_S)
         window = int(number)

@@ -1,1 +1,1 @@
-"""Admission of work: the backlog, the measured throughput and the concurrency limit."""
+"""Admission of work: the backlog, the measured throughput and the spend of a day."""

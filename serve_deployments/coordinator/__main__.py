@@ -2,19 +2,15 @@
 
 import asyncio
 
-import structlog
-
 from app.deliberation.errors import InvalidRequest
 from app.deliberation.roles import roles_over_nats
 from app.log.journal import JetStreamJournal
 from app.log.signature import LogSigner
-from app.observability.process import health_server, run_process, stop_signal
+from app.observability.process import run_process, work_until_stopped
 from serve_deployments.arguments import CoordinatorArgs, load_roles
 from serve_deployments.coordinator.coordinator import CoordinatorReplica
 from serve_deployments.coordinator.fact_store import APPEND_TIMEOUT_S
 from serve_deployments.coordinator.task_queue import worker_agents
-
-log = structlog.get_logger(__name__)
 
 
 def _roles_of(args: CoordinatorArgs) -> tuple[str, ...]:
@@ -27,12 +23,8 @@ def _roles_of(args: CoordinatorArgs) -> tuple[str, ...]:
 
 
 async def _serve(args: CoordinatorArgs) -> None:
-    stopping = stop_signal()
-    async with health_server(args.coordinator_host, args.coordinator_port) as port, asyncio.TaskGroup() as group:
-        log.info("coordinator_listening", host=args.coordinator_host, port=port)
-        coordinating = group.create_task(_coordinate(args))
-        await stopping.wait()
-        coordinating.cancel()
+    host, port = args.coordinator_host, args.coordinator_port
+    await work_until_stopped(host, port, "coordinator_listening", _coordinate(args))
 
 
 async def _coordinate(args: CoordinatorArgs) -> None:

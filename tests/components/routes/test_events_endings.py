@@ -36,22 +36,6 @@ async def test_a_viewer_that_leaves_releases_its_slot_and_its_watch(gateway: Gat
     assert len(gateway.journal.records) == stored
 
 
-async def test_streams_per_client_are_limited() -> None:
-    story = Story("a")
-    async with listening(streams_per_client_max=2) as gateway:
-        await gateway.write(*whole(story)[:2])
-        async with gateway.watching("a") as first, gateway.watching("a") as second:
-            await following(first, 1)
-            await following(second, 1)
-            refused = await gateway.client.get("/deliberations/a/events")
-            assert (refused.status_code, refused.json()["code"]) == (429, "too_many_streams")
-            assert int(refused.headers["retry-after"]) > 0
-            assert (await gateway.page("a")).status_code == 200
-        await until(lambda: gateway.feed.streams == 0)
-        async with gateway.watching("a") as again:
-            await following(again, 1)
-
-
 async def test_a_stream_stays_open_while_the_log_is_unavailable_and_catches_up() -> None:
     story = Story("a")
     events = whole(story)
@@ -86,15 +70,6 @@ async def test_draining_asks_viewers_to_reconnect_and_the_server_exits() -> None
             assert reconnect.id is None and 1_000 <= (reconnect.retry_ms or 0) <= 3_000
         async with asyncio.timeout(4):
             await gateway.serving
-
-
-async def test_a_drained_feed_asks_viewers_to_reconnect_at_once() -> None:
-    async with listening() as gateway:
-        await gateway.write(*whole(Story("a"))[:2])
-        async with gateway.watching("a", after="0") as frames:
-            await following(frames, 3)
-            gateway.feed.drain()
-            assert types([frame async for frame in frames]) == ["stream.reconnect"]
 
 
 async def test_a_stream_at_its_maximum_age_is_asked_to_reconnect() -> None:

@@ -251,15 +251,6 @@ async def test_makes_three_attempts_at_most() -> None:
     assert (await agent.describe())["counts"]["retries"] == 2
 
 
-async def test_a_call_that_has_no_time_for_a_retry_fails_with_the_engines_refusal() -> None:
-    engine = ScriptedEngine(lambda *_: httpx.Response(429, stream=httpx.ByteStream(b"queue full")))
-    agent = replica(engine, InMemoryJournal())
-    agent.engines.retries.saved = -60
-    (outcome,) = await outcomes(agent, request((call(),)))
-    assert outcome.problem is not None and outcome.problem.code == "engine_unavailable"
-    assert "answered 429: queue full" in outcome.problem.detail and len(engine.bodies) == 1
-
-
 async def test_a_call_that_hangs_fails_at_its_deadline() -> None:
     engine = ScriptedEngine(lambda *_: streamed(ANSWER))
     engine.hold = asyncio.Event()
@@ -288,19 +279,12 @@ async def test_does_not_retry_a_call_that_another_replica_has_recorded() -> None
     assert await given_up == recorded and len(failing.bodies) == 1
 
 
-async def test_looks_up_the_outcome_when_the_request_is_old() -> None:
+@pytest.mark.parametrize("asked_s_ago", [ABSENT_FOR_S, -30], ids=["an old request", "a clock that is ahead"])
+async def test_looks_up_the_outcome_when_the_moment_of_the_request_proves_nothing(asked_s_ago: float) -> None:
     journal = InMemoryJournal()
     recorded = await outcomes(replica(ScriptedEngine(lambda *_: streamed(ANSWER)), journal), request((call(),)))
     late = ScriptedEngine(lambda *_: streamed(ANSWER))
-    assert await outcomes(replica(late, journal), request((call(),), asked_s_ago=ABSENT_FOR_S)) == recorded
-    assert late.bodies == []
-
-
-async def test_looks_up_the_outcome_when_the_coordinators_clock_is_ahead() -> None:
-    journal = InMemoryJournal()
-    recorded = await outcomes(replica(ScriptedEngine(lambda *_: streamed(ANSWER)), journal), request((call(),)))
-    late = ScriptedEngine(lambda *_: streamed(ANSWER))
-    assert await outcomes(replica(late, journal), request((call(),), asked_s_ago=-30)) == recorded
+    assert await outcomes(replica(late, journal), request((call(),), asked_s_ago=asked_s_ago)) == recorded
     assert late.bodies == []
 
 
@@ -570,23 +554,6 @@ async def test_chooses_an_engine_only_once_the_call_has_a_slot() -> None:
     assert [outcome.engine for outcome in found].count(second.address) == 4, "theirs was full when their turn came"
 
 
-async def test_batch_calls_that_wait_for_a_slot_yield_to_interactive_ones() -> None:
-    engine = ScriptedEngine(lambda *_: streamed(ANSWER))
-    engine.hold = asyncio.Event()
-    agent = replica(engine, InMemoryJournal())
-    agent.engines.concurrency = 1
-    batch = request(tuple(call(number) for number in range(1, 4)), priority=BATCH_AFTER)
-    running = [asyncio.create_task(outcomes(agent, batch))]
-    await until(lambda: len(engine.bodies) == 1)
-    interactive = request((call(9),), deliberation_id="d2")
-    running.append(asyncio.create_task(outcomes(agent, interactive)))
-    await until(lambda: len(agent.engines._waiting) == 3)  # pyright: ignore[reportPrivateUsage]
-    engine.hold.set()
-    await asyncio.gather(*running)
-    asked = [body["messages"][-1]["content"][:2] for body in engine.bodies]
-    assert asked.index("u9") == 1 and sorted(asked) == ["u1", "u2", "u3", "u9"], "one batch call was ahead, no more"
-
-
 async def test_batch_calls_that_wait_for_a_full_engine_yield_to_interactive_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -807,13 +774,3 @@ async def test_each_recorded_outcome_is_told_of_once() -> None:
     assert first.proposal.tokens == answered.usage.completion_tokens and first.timestamp == answered.ts
     assert (second.status, second.error_type, second.diversity) == ("failed", "invalid_output", True)
     assert failed.problem is not None and second.error == failed.problem.detail
-
-
-async def test_an_outcome_that_another_replica_recorded_is_not_told_of_here() -> None:
-    journal = InMemoryJournal()
-    agent = replica(ScriptedEngine(lambda *_: streamed(ANSWER)), journal)
-    await outcomes(agent, request((call(1),)))
-    journal.responses.clear()
-    other = replica(ScriptedEngine(lambda *_: streamed(ANSWER.replace("two", "three"))), journal)
-    await other.run_stage(request((call(1),)))
-    assert journal.responses == {}

@@ -83,9 +83,10 @@ async def test_an_outcome_counts_where_it_was_recorded() -> None:
     _, first = priced(journal)
     _, second = priced(journal)
     await first.run_stage(request((call(),)))
+    journal.responses.clear()
     await second.run_stage(request((call(),)))
     described = await second.describe()
-    assert (described["counts"]["answered"], described["costs"]) == (0, {})
+    assert (described["counts"]["answered"], described["costs"], journal.responses) == (0, {}, {})
 
 
 async def test_an_outcome_that_cannot_be_recorded_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:

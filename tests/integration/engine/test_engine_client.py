@@ -338,36 +338,6 @@ def test_a_healthy_engine_that_has_not_failed_is_chosen() -> None:
     assert engines.choose("d", []) is None
 
 
-async def test_a_request_counts_from_the_choice_of_its_engine() -> None:
-    transport = httpx.MockTransport(lambda _: httpx.Response(200))
-    engines = Engines([EngineSpec(url="http://a")], transport=transport)
-    (engine,) = engines.engines
-    with pytest.raises(CallCancelled), engines.requesting(engine):
-        assert engine.in_flight == 1
-        raise CallCancelled("stopped")
-    assert engine.in_flight == 0
-
-
-async def test_calls_wait_for_an_unreachable_engine_and_one_of_them_probes() -> None:
-    engines = Engines([EngineSpec(url="http://a")], transport=httpx.MockTransport(lambda _: httpx.Response(200)))
-    (engine,) = engines.engines
-    engine.circuit.failed(time.monotonic(), unreachable=True)
-    begun: list[int] = []
-
-    async def call(number: int) -> None:
-        with engines.requesting(await engines.wait_for_engine("d", [], 0)):
-            begun.append(number)
-            await asyncio.Event().wait()
-
-    tasks = [asyncio.create_task(call(number)) for number in range(2)]
-    await until(lambda: bool(begun))
-    assert engine.circuit.probing and len(begun) == 1, "half open: one request at a time"
-    tasks[begun[0]].cancel()
-    await until(lambda: len(begun) == 2)
-    tasks[begun[1]].cancel()
-    await asyncio.wait(tasks)
-
-
 async def test_a_closed_port_is_unreachable_and_is_probed_again_later() -> None:
     """Over the real transport, which reports a refused connection as a time-out."""
     with socket.socket() as probe:

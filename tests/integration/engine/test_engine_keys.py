@@ -224,26 +224,3 @@ async def test_a_full_engine_makes_calls_wait_for_a_slot() -> None:
         await asyncio.sleep(0)
         assert not waiting.done()
     assert await waiting is engine
-
-
-async def test_a_stage_keeps_to_the_limit_of_its_engine() -> None:
-    busiest = 0
-    running = 0
-
-    class Counting(ScriptedEngine):
-        async def __call__(self, request: httpx.Request) -> httpx.Response:
-            nonlocal busiest, running
-            if request.url.path == "/v1/chat/completions":
-                running += 1
-                busiest = max(busiest, running)
-                await asyncio.sleep(0)
-                running -= 1
-            return await super().__call__(request)
-
-    engine = Counting(lambda *_: streamed(ANSWER))
-    agent = replica(engine, InMemoryJournal())
-    spec = EngineSpec(url="http://engine", max_in_flight=3)
-    agent.engines = Engines([spec], transport=httpx.MockTransport(engine))
-    found = await outcomes(agent, request(tuple(call(number) for number in range(1, 13))))
-    assert [outcome.text for outcome in found] == [ANSWER] * 12
-    assert busiest <= 3
