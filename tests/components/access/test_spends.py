@@ -82,20 +82,6 @@ async def test_all_ways_in_refuse_until_midnight_and_other_tenants_go_on(roles_f
     assert chat.headers["x-should-retry"] == "false" and "5.02 USD of 5 USD" in error["message"]
 
 
-async def test_a_restart_another_gateway_and_a_deletion_lower_no_spend(roles_file: Path) -> None:
-    journal = new_journal()
-    key = await make_key(journal, "acme")
-    async with bounded(roles_file, journal, lists=True) as first:
-        id = await accepted(first, key)
-        await spend(journal, id, "5")
-        await play(first, "acme", id)
-        assert (await post(first, key)).status_code == 429
-        assert (await first.client.delete(f"/deliberations/{id}", headers=bearer(key))).status_code == 204
-        assert (await post(first, key)).status_code == 429
-    async with bounded(roles_file, journal) as second:
-        assert (await post(second, key)).status_code == 429
-
-
 async def test_what_runs_counts_with_its_ceiling(roles_file: Path) -> None:
     journal = new_journal()
     key = await make_key(journal, "acme")

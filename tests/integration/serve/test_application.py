@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
 from app.deliberation.errors import InvalidRequest
 from app.deliberation.facts import Accepted, Completed, decode
@@ -101,11 +100,6 @@ def test_invalid_roles_are_refused_with_their_path(tmp_path: Path) -> None:
     path.write_text("roles: {DEV: {persona: x, concurency: 3}}")
     with pytest.raises(InvalidRequest, match=r"roles\.DEV\.concurency"):
         build(ApplicationArgs(roles_file=path))
-
-
-def test_arguments_are_typed_and_closed() -> None:
-    with pytest.raises(ValidationError, match="coordinator_slot"):
-        ApplicationArgs.model_validate({"coordinator_slot": 3})
 
 
 @pytest.mark.parametrize("address", ["auto", "local", "ray://127.0.0.1:1", "127.0.0.1", ":1", "127.0.0.1:one"])
