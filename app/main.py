@@ -63,7 +63,6 @@ log = structlog.get_logger(__name__)
 
 
 async def _follow(journal: GatewayLog, catalog: Catalog, keyring: Keyring | None, spends: DailySpends | None) -> None:
-    """Connect, waiting for the log, then keep the catalog and the keys up to date; routes answer 503 meanwhile."""
     await journal.open()
     async with asyncio.TaskGroup() as group:
         group.create_task(catalog.follow(journal))

@@ -23,7 +23,6 @@ PACKAGED_ROLES = Path(__file__).with_name("roles.yaml")
 
 
 def variable_of(name: str) -> str:
-    """The environment variable of a setting: its name in upper case, without the suffix of seconds."""
     return name.removesuffix("_s").upper()
 
 
@@ -37,8 +36,6 @@ def listed(given: object) -> object:
 
 
 class ProcessSettings(BaseSettings):
-    """Settings of one process, each read from the variable that `setting` names."""
-
     # Errors leave the values out: some settings are secrets.
     model_config = SettingsConfigDict(
         alias_generator=AliasGenerator(validation_alias=variable_of),

@@ -186,7 +186,6 @@ class Access:
 
 
 def cookie_name(scope: AsgiScope) -> str:
-    """The session cookie's name; over https browsers accept it only from this host."""
     return "__Host-deliberate" if scope["scheme"] == "https" else "deliberate"
 
 

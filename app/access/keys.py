@@ -37,8 +37,6 @@ _LOOKS_LIKE_KEY = re.compile(r"dlb_[a-z0-9]{12}_[a-z0-9]{16}", re.IGNORECASE)
 
 
 class KeyFact(BaseModel):
-    """Base of the facts about a key; `signature` covers the subject and all other fields."""
-
     model_config = ConfigDict(frozen=True)
 
     signature: str = ""

@@ -69,7 +69,6 @@ class ThroughputEstimator:
         return len(self.waiting) + len(self.in_hand)
 
     def head_waited_s(self, now_s: float) -> float:
-        """Seconds that the oldest work which has not begun has waited; 0 when none waits."""
         return max(0.0, now_s - next(iter(self.waiting.values()), now_s))
 
     def accept(self, key: Key, at_s: float, now_s: float) -> None:

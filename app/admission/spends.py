@@ -155,7 +155,6 @@ class DailySpends:
         return Decimal(sums.millionths.get((tenant, self.limits.currency), 0)).scaleb(-6)
 
     def by_tenant(self) -> Mapping[str, Decimal]:
-        """The spend of today by tenant, in the limits' currency; tenants without one are absent."""
         sums = self._days.get(self._clock.now().date(), _DaySums()).millionths
         return {tenant: self.spent(tenant) for tenant, currency in sums if currency == self.limits.currency}
 

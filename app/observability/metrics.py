@@ -22,8 +22,6 @@ _SUBMISSIONS: Mapping[SubmissionOutcome, str] = {
     "replayed": "Answered again by Idempotency-Key",
     "refused": "Refused with 429: too much is waiting, or a tenant may spend no more",
 }
-
-
 _CONTEXTS = "Answers of the context service: `given`, `empty`, `unanswered`, `unusable`"
 
 
@@ -35,19 +33,20 @@ class _Collected(Collector):
         return self._collect()
 
 
+def _labelled(
+    kind: type[CounterMetricFamily | GaugeMetricFamily], name: str, text: str, label: str, counts: Mapping[str, int]
+) -> Metric:
+    family = kind(name, text, labels=[label])
+    for value, count in counts.items():
+        family.add_metric([value], count)
+    return family
+
+
 def _of_deliberations(catalog: Catalog, outcomes: Mapping[SubmissionOutcome, int]) -> Iterator[Metric]:
-    active = GaugeMetricFamily(
-        "deliberations_active", "Accepted and unfinished deliberations by status", labels=["status"]
-    )
-    for status, count in catalog.active_by_status().items():
-        active.add_metric([status], count)
-    yield active
-    ended = CounterMetricFamily(
-        "deliberations_ended", "Ended deliberations that this process has read from the log", labels=["status"]
-    )
-    for status, count in catalog.ended_counts.items():
-        ended.add_metric([status], count)
-    yield ended
+    text = "Accepted and unfinished deliberations by status"
+    yield _labelled(GaugeMetricFamily, "deliberations_active", text, "status", catalog.active_by_status())
+    text = "Ended deliberations that this process has read from the log"
+    yield _labelled(CounterMetricFamily, "deliberations_ended", text, "status", catalog.ended_counts)
     for outcome, description in _SUBMISSIONS.items():
         yield CounterMetricFamily(f"deliberations_{outcome}", description, value=outcomes.get(outcome, 0))
 
@@ -62,30 +61,18 @@ class Connections(Protocol):
 
 def _of_connections(connections: Connections) -> Iterator[Metric]:
     yield GaugeMetricFamily("gateway_connections", "Open connections of this process", value=connections.opened)
-    refused = CounterMetricFamily(
-        "gateway_connections_refused", "Connections refused before a request existed", labels=["code"]
-    )
-    for code, count in connections.refused.items():
-        refused.add_metric([code], count)
-    yield refused
+    text = "Connections refused before a request existed"
+    yield _labelled(CounterMetricFamily, "gateway_connections_refused", text, "code", connections.refused)
 
 
 def _of_refusals(refused: Callable[[], Mapping[str, int]]) -> Iterator[Metric]:
-    records = CounterMetricFamily(
-        "log_records_refused",
-        "Records read from the log and not accepted, by the signature that did not verify: log, key",
-        labels=["signature"],
-    )
-    for signature, count in refused().items():
-        records.add_metric([signature], count)
-    yield records
+    text = "Records read from the log and not accepted, by the signature that did not verify: log, key"
+    yield _labelled(CounterMetricFamily, "log_records_refused", text, "signature", refused())
 
 
 def _of_contexts(counts: Mapping[ContextStatus, int]) -> Iterator[Metric]:
-    answers = CounterMetricFamily("deliberations_contexts", _CONTEXTS, labels=["status"])
-    for status in get_args(ContextStatus):
-        answers.add_metric([status], counts.get(status, 0))
-    yield answers
+    known = {status: counts.get(status, 0) for status in get_args(ContextStatus)}
+    yield _labelled(CounterMetricFamily, "deliberations_contexts", _CONTEXTS, "status", known)
 
 
 def _of_spends(spends: DailySpends) -> Iterator[Metric]:
@@ -129,7 +116,6 @@ def _of_replicas(replicas: Sequence[AgentStatus]) -> Iterator[Metric]:
 
 
 def _of_senders(senders: Sequence[SenderStatus]) -> Iterator[Metric]:
-    """Attempts and endings are per sender; the queues are shared, so any sender's figures serve."""
     yield GaugeMetricFamily("webhook_senders", "Senders that answered", value=len(senders))
     attempts = CounterMetricFamily("webhook_attempts", "Requests to receivers by outcome", labels=["sender", "outcome"])
     ended = CounterMetricFamily("webhook_deliveries", "Deliveries by how they ended", labels=["sender", "ending"])
@@ -157,7 +143,6 @@ def _of_senders(senders: Sequence[SenderStatus]) -> Iterator[Metric]:
 
 
 def _of_projectors(projectors: Sequence[ProjectorStatus]) -> Iterator[Metric]:
-    """Copied deliberations are per projector; the queue is shared, so any projector's figure serves."""
     yield GaugeMetricFamily("archive_projectors", "Projectors that answered", value=len(projectors))
     copied = CounterMetricFamily(
         "archive_deliberations",
@@ -173,7 +158,6 @@ def _of_projectors(projectors: Sequence[ProjectorStatus]) -> Iterator[Metric]:
 
 
 def _of_planners(planners: Sequence[PlannerStatus]) -> Iterator[Metric]:
-    """Events are per process; the queue is shared, so any process's figure serves."""
     yield GaugeMetricFamily("planning_processes", "Processes that take plans and answered", value=len(planners))
     events = CounterMetricFamily(
         "planning_events",

@@ -77,7 +77,6 @@ async def work_until_stopped(host: str, port: int, event: str, work: Coroutine[A
 
 
 def print_faults(exc: ValidationError | InvalidRequest) -> None:
-    """Print what is wrong with the settings to standard error: a line for each fault, with its variable."""
     if isinstance(exc, InvalidRequest):
         print(exc, file=sys.stderr)
         return

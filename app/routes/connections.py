@@ -37,20 +37,14 @@ _ABSOLUTE_TARGET = re.compile(rb"[a-z][a-z0-9+.-]*://([^/?#]*)", re.IGNORECASE)
 
 
 class HeadTooLarge(ConnectionClosed):
-    """The head of a request has too many bytes or headers."""
-
     code = "head_too_large"
 
 
 class TargetTooLong(ConnectionClosed):
-    """The request target, path and query, has too many bytes."""
-
     code = "target_too_long"
 
 
 class HeadTimeout(ConnectionClosed):
-    """The head of a request did not arrive in time."""
-
     code = "head_timeout"
     retryable = True
 
@@ -194,7 +188,6 @@ class ConnectionTable:
 
 
 def _adopt_target_host(target: bytes, headers: list[tuple[bytes, bytes]]) -> None:
-    """Replace Host by the host of a target in absolute form, which overrules it (RFC 9112, 3.2.2)."""
     found = _ABSOLUTE_TARGET.match(target)
     if found is not None:
         headers[:] = [(b"host", found[1]), *((name, value) for name, value in headers if name != b"host")]

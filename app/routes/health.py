@@ -1,6 +1,7 @@
 """Routes: health, readiness, metrics."""
 
 import asyncio
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import Any
 
@@ -11,17 +12,18 @@ from app.api.responses import answer, problems
 from app.api.schemas import FieldProblem, Health, Ready, dump
 from app.archive.database.connection import MIGRATE
 from app.deliberation.errors import ArchiveUnavailable, JournalUnavailable, StreamsDiffer
-from app.deliberation.facts import Unreachable
-from app.deliberation.roles import KeyRejected
 from app.observability.metrics import CONTENT_TYPE
 from app.observability.replica_status import (
     PLANNERS_SUBJECT,
     PROCESSES_MAX,
     PROJECTORS_SUBJECT,
     SENDERS_SUBJECT,
+    AgentStatus,
+    EngineStatus,
     PlannerStatus,
     ProjectorStatus,
     SenderStatus,
+    Trouble,
     read,
 )
 from app.routes.dependencies import Gateway, InGateway, Readiness, api_router
@@ -96,23 +98,27 @@ async def _missing_planners(gateway: Gateway) -> list[FieldProblem]:
     return await _unanswered(gateway, PLANNERS_SUBJECT, "planning", "process that takes plans", remedy)
 
 
+def _troubled(
+    replicas: Iterable[AgentStatus], trouble_of: Callable[[EngineStatus], Trouble | None]
+) -> Mapping[str, tuple[set[str], Trouble]]:
+    """The roles and the first trouble of each engine that has one, by its URL."""
+    found: dict[str, tuple[set[str], Trouble]] = {}
+    for replica in replicas:
+        for engine in replica.engines:
+            if (trouble := trouble_of(engine)) is not None:
+                names, first = found.get(engine.url, (set[str](), trouble))
+                found[engine.url] = names | {replica.role}, min(first, trouble, key=lambda each: each.since)
+    return found
+
+
 async def _unusable_engines(gateway: Gateway) -> list[FieldProblem]:
     roles = gateway["roles"].items()
     # No more replies than replicas that always run, so that a role below its maximum costs no time. A role that nothing
     # has used has none, and that is known at once.
     found = await asyncio.gather(*(replicas_of(gateway, name, role, max(1, role.replicas.min)) for name, role in roles))
-    affected: dict[str, tuple[set[str], Unreachable]] = {}
-    refusing: dict[str, tuple[set[str], KeyRejected]] = {}
-    for replica in chain.from_iterable(found):
-        for engine in replica.engines:
-            if engine.unreachable is not None:
-                names, outage = affected.setdefault(engine.url, (set(), engine.unreachable))
-                names.add(replica.role)
-                affected[engine.url] = names, min(outage, engine.unreachable, key=lambda each: each.since)
-            if engine.key_rejected is not None:
-                names, first = refusing.setdefault(engine.url, (set(), engine.key_rejected))
-                names.add(replica.role)
-                refusing[engine.url] = names, min(first, engine.key_rejected, key=lambda each: each.since)
+    replicas = list(chain.from_iterable(found))
+    affected = _troubled(replicas, lambda engine: engine.unreachable)
+    refusing = _troubled(replicas, lambda engine: engine.key_rejected)
     # This route answers without a key, so it names an engine's URL only in development mode.
     development = gateway["access"].development
     where = "" if development else ", which `GET /roles` names"

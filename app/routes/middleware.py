@@ -27,7 +27,6 @@ log = structlog.get_logger(__name__)
 
 
 def usable_request_id(given: str | None) -> str:
-    """The client's own id if it is short, plain and no API key; otherwise a new one."""
     usable = given is not None and _USABLE_ID.fullmatch(given) is not None and not looks_like_key(given)
     return given if given is not None and usable else secrets.token_hex(12)
 

@@ -22,7 +22,6 @@ router = api_router("roles")
 
 
 def live_role(replicas: Sequence[AgentStatus]) -> LiveRole | None:
-    """One view of the replicas' status replies; None without any."""
     if not replicas:
         return None
     engines: dict[str, EngineView] = {}

@@ -157,7 +157,6 @@ class AgentReplica:
         }
 
     def _running_of(self, request: StageRequest) -> dict[str, asyncio.Task[None]]:
-        """The tasks of a request's calls that run here already, by call id: another request may have brought them."""
         keys = ((request.deliberation_id, call.call_id) for call in request.calls)
         return {key[1]: self._running[key][1] for key in keys if key in self._running}
 

@@ -234,7 +234,6 @@ class CoordinatorReplica:
             del self._works[work.deliberation_id]
 
     async def _fail(self, work: Work, error: DeliberationError) -> None:
-        """Record an error as the end; raises JournalUnavailable, and Gone when the deliberation was deleted."""
         now = datetime.now(UTC)
         known: State | None = None
         try:
@@ -365,7 +364,6 @@ class CoordinatorReplica:
         work.takeovers = work.state.takeovers
 
     async def _run_stage(self, work: Work, run: RunStage) -> None:
-        """Run a stage's lacking calls until it may close, a cancel arrives, or the deliberation's deadline passes."""
         work.alive_until = run.deadline_at + 2 * GRACE
         await self._facts.catch_up(work)
         if not waits_for_calls(work.state, datetime.now(UTC)):

@@ -78,7 +78,6 @@ class Work:
             self.enter(WorkState.RUNNING)
 
     def join(self, queue: AdmissionQueue, now_s: float) -> Ticket:
-        """Take a ticket of the queue; a work that was begun before is granted its turn at once."""
         self._queue, self._ticket = queue, queue.ask(now_s, begun=bool(self.state.stages))
         return self._ticket
 

@@ -46,7 +46,6 @@ class EngineKey:
         return [] if self._key is None else [("Authorization", f"Bearer {self._key}")]
 
     def redacted(self, content: bytes) -> bytes:
-        """An engine's words without its key, which some engines repeat in their errors."""
         return content if self._key is None else content.replace(self._key.encode(), b"***")
 
     async def refresh(self) -> bool:

@@ -97,7 +97,6 @@ class Sandbox:
         return _reported(check, turn.fault, brought, frozenset(pending), tried)
 
     async def _turn(self, check: Check, places: Sequence[int], until_s: float, first: bool) -> _Turn:
-        """Run one turn of a program with these tests once a slot is free; empty after the time."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout_at(until_s):

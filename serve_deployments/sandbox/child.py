@@ -97,7 +97,6 @@ class Zygote:
         self._await(zygote.READY)
 
     def run(self, command: bytes, given: bytes, timeout_s: float) -> ProgramRun:
-        """Run the program once with this input, and end its process when it exceeds `timeout_s` or a limit."""
         os.ftruncate(self._input, 0)
         os.pwrite(self._input, given, 0)
         self._printed = self._created = 0
@@ -167,7 +166,6 @@ class Zygote:
         return ""
 
     def _exceeded(self) -> str:
-        """Returns the limit of bytes that the run has exceeded; empty if none."""
         if self._printed > OUTPUT_BYTES_MAX:
             return f"printed more than {OUTPUT_BYTES_MAX >> 20} MB"
         if len(self._kept[self._result]) > RESULT_BYTES_MAX:

@@ -30,7 +30,6 @@ class ProgramRun(NamedTuple):
 
 
 def failure(test: dict[str, Any], run: ProgramRun) -> str:
-    """Returns the reason for which the program fails a test; empty when it passes."""
     if run.exceeded:
         return run.exceeded
     kind, _, text = run.result.removeprefix(zygote.LOADED).partition(b"\n")

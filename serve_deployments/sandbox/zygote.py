@@ -89,7 +89,6 @@ def _run(program: str, command: bytes) -> None:
 
 
 def _call(program: str, order: str) -> bytes:
-    """Call a function of the program, with the name and arguments in `order`; returns the value as JSON."""
     name, arguments = json.loads(order)
     module = _module(PROGRAM)
     exec(compile(program, PROGRAM, "exec", dont_inherit=True), vars(module))

@@ -66,7 +66,6 @@ def _refusals(lack: Lack, request: CompletionRequest, conversation: Conversation
 
 
 def _not_permitted(name: str) -> RequestRefused:
-    """422 as FastAPI gives it for a closed model."""
     refused = RequestRefused(422, f"{name} is not permitted")
     fault = {"type": "extra_forbidden", "loc": ["body", name], "msg": "Extra inputs are not permitted"}
     refused.body = json.dumps({"detail": [fault]}).encode()

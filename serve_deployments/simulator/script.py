@@ -82,8 +82,6 @@ def parse_fault(text: str) -> ScriptedFault:
 
 
 class FaultPlan:
-    """Decides for each request, in order of arrival, which fault hits it; the first that does wins."""
-
     def __init__(self, faults: Iterable[str], seed: int) -> None:
         self._faults = tuple(parse_fault(text) for text in faults)
         self._seed = seed

@@ -65,7 +65,6 @@ class Generation:
 
 
 def render(conversation: Conversation, *, generation: bool = True) -> RenderedPrompt:
-    """The conversation in a chat template like ChatML, with the assistant's turn opened if `generation`."""
     turns = "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in conversation)
     rendered = f"{turns}<|im_start|>assistant\n" if generation else turns
     tokens, blocks = split_blocks(rendered)

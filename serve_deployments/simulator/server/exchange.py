@@ -37,7 +37,6 @@ class RequestRefused(Exception):
 
 
 def bad_request(text: str, param: str | None = None) -> RequestRefused:
-    """400 as vLLM's own checks give it: the text names the field too."""
     return RequestRefused(400, f"{text} (parameter={param})" if param else text, param=param)
 
 
@@ -103,7 +102,6 @@ class Exchange(Request):
         headers: Mapping[str, str] | None = None,
         cut_at: int | None = None,
     ) -> None:
-        """Send a whole answer, or with `cut_at` only so many bytes of it: the server then closes the connection."""
         extra = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
         head = [(b"content-type", content_type), (b"content-length", b"%d" % len(body)), *extra]
         await self._send({"type": "http.response.start", "status": status, "headers": head})

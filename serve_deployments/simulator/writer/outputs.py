@@ -112,7 +112,6 @@ class OutputWriter:
             raise SchemaUnsupported(f"the schema is malformed: {exc!r}") from exc
 
     def _answer(self, schema: Mapping[str, Any]) -> JsonValue:
-        """A text, or a value of the schema that a client demands of answers."""
         if schema.get("type") == "string":
             return self._short(self.text())
         return self._plain(schema)

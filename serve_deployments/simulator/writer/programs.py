@@ -163,7 +163,6 @@ EXERCISES = (
 
 
 def exercise(entry_point: str, task: str) -> Exercise | None:
-    """The exercise that the function's name, else the task, names first; None when neither names any."""
     words = f"{entry_point} {task}".replace("_", " ")
     found = ((re.search(rf"\b(?:{each.cue})", words, re.IGNORECASE), each) for each in EXERCISES)
     named = ((cue.start(), each) for cue, each in found if cue is not None)

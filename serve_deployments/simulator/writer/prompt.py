@@ -33,7 +33,6 @@ class PromptReader:
 
     @cached_property
     def task(self) -> str:
-        """The section `# Task`, or the last message when there is none."""
         found = _TASK.search(self._text)
         return (found.group(1).strip() if found else "") or self._last
 

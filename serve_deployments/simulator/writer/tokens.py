@@ -17,7 +17,6 @@ def tokenize(text: str) -> list[str]:
 
 
 def split_blocks(text: str) -> tuple[int, list[str]]:
-    """Number of tokens in `text`, and its pieces of 16 tokens (the last one may hold fewer)."""
     blocks: list[str] = _BLOCKS.findall(text)
     if not blocks:
         return 0, blocks
