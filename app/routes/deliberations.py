@@ -64,6 +64,10 @@ _SHAPES: Mapping[Shown, type[DeliberationReceipt]] = {
 }
 
 
+def _shown(*, read: bool) -> Shown:
+    return "whole" if read else "receipt"
+
+
 def _etag(state: State, shown: Shown) -> str:
     return f'"{state.deliberation_id}-{state.revision}{"" if shown == "whole" else f"-{shown}"}"'
 
@@ -145,8 +149,7 @@ async def create_deliberation(request: Request, gateway: InGateway, tenant: OfTe
     headers = {"Location": f"/deliberations/{state.deliberation_id}"}
     if replayed:
         headers["Idempotency-Replayed"] = "true"
-    shown: Shown = "whole" if read else "receipt"
-    return await _awaited_response(gateway, tenant, state, wait_of(request), headers, shown)
+    return await _awaited_response(gateway, tenant, state, wait_of(request), headers, _shown(read=read))
 
 
 class DeliberationQuery(BaseModel):
@@ -210,8 +213,7 @@ async def cancel_deliberation(
     asked = await body_of(request, CancelRequest)
     found = await gateway["deliberations"].find(tenant, deliberation_id)
     state = await gateway["deliberations"].cancel(tenant, found.state, asked.reason)
-    shown: Shown = "whole" if read else "receipt"
-    return await _awaited_response(gateway, tenant, state, wait_of(request), {}, shown, found.epoch)
+    return await _awaited_response(gateway, tenant, state, wait_of(request), {}, _shown(read=read), found.epoch)
 
 
 @router.delete(

@@ -130,7 +130,7 @@ DURABILITY_GUARDS = (
         "serve_deployments/agent/outcome_check.py",
         "        self._absent_at: datetime | None = absent_at\n",
         "        self._absent_at: datetime | None = datetime.now(UTC)\n",
-        f"{AGENT}test_looks_up_the_outcome_when_the_request_is_old",
+        f"{AGENT}test_looks_up_the_outcome_when_the_moment_of_the_request_proves_nothing",
     ),
     Guard(
         "while the log is away no call is repeated",
