@@ -7,7 +7,7 @@ import pytest
 from starlette.datastructures import Headers
 
 from app.access.authorization import ACCESS
-from app.access.origins import checked_host, known_host, same_site
+from app.access.origins import checked_host, same_site
 from app.openapi.document import document
 from app.settings import Settings
 from tests.components.access.keyed import PEPPER, bearer, make_key
@@ -210,11 +210,6 @@ async def test_with_keys_any_one_host_is_accepted_unless_hosts_are_listed() -> N
             assert response.status_code == status, (listed, host)
             two = await gateway.client.get("/healthz", headers=[("Host", "localhost"), ("Host", host)])
             assert two.status_code == 400
-
-
-@pytest.mark.parametrize("host", FOREIGN_HOSTS)
-def test_a_foreign_host_is_unknown(host: str) -> None:
-    assert not known_host(host, frozenset())
 
 
 @pytest.mark.parametrize(

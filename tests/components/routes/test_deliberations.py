@@ -83,13 +83,6 @@ async def test_a_replay_returns_the_first_answer_even_after_the_end(gateway: Ser
     assert waited.headers["idempotency-replayed"] == "true"
 
 
-async def test_a_replay_is_found_by_another_gateway_too(gateway: Served) -> None:
-    first = await gateway.post(BODY, Idempotency_Key="k")
-    async with served(journal=gateway.journal, lists=True) as other:
-        again = await other.post(BODY, Idempotency_Key="k")
-    assert again.content == first.content
-
-
 async def test_concurrent_requests_with_one_key_start_one_deliberation(gateway: Served) -> None:
     answers = await asyncio.gather(*(gateway.post(BODY, Idempotency_Key="k") for _ in range(5)))
     assert len({answer.content for answer in answers}) == 1

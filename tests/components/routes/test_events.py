@@ -131,13 +131,6 @@ async def test_a_stream_resumes_after_any_cursor_and_answers_204_at_the_end(gate
     assert response.status_code == 204 and response.content == b""
 
 
-async def test_last_event_id_takes_precedence_over_after(gateway: Gateway, story: Story) -> None:
-    await gateway.write(*whole(story))
-    _, *everything = await gateway.watched(story.id, after="0")
-    _, *rest = await gateway.watched(story.id, everything[6].id, after="0")
-    assert rest == everything[7:]
-
-
 async def test_a_replay_continues_live_without_gap(gateway: Gateway, story: Story) -> None:
     events = whole(story)
     await gateway.write(*events[:4])

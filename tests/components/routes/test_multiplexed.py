@@ -310,13 +310,6 @@ async def test_errors_are_answered_before_the_stream_opens(
     await until(lambda: gateway.feed.streams == 0)
 
 
-async def test_a_log_that_stays_unavailable_is_answered_with_503(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.streaming.streams.LOG_TIMEOUT_S", 0.0)
-    async with listening(InMemoryJournal(available=False)) as gateway:
-        response = await gateway.client.get("/events")
-        assert response.status_code == 503 and int(response.headers["retry-after"]) > 0
-
-
 async def test_a_deletion_is_sent_and_a_resumed_stream_goes_on_without_the_deliberation(gateway: Gateway) -> None:
     """A browser gives up a refused stream for good, so a deletion must not end the stream of the others."""
     a, b = Story("a"), Story("b")

@@ -307,11 +307,3 @@ async def test_a_reply_of_another_version_breaks_neither_metrics_nor_roles(
     assert 'agent_hedges_total{replica="old",role="DEV"} 0.0' in figures.text
     live = {item["name"]: item["live"] for item in (await gateway.client.get("/roles")).json()["items"]}
     assert live["QA"] is None and live["DEV"]["replicas"] == 1
-
-
-async def test_a_starting_gateway_reads_the_log_before_it_is_ready() -> None:
-    journal = InMemoryJournal(replies={"control.coordinator": [COORDINATOR]})
-    async with served(journal=journal) as first:
-        await first.accepted()
-    async with served(journal=journal) as second:
-        assert 'deliberations_active{status="pending"} 1.0' in (await second.client.get("/metrics")).text
