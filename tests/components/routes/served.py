@@ -36,6 +36,7 @@ SENDER: dict[str, Any] = {
 }
 
 # Shared, because building the routes takes longer than most tests.
+ARCHIVE_PATHS = ("/deliberations", "/stats", "/events")
 APP = create_app(Settings())
 
 
@@ -86,7 +87,7 @@ async def copy_log(journal: InMemoryJournal, archive: Store, now: datetime) -> N
 
 def copying(client: httpx.AsyncClient, journal: InMemoryJournal, archive: Store, clock: FakeClock) -> None:
     async def copy(request: httpx.Request) -> None:
-        if request.method == "GET" and request.url.path in ("/deliberations", "/stats", "/events"):
+        if request.method == "GET" and request.url.path in ARCHIVE_PATHS:
             with suppress(JournalUnavailable):
                 await copy_log(journal, archive, clock.now())
 
