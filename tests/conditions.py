@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 
 from app.deliberation.ports import Record
-from app.testing import InMemoryJournal
+from tests.fakes import InMemoryJournal
 
 
 async def until(condition: Callable[[], bool], timeout_s: float = 10) -> None:

@@ -20,7 +20,7 @@ from xdist.scheduler import LoadScopeScheduling
 # The pure tests need no journal: fixtures import it when a test asks for them.
 if TYPE_CHECKING:
     from app.log.journal import JetStreamJournal
-    from app.testing import InMemoryJournal
+    from tests.fakes import InMemoryJournal
     from tests.vllm.server import Engine
 
 NATS_SERVER = Path(sys.executable).with_name("nats-server")
@@ -155,7 +155,7 @@ async def signed_journal(
 @pytest.fixture(params=["memory", "jetstream", "modelled", "signed"])
 def any_journal(request: pytest.FixtureRequest) -> "InMemoryJournal | JetStreamJournal":
     """Each journal in turn."""
-    from app.testing import InMemoryJournal
+    from tests.fakes import InMemoryJournal
 
     return InMemoryJournal() if request.param == "memory" else request.getfixturevalue(f"{request.param}_journal")
 

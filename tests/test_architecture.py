@@ -56,7 +56,6 @@ GATEWAY = (
     "app.planning",
     "app.openapi",
     "app.main",
-    "app.testing",
     "app.client",
     "app.cli",
 )

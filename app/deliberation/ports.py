@@ -1,6 +1,6 @@
 """Interfaces that adapters implement.
 
-The journal is in `app.log.journal` (JetStream) and in `app.testing` (memory). Agents run in Ray Serve
+The journal is in `app.log.journal` (JetStream) and in `tests.fakes` (memory). Agents run in Ray Serve
 (`serve_deployments.deployments`) or in workers that pull from NATS (`serve_deployments.coordinator.task_queue`).
 """
 

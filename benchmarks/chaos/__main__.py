@@ -34,11 +34,11 @@ from app.cli.stack.supervisor import supervised
 from app.deliberation.facts import FACT_SUFFIXES, event_type
 from app.deliberation.roles import AgentRunner
 from app.log.connection import server_url
-from app.testing import subject_matches
 from benchmarks.chaos.checker import EngineRequest, Fault, Findings, Stored, check
 from benchmarks.chaos.faults import Struck, cut, strike, wake
 from benchmarks.chaos.load import ROLE_NAMES, Load
 from benchmarks.chaos.proxy import FaultProxy, now_s
+from tests.fakes import subject_matches
 
 SETTLES_WITHIN_S = 180.0
 STOPPED_S = (1.0, 8.0)

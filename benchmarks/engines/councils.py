@@ -28,7 +28,6 @@ from app.deliberation.prompts.form import persona_section
 from app.deliberation.roles import EngineSpec, Role
 from app.deliberation.specification import AgentSpec, Evidence, Sampling, Specification
 from app.deliberation.strategies import STRATEGIES
-from app.testing import InMemoryJournal
 from benchmarks.prefix import ROLES, personas, specification
 from benchmarks.quality.trials import finished
 from serve_deployments.agent.agent import AgentReplica
@@ -36,6 +35,7 @@ from serve_deployments.engine.client import Engines
 from serve_deployments.engine.replies import EngineReply, Meter, OnText, StreamedReply
 from serve_deployments.engine.request_body import BeforeSending, request_body
 from serve_deployments.engine.state import EngineState
+from tests.fakes import InMemoryJournal
 
 DEADLINE_S = 1_800.0
 ATTEMPTS = 3

@@ -20,10 +20,10 @@ from app.deliberation.facts import CallFinished, decode
 from app.deliberation.roles import EngineSpec, Role
 from app.deliberation.specification import Sampling
 from app.deliberation.strategies import STRATEGIES
-from app.testing import InMemoryJournal
 from benchmarks.prefix import specification
 from serve_deployments.agent.agent import AgentReplica
 from serve_deployments.engine.client import Engines
+from tests.fakes import InMemoryJournal
 
 ROLE = "DEV"
 DEADLINE_S = 120.0

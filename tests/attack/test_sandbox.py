@@ -7,9 +7,9 @@ import pytest
 
 from app.deliberation.calls import Call, FactProblem
 from app.deliberation.strategies.steps.programs import ProgramParameters
-from app.testing import Reply
 from serve_deployments.sandbox.checks import Sandbox
 from tests.attack.forgeries import ESCAPES, HONEST, STATEMENT, SYSTEM_CALLS, TESTS, VERDICTS
+from tests.fakes import Reply
 from tests.integration.sandbox.sandboxed import WITHIN_S, altered, calls, check
 from tests.unit.facts_of import run, specification
 

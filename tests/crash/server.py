@@ -24,9 +24,9 @@ from app.log.stream_settings import (
     task_subject,
     worker_consumer,
 )
-from app.testing import subject_matches
 from tests.crash.consumer import Consumer, Pull
 from tests.crash.stream import Headers, Stored, Stream
+from tests.fakes import subject_matches
 
 STREAMS = {"agent.response": "AGENT_RESPONSES", TASKS: TASKS_STREAM, "deliberations": STREAM, "keys": "KEYS"}
 # The consumers with the stream and the subjects of each: coordinators, and the workers of the only role.

@@ -5,7 +5,7 @@ import base64
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.testing import subject_matches
+from tests.fakes import subject_matches
 
 # How long the server remembers the ids of messages.
 DUPLICATES_S = 120.0

@@ -10,9 +10,9 @@ from app.deliberation.calls import Call
 from app.deliberation.facts import CallFinished
 from app.deliberation.outputs import Output, parse_output
 from app.deliberation.roles import EngineSpec, Role
-from app.testing import InMemoryJournal
 from serve_deployments.agent.agent import AgentReplica
 from serve_deployments.engine.client import Engines
+from tests.fakes import InMemoryJournal
 from tests.integration.agent.test_agent_replica import call, outcomes, request
 from tests.integration.simulator.test_simulator_server import Simulator, running
 

@@ -16,12 +16,12 @@ import pytest
 
 from app.deliberation.outputs import Output, json_schema
 from app.deliberation.roles import EngineSpec, Role
-from app.testing import InMemoryJournal
 from serve_deployments.agent.agent import AgentReplica
 from serve_deployments.engine.client import Engines
 from tests.engines.servers import KEY, litellm_server, llama_server
 from tests.engines.test_contract import OUTPUTS, assert_valid, calls_for
 from tests.environments import ROOT
+from tests.fakes import InMemoryJournal
 from tests.integration.agent.test_agent_replica import outcomes, request
 from tests.vllm.protocol import CHAT, TASK
 from tests.vllm.server import Engine

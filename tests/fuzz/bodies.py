@@ -26,9 +26,9 @@ from app.deliberation.strategies import STRATEGIES
 from app.main import create_app, lifespan_of
 from app.observability import logs
 from app.settings import Settings
-from app.testing import FakeClock, InMemoryJournal
 from tests.components.routes.served import COORDINATOR
 from tests.conditions import until
+from tests.fakes import FakeClock, InMemoryJournal
 from tests.fuzz.mutations import Mutator
 
 DECLARED = {202, 400, 413, 422}

@@ -22,12 +22,12 @@ from app.deliberation.ports import Record
 from app.main import create_app
 from app.observability import logs
 from app.settings import Settings
-from app.testing import InMemoryJournal
 from tests.components.access.keyed import PEPPER, make_key
 from tests.components.cli.council_run import answer_text
 from tests.components.openapi.example_journal import TENANT, example_journal
 from tests.components.routes.served import COORDINATOR, played
 from tests.conditions import until
+from tests.fakes import InMemoryJournal
 
 SETTINGS = Settings(
     key_pepper=SecretStr(PEPPER),

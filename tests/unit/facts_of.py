@@ -31,7 +31,7 @@ from app.deliberation.specification import (
     Specification,
 )
 from app.deliberation.strategies import STRATEGIES
-from app.testing import FakeClock, Reply, ScriptedAgents
+from tests.fakes import FakeClock, Reply, ScriptedAgents
 
 ID = "d1"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -38,7 +38,7 @@ from app.deliberation.facts import (
     prefix,
     suffix,
 )
-from app.testing import subject_matches
+from tests.fakes import subject_matches
 from tests.unit.facts_of import BROKEN, ID, NOW, accepted, cancelling, closed, finished, opened, taken_over
 
 VERDICT = Verdict(

@@ -6,8 +6,8 @@ from app.access.keys import SCOPES, KeyRevoked, Pepper, Scope, created, key_id_o
 from app.api.schemas import dump
 from app.deliberation.facts import Accepted, decode
 from app.deliberation.ports import Record
-from app.testing import InMemoryJournal
 from tests.components.routes.served import Served, played
+from tests.fakes import InMemoryJournal
 from tests.story import NOW
 
 PEPPER = "correct horse battery staple, and then some"

@@ -17,12 +17,12 @@ from app.deliberation.calls import Call, FactProblem
 from app.deliberation.facts import Accepted, Failed, decode
 from app.lifecycle.specify import deliberation_id
 from app.openapi.document import document
-from app.testing import InMemoryJournal
 from app.webhooks.attempts import Attempt, AttemptFailed, AttemptProblem, DeliveryEnded, DeliveryKey
 from app.webhooks.resources import Delivery, DeliveryReceipt
 from tests.components.access.keyed import PEPPER, bearer, make_key
 from tests.components.routes.served import COORDINATOR, Served, played, served, written
 from tests.conditions import until
+from tests.fakes import InMemoryJournal
 from tests.story import NOW
 
 CANARY = "canary-of-acme"

@@ -19,11 +19,11 @@ from app.main import DrainingServer, access_of, check_exposure, serve
 from app.observability import logs
 from app.openapi.document import document
 from app.settings import Settings
-from app.testing import FakeClock, InMemoryJournal
 from tests.components.access.keyed import PEPPER, accepted, bearer, make_key, play, revoke
 from tests.components.routes.listening import listening
 from tests.components.routes.served import COORDINATOR, Served, served
 from tests.conditions import until
+from tests.fakes import FakeClock, InMemoryJournal
 from tests.story import NOW
 
 

@@ -13,10 +13,10 @@ from app.access.authorization import ACCESS
 from app.access.keys import Scope
 from app.lifecycle.specify import deliberation_id
 from app.openapi.document import document
-from app.testing import InMemoryJournal
 from tests.components.access.keyed import PEPPER, accepted, bearer, make_key, play
 from tests.components.routes.served import COORDINATOR, Served, served
 from tests.conditions import until
+from tests.fakes import InMemoryJournal
 from tests.story import NOW
 
 CANARY = "canary-of-acme"

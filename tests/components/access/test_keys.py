@@ -24,9 +24,9 @@ from app.access.keys import (
 )
 from app.api.schemas import dump
 from app.deliberation.ports import Record
-from app.testing import InMemoryJournal
 from tests.components.access.keyed import PEPPER, make_key, revoke
 from tests.conditions import until
+from tests.fakes import InMemoryJournal
 from tests.story import NOW
 
 pepper = Pepper(PEPPER)

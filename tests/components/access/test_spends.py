@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from app.main import main
-from app.testing import InMemoryJournal
 from tests.components.access.keyed import PEPPER, accepted, bearer, make_key, play
 from tests.components.admission.test_spends import spend
 from tests.components.routes.served import COORDINATOR, Served, served
+from tests.fakes import InMemoryJournal
 
 PRICES = {"currency": "USD", "prompt": 1, "completion": 1}
 ROLES: dict[str, Any] = {

@@ -9,11 +9,11 @@ from typing import Any
 
 import httpx
 
-from app.testing import InMemoryJournal
 from tests.components.access.keyed import PEPPER, accepted, bearer, make_key, play
 from tests.components.routes.listening import listening
 from tests.components.routes.served import COORDINATOR, Served, served
 from tests.conditions import until
+from tests.fakes import InMemoryJournal
 
 OTHERS = 5
 ROUNDS = 10

@@ -3,8 +3,8 @@ from dataclasses import dataclass, field
 
 from app.admission.backlog import Backlog, Key
 from app.deliberation.errors import QueueFull
-from app.testing import FakeClock
 from serve_deployments.coordinator.admission_queue import AdmissionQueue, Ticket
+from tests.fakes import FakeClock
 from tests.story import NOW
 
 DEV = frozenset({"DEV"})

@@ -4,7 +4,7 @@ import pytest
 
 from app.admission.backlog import RETRY_AFTER_MAX_S, Backlog
 from app.deliberation.errors import QueueFull
-from app.testing import FakeClock
+from tests.fakes import FakeClock
 from tests.story import NOW
 
 DEV = frozenset({"DEV"})

@@ -9,7 +9,7 @@ from app.deliberation.calls import Usage, UsageCost
 from app.deliberation.errors import InvalidRequest, JournalUnavailable
 from app.deliberation.fold import State, fold
 from app.deliberation.roles import parse_roles
-from app.testing import FakeClock, InMemoryJournal
+from tests.fakes import FakeClock, InMemoryJournal
 from tests.story import NOW, Story
 
 LIMITS = SpendLimits("USD", Decimal(5), {"globex": Decimal(20)})

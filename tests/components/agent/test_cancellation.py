@@ -7,9 +7,9 @@ import pytest
 
 from app.deliberation.facts import CancelRequested, Completed, Fact, Resumed, StageClosed
 from app.deliberation.ports import Record
-from app.testing import InMemoryJournal
 from serve_deployments.agent.cancellation import CancellationListener
 from tests.conditions import until
+from tests.fakes import InMemoryJournal
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

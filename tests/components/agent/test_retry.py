@@ -6,12 +6,12 @@ import pytest
 
 from app.deliberation.calls import Usage
 from app.deliberation.errors import CallFailure, EngineUnavailable
-from app.testing import InMemoryJournal
 from serve_deployments.agent.call import ATTEMPTS_MAX, CallRun
 from serve_deployments.engine.limits import RetryBudget
 from serve_deployments.engine.replies import EngineReply
 from serve_deployments.engine.state import RetryLater
 from tests.conditions import until
+from tests.fakes import InMemoryJournal
 from tests.integration.agent.test_agent_replica import ANSWER, call, request
 
 REFUSED = RetryLater("the engine answered 503", after_s=0)

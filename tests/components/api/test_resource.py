@@ -28,8 +28,8 @@ from app.deliberation.strategies import STRATEGIES
 from app.lifecycle.specify import Identity, body_sha256, specification
 from app.lifecycle.specify import accepted as accept
 from app.process_settings import read_roles
-from app.testing import FakeClock
 from tests.components.routes.served import played, written
+from tests.fakes import FakeClock
 
 CLOCK = FakeClock()
 NOW = CLOCK.now()

@@ -23,8 +23,8 @@ from app.deliberation.facts import Accepted, CallFinished, Completed, Fact, enco
 from app.deliberation.ports import Record
 from app.deliberation.specification import TOKEN_PATTERN
 from app.deliberation.specification import Webhook as Hook
-from app.testing import subject_matches
 from app.webhooks.signatures import Signer, tenant_secret
+from tests.fakes import subject_matches
 from tests.story import Story
 
 MASTERS = ["new-" * 10, "old-" * 10]

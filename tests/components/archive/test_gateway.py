@@ -19,8 +19,8 @@ from app.deliberation.fold import state_of
 from app.lifecycle.specify import deliberation_id
 from app.log.stream_settings import DAY_S
 from app.settings import ARCHIVE_RETENTION_S
-from app.testing import InMemoryJournal
 from tests.components.routes.served import Served, served
+from tests.fakes import InMemoryJournal
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from app.catalog.index import PATTERNS, Catalog
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import Cancelled, CancelRequested, Completed, Deleted, Fact, Failed
 from app.deliberation.ports import Record
-from app.testing import FakeClock, InMemoryJournal, subject_matches
 from tests.conditions import until
+from tests.fakes import FakeClock, InMemoryJournal, subject_matches
 from tests.story import NOW, Story
 
 

@@ -29,7 +29,7 @@ from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Budget, Co
 from app.deliberation.strategies import STRATEGIES
 from app.openapi.document import document
 from app.openapi.examples import composed
-from app.testing import FakeClock
+from tests.fakes import FakeClock
 
 ID = "council-1"
 _SCHEMAS = document()["components"]["schemas"]

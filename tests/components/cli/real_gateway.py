@@ -13,8 +13,8 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from app.deliberation.errors import JournalUnavailable
-from app.testing import InMemoryJournal
 from tests.components.routes.served import APP, ARCHIVE_PATHS, COORDINATOR, SENDER, Served, served
+from tests.fakes import InMemoryJournal
 
 T = TypeVar("T")
 REPLIES = {"control.coordinator": [COORDINATOR], "control.webhooks": [SENDER]}

@@ -27,10 +27,10 @@ from app.client import (
 from app.client.events import event_of
 from app.client.follower import Follower
 from app.deliberation.facts import CallDelta, CallFinished
-from app.testing import InMemoryJournal
 from tests.components.client.scripted_streams import NAMES, ScriptedStream, fixture, scripted
 from tests.components.routes.listening import listening, whole
 from tests.conditions import until
+from tests.fakes import InMemoryJournal
 from tests.story import Story
 
 QUICK = Waits(first_s=0.001, idle_s=5.0, timeout_s=5.0)

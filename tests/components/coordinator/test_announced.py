@@ -7,7 +7,7 @@ from app.deliberation.announcements import (
 )
 from app.deliberation.facts import Fact
 from app.deliberation.fold import State, fold
-from app.testing import ScriptedAgents
+from tests.fakes import ScriptedAgents
 from tests.unit.facts_of import NOW, CouncilScript, accepted, end, finished, opened, specification
 
 

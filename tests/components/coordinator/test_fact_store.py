@@ -3,9 +3,9 @@ import pytest
 from app.deliberation.errors import UnexpectedFact
 from app.deliberation.facts import Fact
 from app.deliberation.ports import Record
-from app.testing import InMemoryJournal
 from serve_deployments.coordinator.fact_store import FactStore
 from tests.components.coordinator.works import TENANT, running, work_of
+from tests.fakes import InMemoryJournal
 from tests.unit.facts_of import accepted, cancelling, closed, finished, opened
 
 

@@ -11,9 +11,9 @@ from app.api.requests import EVIDENCE_TOKENS_MAX
 from app.deliberation.budget import BYTES_PER_TOKEN
 from app.deliberation.prompts.council import propose
 from app.lifecycle.context import EVIDENCE_ID, PAUSE_S, SUBJECT
-from app.testing import InMemoryJournal
 from tests.components.lifecycle.test_evidence import BOOK, SESSION, ended, specified
 from tests.components.routes.served import COORDINATOR, Served, served
+from tests.fakes import InMemoryJournal
 from tests.integration.planning.conftest import plan_event
 
 STORY = {"metadata": {"story_id": "story-17", "to_phase": "BUILD"}}

@@ -11,12 +11,12 @@ from app.deliberation.facts import Completed, Deleted
 from app.lifecycle import sweep as sweeping
 from app.lifecycle.specify import deliberation_id
 from app.lifecycle.sweep import sweep_once
-from app.testing import InMemoryJournal
 from tests.components.access.keyed import PEPPER, accepted, bearer, make_key, play
 from tests.components.catalog.test_index import catalog, entries_of
 from tests.components.routes.listening import following, listening, types, whole
 from tests.components.routes.served import Served, served
 from tests.conditions import until
+from tests.fakes import InMemoryJournal
 from tests.story import NOW, Story
 
 BODY = {"task": "Name a colour."}

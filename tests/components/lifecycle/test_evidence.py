@@ -11,8 +11,8 @@ from app.deliberation.facts import Accepted, Completed, decode
 from app.deliberation.prompts.council import propose
 from app.deliberation.specification import Specification
 from app.deliberation.strategies import STRATEGIES
-from app.testing import ScriptedAgents
 from tests.components.routes.served import Served, served
+from tests.fakes import ScriptedAgents
 from tests.integration.context.redis_server import decided
 from tests.story import NOW
 from tests.unit.facts_of import CouncilScript, accepted, specification

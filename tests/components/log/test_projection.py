@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 from app.deliberation.ports import Journal
 from app.log.projection import Projection
-from app.testing import InMemoryJournal
 from tests.conditions import until
+from tests.fakes import InMemoryJournal
 from tests.story import Story
 
 PATTERN = "deliberations.>"

@@ -14,7 +14,6 @@ from app.deliberation.ports import Record
 from app.deliberation.prompts.council import propose
 from app.deliberation.strategies.council import COUNCIL
 from app.openai import routes
-from app.testing import InMemoryJournal
 from tests.components.openai.chatting import (
     BODY,
     PATH,
@@ -28,6 +27,7 @@ from tests.components.openai.chatting import (
 )
 from tests.components.routes.served import COORDINATOR, Served, played, served
 from tests.conditions import until
+from tests.fakes import InMemoryJournal
 
 
 @pytest.fixture

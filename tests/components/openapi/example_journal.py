@@ -3,8 +3,8 @@
 from typing import Any
 
 from app.openapi.examples import ID
-from app.testing import InMemoryJournal
 from tests.components.routes.served import played
+from tests.fakes import InMemoryJournal
 from tests.unit.facts_of import NOW, accepted, specification
 
 TENANT = "default"

@@ -11,8 +11,8 @@ from app.deliberation.facts import TERMINAL_STATUS
 from app.log.stream_settings import StreamSettings
 from app.log.streams import declared_streams
 from app.openapi.asyncapi import ENDS, EVENTS, NEIGHBOURS, STREAM_EVENTS, asyncapi, type_of
-from app.testing import subject_matches
 from tests.components.openapi.references import references
+from tests.fakes import subject_matches
 
 DOCUMENT = asyncapi()
 NEIGHBOURS_STREAMS = {

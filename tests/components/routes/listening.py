@@ -17,9 +17,9 @@ from app.main import DrainingServer, create_app
 from app.routes.connections import BoundedProtocol
 from app.settings import Settings
 from app.streaming.feed import Feed
-from app.testing import FakeClock, InMemoryJournal
 from tests.components.routes.served import copying
 from tests.conditions import until
+from tests.fakes import FakeClock, InMemoryJournal
 from tests.story import Story
 
 TENANT = "default"

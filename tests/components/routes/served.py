@@ -22,8 +22,8 @@ from app.deliberation.strategies import STRATEGIES
 from app.main import create_app, lifespan_of
 from app.routes.dependencies import Gateway
 from app.settings import Settings
-from app.testing import FakeClock, InMemoryJournal
 from tests.conditions import until
+from tests.fakes import FakeClock, InMemoryJournal
 
 COORDINATOR: dict[str, Any] = {"replica": "c1", "in_flight": 0, "slots": 10, "versions": {}}
 SENDER: dict[str, Any] = {

@@ -12,9 +12,9 @@ from app.api.cluster_schemas import Cluster, ConsumerFigures, LogFigures, Missin
 from app.cli.cluster import cluster_text
 from app.deliberation.errors import JournalUnavailable
 from app.log.gateway_log import log_figures
-from app.testing import InMemoryJournal
 from tests.components.routes.served import SENDER, Served, served
 from tests.conditions import until
+from tests.fakes import InMemoryJournal
 
 VERSIONS = {"product": "0.1.0", "ray": "2.60.0", "python": "3.11.7"}
 COORDINATOR: dict[str, Any] = {

@@ -12,9 +12,9 @@ import structlog
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import Cancelled, CancelRequested, Completed, decode
 from app.observability import logs
-from app.testing import InMemoryJournal
 from tests.components.routes.served import Served, served
 from tests.conditions import held_back, until
+from tests.fakes import InMemoryJournal
 from tests.story import Story
 
 BODY = {"task": "Name a colour."}

@@ -7,9 +7,9 @@ import pytest
 
 from app.deliberation.facts import encode
 from app.streaming.frames import EVENT_TYPES
-from app.testing import InMemoryJournal
 from tests.components.routes.listening import Gateway, following, listening, types, whole
 from tests.conditions import until
+from tests.fakes import InMemoryJournal
 from tests.story import Story
 
 

@@ -7,9 +7,9 @@ import pytest
 
 from app.client.sse import SseDecoder
 from app.log.paging import of_deliberation
-from app.testing import InMemoryJournal
 from tests.components.routes.listening import TENANT, Gateway, following, listening, types, whole
 from tests.conditions import until
+from tests.fakes import InMemoryJournal
 from tests.story import Story
 
 

@@ -7,9 +7,9 @@ import pytest
 from app.streaming.frames import CHUNK_BYTES, EventSelection, chunked
 from app.streaming.resume import EventsRequest
 from app.streaming.streams import Streams
-from app.testing import InMemoryJournal
 from tests.components.routes.listening import following, listening, whole
 from tests.conditions import until
+from tests.fakes import InMemoryJournal
 from tests.story import Story
 
 

@@ -10,10 +10,10 @@ import pytest
 from app.main import create_app
 from app.openapi.document import document
 from app.settings import Settings
-from app.testing import FakeClock, InMemoryJournal
 from tests.components.access.keyed import PEPPER, accepted, bearer, make_key, revoke
 from tests.components.routes.listening import listening
 from tests.components.routes.served import COORDINATOR, Served, served
+from tests.fakes import FakeClock, InMemoryJournal
 from tests.story import NOW
 
 SAME_SITE = {"Sec-Fetch-Site": "same-origin"}

@@ -7,11 +7,11 @@ import pytest
 
 from app.client import Frame
 from app.deliberation.facts import Cancelled, CancelRequested, Event, encode
-from app.testing import InMemoryJournal
 from tests.components.access.keyed import PEPPER, accepted, bearer, make_key, play
 from tests.components.routes.listening import Gateway, following, listening, types, whole
 from tests.components.routes.served import served
 from tests.conditions import until
+from tests.fakes import InMemoryJournal
 from tests.story import NOW, Story
 
 

@@ -12,8 +12,8 @@ from app.deliberation.strategies import STRATEGIES
 from app.observability.replica_status import AgentStatus
 from app.process_settings import read_roles
 from app.routes.roles import live_role
-from app.testing import InMemoryJournal
 from tests.components.routes.served import COORDINATOR, SENDER, Served, served
+from tests.fakes import InMemoryJournal
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from app.testing import InMemoryJournal
 from tests.components.access.keyed import PEPPER, accepted, bearer, make_key
 from tests.components.routes.served import COORDINATOR, Served, served
+from tests.fakes import InMemoryJournal
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from app.client.sse import Frame
 from app.deliberation.facts import CallDelta, Fact, View
 from app.streaming.answers import AnswerFrames, finished_answer, growing_answer, unfinished_answer
 from app.streaming.frames import EventFrame, frame_of
-from app.testing import InMemoryJournal
 from tests.components.routes.listening import TENANT, Gateway, following, listening
+from tests.fakes import InMemoryJournal
 from tests.story import Story
 
 ANSWER = 'Grüße "x" \\ \n\t😀 end'

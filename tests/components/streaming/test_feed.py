@@ -13,8 +13,8 @@ from app.deliberation.ports import Record, StreamState
 from app.log.paging import of_deliberation
 from app.streaming.feed import Feed, RingLimits, Viewer, Watch
 from app.streaming.frames import VIEW_TYPES, EventFrame
-from app.testing import InMemoryJournal
 from tests.conditions import until
+from tests.fakes import InMemoryJournal
 from tests.story import Story
 
 TENANT = "default"

@@ -13,7 +13,6 @@ from app.api.schemas import dump
 from app.api.webhook_payloads import EVENTS, delivery_id
 from app.cli import cli
 from app.deliberation.facts import Accepted, decode
-from app.testing import InMemoryJournal
 from app.webhooks.attempts import (
     Attempt,
     AttemptFailed,
@@ -27,6 +26,7 @@ from app.webhooks.attempts import (
 from app.webhooks.routes import REDELIVERIES_MAX
 from app.webhooks.signatures import tenant_secret
 from tests.components.routes.served import COORDINATOR, SENDER, Served, served
+from tests.fakes import InMemoryJournal
 from tests.story import NOW
 
 URL = "https://hooks.example/hook?token=1"

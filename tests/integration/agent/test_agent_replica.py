@@ -25,7 +25,6 @@ from app.deliberation.facts import (
 from app.deliberation.outputs import Output
 from app.deliberation.ports import Record
 from app.deliberation.roles import EnginePrices, EngineSpec, Role
-from app.testing import InMemoryJournal
 from serve_deployments.agent.agent import AgentReplica
 from serve_deployments.agent.call import announce_attempt
 from serve_deployments.agent.outcome_check import ABSENT_FOR_S
@@ -33,6 +32,7 @@ from serve_deployments.engine.client import Engines
 from serve_deployments.engine.limits import OPEN_S
 from serve_deployments.engine.pool import TOGETHER
 from tests.conditions import until
+from tests.fakes import InMemoryJournal
 
 ANSWER = json.dumps({"reasoning": "r", "answer": "forty-two", "confidence": 80})
 PRICES = EnginePrices(currency="USD", prompt=Decimal("0.5"), completion=Decimal("1.5"))

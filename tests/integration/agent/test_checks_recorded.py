@@ -9,9 +9,9 @@ from app.deliberation import outputs
 from app.deliberation.calls import Call, Check, Usage
 from app.deliberation.facts import CallDelta, CallFinished, CallStarted, CancelRequested
 from app.deliberation.outputs import Output
-from app.testing import InMemoryJournal
 from serve_deployments.agent.agent import AgentReplica
 from tests.conditions import until
+from tests.fakes import InMemoryJournal
 from tests.integration.agent.test_agent_replica import (
     ANSWER,
     AnsweringJournal,

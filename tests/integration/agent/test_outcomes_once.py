@@ -9,9 +9,9 @@ from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import CallFinished, Deleted, Fact
 from app.deliberation.ports import Appended, Record
 from app.deliberation.roles import EngineSpec
-from app.testing import InMemoryJournal
 from serve_deployments.agent.agent import AgentReplica
 from tests.conditions import until
+from tests.fakes import InMemoryJournal
 from tests.integration.agent.test_agent_replica import (
     ANSWER,
     PRICES,

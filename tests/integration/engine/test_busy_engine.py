@@ -3,11 +3,11 @@ import asyncio
 import pytest
 
 from app.deliberation.roles import EngineSpec, Role
-from app.testing import InMemoryJournal
 from serve_deployments.agent.agent import AgentReplica
 from serve_deployments.engine.client import PROBE_TIMEOUT_S, Engines
 from serve_deployments.engine.replies import Meter
 from tests.conditions import until
+from tests.fakes import InMemoryJournal
 from tests.integration.agent.test_agent_replica import call, outcomes, request
 from tests.integration.engine.test_engine_client import CALL, SALT
 from tests.integration.simulator.test_simulator_server import running

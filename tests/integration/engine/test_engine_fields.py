@@ -12,13 +12,13 @@ from app.deliberation.calls import BATCH_AFTER, Call, ChatMessage
 from app.deliberation.errors import CallTimeout, EngineUnavailable
 from app.deliberation.roles import EngineSpec, Role
 from app.routes.roles import INQUIRY_TIMEOUT_S
-from app.testing import InMemoryJournal
 from serve_deployments.agent.agent import PROBE_WITHIN_S, AgentReplica
 from serve_deployments.agent.call import cache_salt
 from serve_deployments.engine.client import PROBE_TIMEOUT_S, Engines
 from serve_deployments.engine.replies import Meter
 from serve_deployments.engine.request_body import request_body
 from serve_deployments.engine.state import EngineUnreachable
+from tests.fakes import InMemoryJournal
 from tests.integration.agent.test_agent_replica import (
     ANSWER,
     ScriptedEngine,

@@ -8,12 +8,12 @@ import pytest
 
 from app.deliberation.errors import EngineRejected, EngineUnavailable, InvalidRequest
 from app.deliberation.roles import EngineSpec
-from app.testing import InMemoryJournal
 from serve_deployments.engine import client
 from serve_deployments.engine.client import Engines
 from serve_deployments.engine.replies import EngineReply, Meter
 from serve_deployments.engine.state import EngineFull, KeyRefused
 from tests.conditions import until
+from tests.fakes import InMemoryJournal
 from tests.integration.agent.test_agent_replica import (
     ANSWER,
     ScriptedEngine,

@@ -5,12 +5,12 @@ from typing import Any, cast
 import pytest
 
 from app.deliberation.roles import EngineSpec, Role
-from app.testing import InMemoryJournal
 from serve_deployments import deployments
 from serve_deployments.agent.agent import AgentReplica
 from serve_deployments.deployments import Agent
 from serve_deployments.engine.client import Engines
 from tests.conditions import until
+from tests.fakes import InMemoryJournal
 
 
 class UnaskedJournal(InMemoryJournal):

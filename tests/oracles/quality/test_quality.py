@@ -11,11 +11,11 @@ from app.deliberation.calls import Call
 from app.deliberation.decider import Conclusion
 from app.deliberation.specification import Purpose
 from app.deliberation.strategies import STRATEGIES
-from app.testing import Reply
 from benchmarks.quality import closed_forms, contest_forms, experiments
 from benchmarks.quality.__main__ import experiments as all_experiments
 from benchmarks.quality.simulated_agents import RIGHT, WRONG, AgentModel, SimulatedAgents, chance
 from benchmarks.quality.trials import Setting, agent_ids, deliberate, specification
+from tests.fakes import Reply
 from tests.unit.facts_of import BROKEN, run
 
 DistributionOf = Callable[[int, float, float], closed_forms.Distribution]

@@ -14,7 +14,7 @@ from app.deliberation.errors import BudgetExhausted
 from app.deliberation.facts import CallFinished, Completed, Failed, StageOpened
 from app.deliberation.specification import Budget, RolePrices
 from app.deliberation.strategies import STRATEGIES
-from app.testing import Reply
+from tests.fakes import Reply
 from tests.unit.facts_of import ID, NOW, Run, run
 from tests.unit.strategies.every_strategy import MAIN_WAYS, WAYS, Way, subsets, verdict
 

@@ -11,7 +11,7 @@ from app.deliberation.calls import Call
 from app.deliberation.errors import InvalidOutput
 from app.deliberation.facts import Completed, End, Failed, Verdict
 from app.deliberation.outputs import parse_output
-from app.testing import Reply
+from tests.fakes import Reply
 from tests.unit.facts_of import CouncilScript, Run, run
 from tests.unit.strategies.every_strategy import (
     MAIN_WAYS,

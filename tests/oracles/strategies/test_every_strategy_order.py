@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from app.deliberation.calls import Call
 from app.deliberation.facts import CallFinished, Fact, StageOpened
-from app.testing import Reply
+from tests.fakes import Reply
 from tests.unit.facts_of import Run, resumed, run
 from tests.unit.strategies.every_strategy import MAIN_WAYS, Script, Way, failing, transcript
 

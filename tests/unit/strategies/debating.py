@@ -6,7 +6,7 @@ from typing import Any
 from app.deliberation.calls import Call
 from app.deliberation.facts import StageOpened, Verdict
 from app.deliberation.specification import Budget, Specification
-from app.testing import Reply
+from tests.fakes import Reply
 from tests.unit.facts_of import BROKEN, CouncilScript, Run, agent_ids, answer, specification, turn
 
 Turns = Mapping[str, str]

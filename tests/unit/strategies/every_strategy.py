@@ -17,7 +17,7 @@ from app.deliberation.calls import Call, Usage
 from app.deliberation.facts import CallFinished, Fact, StageOpened, Verdict, encode
 from app.deliberation.specification import AgentSpec, Budget, Prices, Specification
 from app.deliberation.strategies import STRATEGIES
-from app.testing import Reply
+from tests.fakes import Reply
 from tests.unit.facts_of import BROKEN, NOW, CouncilScript, Run, by_number, run, specification
 
 Script = Callable[[Call], Reply]

@@ -14,7 +14,7 @@ from app.deliberation.outputs import ISSUES_MAX, Critique, Issue, parse_output
 from app.deliberation.specification import Budget, Specification
 from app.deliberation.strategies.best_of_n import BestOfNParameters
 from app.deliberation.strategies.council import CouncilParameters
-from app.testing import Reply
+from tests.fakes import Reply
 from tests.unit.facts_of import CouncilScript, Run, agent_ids, by_number, revision, run, specification
 
 STOPS: tuple[CritiqueStopRule, ...] = ("no_major", "accepted", "settled", "none")

@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from app.deliberation.facts import CallFinished, Completed, Fact, StageClosed, StageOpened, TimedOut
-from app.testing import FakeClock
+from tests.fakes import FakeClock
 from tests.unit.facts_of import BROKEN, TIMEOUT_S, CouncilScript, Run, accepted, in_seconds, resumed, run, specification
 from tests.unit.strategies.every_strategy import MAIN_WAYS, WRITING, Way, subsets, verdict
 

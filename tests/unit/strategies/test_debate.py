@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from app.deliberation.calls import Call
 from app.deliberation.choice.ballots import author
-from app.testing import Reply
+from tests.fakes import Reply
 from tests.unit.facts_of import CouncilScript, agent_ids, answer, run, turn
 from tests.unit.strategies.debating import Turns, asked, council, prompt, spoke, verdict, votes
 

@@ -8,7 +8,7 @@ import pytest
 from app.deliberation.calls import Call
 from app.deliberation.facts import Failed
 from app.deliberation.specification import Budget
-from app.testing import Reply
+from tests.fakes import Reply
 from tests.unit.facts_of import CouncilScript, agent_ids, answer, run, turn
 from tests.unit.strategies.debating import asked, council, spoke, verdict, votes
 

@@ -25,7 +25,7 @@ from app.deliberation.strategies.steps.evidence import (
 )
 from app.deliberation.strategies.steps.programs import FAILED_SHOWN_MAX, ProgramParameters
 from app.deliberation.strategies.steps.strategy_run import Candidate
-from app.testing import Reply
+from tests.fakes import Reply
 from tests.unit.facts_of import CouncilScript, Run, report, run, specification
 
 GIVEN: list[dict[str, object]] = [

@@ -10,7 +10,7 @@ from app.deliberation.calls import Call, Usage
 from app.deliberation.facts import Failed, StageOpened, Verdict
 from app.deliberation.specification import Budget, Specification
 from app.deliberation.strategies.fuse import bench
-from app.testing import Reply
+from tests.fakes import Reply
 from tests.unit.facts_of import CouncilScript, Run, agent_ids, pair, run, specification
 
 SIZES = (1, 2, 3, 5, 9)

@@ -10,7 +10,7 @@ from app.deliberation.choice.ballots import author
 from app.deliberation.facts import Failed, StageOpened, Verdict
 from app.deliberation.specification import AgentSpec, Budget, Sampling
 from app.deliberation.strategies import STRATEGIES
-from app.testing import Reply
+from tests.fakes import Reply
 from tests.unit.facts_of import CouncilScript, Run, agent_ids, by_number, run, specification
 
 SIZES = (1, 2, 3, 5, 9)

@@ -24,7 +24,7 @@ from app.deliberation.choice.pairings import (
 from app.deliberation.facts import Failed, StageOpened, Verdict
 from app.deliberation.specification import Budget, Specification
 from app.deliberation.strategies.tournament import TournamentParameters
-from app.testing import Reply
+from tests.fakes import Reply
 from tests.unit.facts_of import CouncilScript, Run, agent_ids, by_number, pair, run, specification
 
 FORMATS = ("round_robin", "swiss", "knockout")

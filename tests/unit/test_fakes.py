@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from app.deliberation.facts import CallFinished
-from app.testing import FakeClock, Reply, ScriptedAgents, subject_matches
+from tests.fakes import FakeClock, Reply, ScriptedAgents, subject_matches
 from tests.unit.facts_of import NOW, CouncilScript, accepted, answer, run, specification
 
 

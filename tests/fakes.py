@@ -82,7 +82,6 @@ class InMemoryJournal:
         return record
 
     async def append(self, tenant: str, fact: Fact | Deleted) -> Appended:
-        """See `ports.Journal.append`."""
         subject, data = prefix(tenant, fact.deliberation_id), encode(fact)
         appended = None
         if isinstance(fact, Accepted):
@@ -92,7 +91,6 @@ class InMemoryJournal:
         return appended or await self.write(f"{subject}.{suffix(fact)}", data)
 
     async def purge(self, tenant: str, deliberation_id: str) -> None:
-        """See `ports.Journal.purge`."""
         self._reachable()
         subject = prefix(tenant, deliberation_id)
         self.announced.pop(deliberation_id, None)
@@ -104,7 +102,6 @@ class InMemoryJournal:
         ]
 
     async def write(self, subject: str, data: bytes) -> Appended:
-        """See `ports.Journal.write`."""
         self._reachable()
         for record in self.records:
             if record.subject == subject:
@@ -112,46 +109,38 @@ class InMemoryJournal:
         return Appended(self._store(subject, data), created=True)
 
     async def publish_view(self, tenant: str, view: View, until: datetime | None = None) -> None:
-        """See `ports.Journal.publish_view`. Kept for ever."""
         if self.available:
             self._store(f"{prefix(tenant, view.deliberation_id)}.{suffix(view)}", encode(view))
 
     async def facts(self, tenant: str, deliberation_id: str) -> list[Record]:
-        """See `ports.Journal.facts`."""
         self._reachable()
         patterns = [f"{prefix(tenant, deliberation_id)}.{tail}" for tail in FACT_SUFFIXES]
         return [r for r in self.records if any(subject_matches(pattern, r.subject) for pattern in patterns)]
 
     async def last(self, patterns: Sequence[str]) -> list[Record]:
-        """See `ports.Journal.last`."""
         self._reachable()
         latest = {r.subject: r for r in self.records if any(subject_matches(p, r.subject) for p in patterns)}
         return sorted(latest.values(), key=lambda record: record.sequence)
 
     async def announce(self, announced: Announcement) -> None:
-        """See `ports.Journal.announce`; by id in `announced`."""
         self._reachable()
         self.announced.setdefault(announced.deliberation_id, announced)
 
     async def respond(self, response: AgentResponse) -> None:
-        """See `ports.Journal.respond`; by call in `responses`."""
         self._reachable()
         self.responses.setdefault(f"{response.task_id}.{response.call_id}", response)
 
     async def complete_responses(self, deliberation_id: str, responses: Iterable[AgentResponse]) -> None:
-        """See `ports.Journal.complete_responses`."""
         for each in responses:
             await self.respond(each)
 
     async def read(self, pattern: str, after: int, *, limit: int | None = None) -> AsyncIterator[Record]:
-        """See `ports.Journal.read`."""
         self._reachable()
         found = [r for r in self.records if r.sequence > after and subject_matches(pattern, r.subject)]
         for record in found[:limit]:
             yield record
 
     async def subscribe(self, patterns: Sequence[str], deliver: Callable[[Record], None]) -> _MemorySubscription:
-        """See `ports.Journal.subscribe`."""
         self._reachable()
         subscription = _MemorySubscription(patterns, deliver, self._subscriptions)
         self._subscriptions.append(subscription)
@@ -159,27 +148,22 @@ class InMemoryJournal:
 
     @property
     def listeners(self) -> int:
-        """How many subscriptions are open."""
         return len(self._subscriptions)
 
     def on_reconnect(self, call: Callable[[], None]) -> Callable[[], None]:
-        """See `ports.Journal.on_reconnect`."""
         self._reconnect_calls.append(call)
         return lambda: self._reconnect_calls.remove(call)
 
     def reconnect(self) -> None:
-        """Call the `on_reconnect` callbacks, as after a lost connection."""
         for call in list(self._reconnect_calls):
             call()
 
     async def state(self, subjects: str = "deliberations.>") -> StreamState:
-        """See `ports.Journal.state`: one stream holds all."""
         self._reachable()
         first = self.records[0].sequence if self.records else self._last_sequence + 1
         return StreamState(self.epoch, first, self._last_sequence)
 
     async def queue(self, consumer: str) -> QueueState:
-        """See `ports.Journal.queue`: an acceptance is acknowledged when its end is written."""
         self._reachable()
         ended = {record.subject.removesuffix("end") for record in self.records if record.tokens[3:] == ["end"]}
         accepted = [record for record in self.records if record.tokens[3:] == ["accepted"]]
@@ -187,51 +171,40 @@ class InMemoryJournal:
         return QueueState(min(left, default=self._last_sequence + 1) - 1, len(left))
 
     async def inquire(self, subject: str, *, timeout_s: float, replies_max: int = 1) -> list[dict[str, Any]]:
-        """See `ports.Control.inquire`; replies are set in `replies`."""
         return self.replies.get(subject, [])[:replies_max]
 
     async def ask(self, subject: str, data: bytes, *, timeout_s: float) -> bytes:
-        """See `ports.Control.ask`; services are set in `services`."""
         service = self.services.get(subject)
         if service is None:
             raise JournalUnavailable(f"nothing listens on {subject}")
         return service(data)
 
-    async def open(self) -> None:
-        """See `GatewayLog.open`: it is always open."""
+    async def open(self) -> None: ...
 
-    async def close(self) -> None:
-        """See `GatewayLog.close`."""
+    async def close(self) -> None: ...
 
     async def differences(self) -> list[str]:
-        """See `GatewayLog.differences`: it declares no streams."""
         self._reachable()
         return []
 
     async def figures(self) -> "LogFigures":
-        """See `GatewayLog.figures`: it has no server."""
         from app.api.cluster_schemas import LogFigures
 
         self._reachable()
         return LogFigures(server_version=None, streams=(), consumers=())
 
     def forget(self, up_to_sequence: int) -> None:
-        """Drop records up to a sequence, as retention does."""
         self.records = [record for record in self.records if record.sequence > up_to_sequence]
 
 
 @dataclass
 class FakeClock:
-    """A clock that tests set."""
-
     present: datetime = datetime(2026, 1, 1, tzinfo=UTC)
 
     def now(self) -> datetime:
-        """The set time."""
         return self.present
 
     def advance(self, seconds: float) -> None:
-        """Move forward."""
         self.present += timedelta(seconds=seconds)
 
 
@@ -291,7 +264,7 @@ class ScriptedAgents:
     _pending: list[_PendingReply] = field(default_factory=list[_PendingReply])
 
     def deliberate(self, facts: Sequence[Fact]) -> list[Fact]:
-        """These facts and all that follow, up to the end. Raises what `fold` and `decide` raise."""
+        """Returns these facts and all that follow, up to the end; raises what `fold` and `decide` raise."""
         state = fold(enumerate(facts, start=1))
         if state is None:
             raise UnexpectedFact("a deliberation begins with its acceptance")
