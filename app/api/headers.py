@@ -55,15 +55,12 @@ def wait_of(request: Request) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """The headers of a request that determine or are recorded with its acceptance."""
-
     idempotency_key: str | None = None
     request_id: str | None = None
     traceparent: str | None = None
 
 
 def submission_of(request: Request) -> Submission:
-    """The submission that a request's headers describe; raises ValidationFailed on an unusable Idempotency-Key."""
     traceparent = request.headers.get("traceparent", "")
     return Submission(
         idempotency_key=idempotency_key_of(request),
@@ -73,7 +70,6 @@ def submission_of(request: Request) -> Submission:
 
 
 def idempotency_key_of(request: Request) -> str | None:
-    """The Idempotency-Key, if any; raises ValidationFailed unless it is 1 to 255 visible ASCII characters."""
     given = request.headers.getlist("idempotency-key")
     if not given:
         return None

@@ -166,7 +166,6 @@ class BudgetRequest(RequestModel):
 
 
 def _choice_remedy(gateway: Mapping[str, Any], registry: str, given: str = "") -> str:
-    """The names in a registry of the gateway, or, for a caller without the scope `read`, the route that lists them."""
     if gateway.get("read", True):
         return f"{did_you_mean(given, gateway[registry])}Give one of {', '.join(sorted(gateway[registry]))}."
     return f"Give one that GET /{registry} lists; that needs the scope read."
@@ -250,7 +249,6 @@ class EvidenceRequest(RequestModel):
 
 
 def evidence_tokens(text: str) -> int:
-    """Tokens that a text of evidence may take, erring upwards."""
     return ceil(len(text.encode()) / BYTES_PER_TOKEN)
 
 
@@ -389,7 +387,6 @@ class CancelRequest(RequestModel):
 
 
 def _gateway_faults(request: DeliberationRequest, gateway: dict[str, Any]) -> list[FieldProblem]:
-    """The parts of a request that this gateway's roles, strategy or webhook rules do not admit."""
     faults: list[FieldProblem] = []
     if request.agents is None and request.role is None and DEFAULT_ROLE not in gateway["roles"]:
         remedy = _choice_remedy(gateway, "roles")

@@ -35,7 +35,6 @@ def links(deliberation_id: str, *, ended: bool) -> Links:
 
 
 def _reviews(state: State) -> tuple[Mapping[str, Sequence[ReceivedCritique]], Sequence[Ballot]]:
-    """The counted critiques by the author of the text, and the counted ballots."""
     critiques: defaultdict[str, list[ReceivedCritique]] = defaultdict(list)
     ballots: list[Ballot] = []
     for call in calls(state):
@@ -68,7 +67,6 @@ def _checks(work: AgentWork) -> tuple[CheckOutcome, ...]:
 
 
 def _criteria(ballots: Sequence[Ballot], rubric: Sequence[Criterion]) -> Mapping[str, tuple[CriterionMean, ...]]:
-    """The means of the rubric's criteria by candidate."""
     counts = Counter(candidate for cast in ballots for candidate in cast.scores)
     return {
         candidate: tuple(

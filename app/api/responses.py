@@ -56,12 +56,10 @@ EXAMPLES: dict[str, dict[str, Any]] = {code: _example(code, *status) for code, s
 
 
 def headers(*names: str) -> dict[str, Any]:
-    """References to the declared headers, X-Request-Id among them."""
     return {name: {"$ref": f"#/components/headers/{name}"} for name in (*names, "X-Request-Id")}
 
 
 def answer(description: str, *names: str, model: type[BaseModel] | UnionType | None = None) -> dict[str, Any]:
-    """A declared answer with headers, and with a body if it has a `model`."""
     body = {} if model is None else {"model": model}
     return {**body, "description": description, "headers": headers(*names)}
 

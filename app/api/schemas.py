@@ -39,7 +39,6 @@ _Shape = TypeVar("_Shape", bound=Resource)
 
 
 def dump(model: BaseModel) -> bytes:
-    """The JSON bytes of a resource, event or record; equal ones give equal bytes."""
     return model.__pydantic_serializer__.to_json(model)
 
 
@@ -318,7 +317,7 @@ class Figures(Resource):
 
 
 class Wins(Resource):
-    """How often a role or a model won, of the verdicts with a winner in which it took part."""
+    """The verdicts that a role or a model won, of those with a winner in which it took part."""
 
     won: int
     decided: int
@@ -326,7 +325,7 @@ class Wins(Resource):
 
 
 class GroupFigures(Figures):
-    """The figures of one group. Those of a role or a model have its own tokens and cost."""
+    """The figures of one group; a role or a model has its own tokens and cost."""
 
     name: str = Field(
         description="The day in UTC, or the name of the strategy, role, model or tenant, cut after 200 characters"
@@ -345,7 +344,6 @@ class Spend(Resource):
 
     @property
     def left(self) -> Decimal:
-        """The rest of the limit; below zero when it is exceeded."""
         return self.limit - self.spent - self.reserved
 
 

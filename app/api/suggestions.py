@@ -15,7 +15,7 @@ PLACES_DEPTH_MAX = 3
 def did_you_mean(given: object, known: Iterable[str]) -> str:
     """`Did you mean X? ` for the known name closest to `given`, in any case; empty if none is close.
 
-    The last part of a dotted name is as close as the whole. It contains a known name and nothing of `given`.
+    The last part of a dotted name is as close as the whole. No part of `given` is repeated.
     """
     if not isinstance(given, str) or len(given) > GIVEN_CHARS_MAX:
         return ""
@@ -26,12 +26,10 @@ def did_you_mean(given: object, known: Iterable[str]) -> str:
 
 
 def field_names(model: type[BaseModel], location: Sequence[int | str]) -> set[str]:
-    """The fields of the object at a location in the model's JSON; empty where there is none."""
     return {name for node in _nodes_at(model, location) for name in node.get("properties", ())}
 
 
 def required_names(model: type[BaseModel], location: Sequence[int | str]) -> list[str]:
-    """The fields that the object at a location in the model's JSON must have, in their order."""
     return [name for node in _nodes_at(model, location) for name in node.get("required", ())]
 
 

@@ -40,7 +40,6 @@ def priced(budget: Budget, role: str, prompt_tokens: int, completion_tokens: int
 
 
 def tokens_of(text: str) -> int:
-    """The tokens of a text, erring upwards."""
     return len(text.encode()) // BYTES_PER_TOKEN + 1
 
 

@@ -179,7 +179,6 @@ class Usage(Value, frozen=True):
         return Usage.total((self, other))
 
     def at(self, prices: Prices | None) -> "Usage":
-        """The same usage with its cost at an engine's prices; without a cost where there are none."""
         if prices is None:
             return self.model_copy(update={"cost": None})
         amount = price_of(prices, self.prompt_tokens, self.completion_tokens, self.cached_tokens)

@@ -56,7 +56,6 @@ class Outcomes:
             return None
 
     def answers(self, calls: Sequence[Call], form: type[_Output]) -> list[tuple[Call, _Output]]:
-        """The calls with an answer of this form, and their answers."""
         return [(call, found) for call in calls if isinstance(found := self.answer(call), form)]
 
 
@@ -123,15 +122,11 @@ class OpenStage:
 
 @dataclass(frozen=True, slots=True)
 class CloseStage:
-    """Append this fact: the stage's outcomes are frozen."""
-
     fact: StageClosed
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Append this fact: the deliberation has ended."""
-
     fact: End
 
 
@@ -279,7 +274,6 @@ def _all_replayed(recorded: Iterator[Stage]) -> None:
 
 
 def _is_cut(opened: StageOpened, closed: StageClosed, seen: Mapping[str, CallFinished]) -> bool:
-    """Whether a stage lacks answers after its calls had their whole time."""
     return closed.ts >= opened.call_deadline_at and sum(each.answered for each in seen.values()) < len(opened.calls)
 
 

@@ -61,8 +61,6 @@ TRANSITIONS: dict[tuple[str, str], str] = {
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One stage: its opening and, once recorded, its closing."""
-
     opened: StageOpened
     closed: StageClosed | None = None
 
@@ -159,7 +157,6 @@ def apply(state: State, fact: Fact, sequence: int = 0) -> State:
 def _changes(
     state: State, fact: StageOpened | CallFinished | StageClosed | CancelRequested | Resumed | End
 ) -> dict[str, Any]:
-    """The fields of the state that a fact changes besides status, revision and sequence."""
     match fact:
         case StageOpened():
             stages = _opened(state.stages, fact)
@@ -214,7 +211,6 @@ def state_of(records: "Iterable[Record]") -> State | None:
 
 
 def usage(state: State) -> TotalUsage:
-    """Tokens and engine requests of every recorded call, by stage and by agent; both sum to the total."""
     stage_of = {planned.call_id: stage.opened for stage in state.stages for planned in stage.opened.calls}
     by_stage: dict[tuple[int, Purpose], list[Usage]] = defaultdict(list)
     by_agent: dict[str, list[Usage]] = defaultdict(list)

@@ -97,8 +97,6 @@ _Text = Annotated[str, Field(max_length=TEXT_CHARS_MAX)]
 
 
 class Answer(_Parsed):
-    """A proposal or a fusion: reasons first, then the answer itself, then the author's confidence in percent."""
-
     reasoning: _Text
     answer: Annotated[_Text, Field(min_length=1)]
     confidence: _Integer = Field(ge=0, le=100)
@@ -115,8 +113,6 @@ class Issue(_Parsed):
 
 
 class Critique(_Parsed):
-    """A critic's reading of one candidate; no issue at all is a valid finding."""
-
     issues: tuple[Issue, ...] = Field(max_length=ISSUES_MAX, strict=False)
     verdict: Literal["accept", "revise", "reject"]
 
@@ -134,16 +130,12 @@ class IssueResponse(_Parsed):
 
 
 class Revision(_Parsed):
-    """An author's new version, with a response to each issue."""
-
     responses: tuple[IssueResponse, ...] = Field(strict=False)
     answer: Annotated[_Text, Field(min_length=1)]
     confidence: _Integer = Field(ge=0, le=100)
 
 
 class CriterionScore(_Parsed):
-    """Evidence and a score out of ten for one criterion."""
-
     id: str
     rationale: _Text
     score: _Integer = Field(ge=0, le=10)
@@ -160,8 +152,6 @@ class Scores(_Parsed):
 
 
 class Pair(_Parsed):
-    """A comparison of two candidates: notes on each before the winner."""
-
     notes_a: _Text
     notes_b: _Text
     winner: Literal["A", "B", "tie"]
@@ -178,15 +168,11 @@ class DebateTurn(_Parsed):
 
 
 class Choice(_Parsed):
-    """The label of one of the shown candidates."""
-
     reasoning: _Text
     choice: str
 
 
 class Analysis(_Parsed):
-    """Agreements, contradictions and common gaps of candidates."""
-
     agreements: tuple[_Text, ...] = Field(max_length=POINTS_MAX, strict=False)
     conflicts: tuple[_Text, ...] = Field(max_length=POINTS_MAX, strict=False)
     gaps: tuple[_Text, ...] = Field(max_length=POINTS_MAX, strict=False)
@@ -216,7 +202,6 @@ class TestCase(_Parsed):
 
     @property
     def data(self) -> dict[str, Any]:
-        """The fields of the test's form, without its name."""
         fields = {"stdin", "stdout"} if self.call is None else {"call", "arguments", "expected"}
         return self.model_dump(mode="json", include=fields)
 
@@ -388,7 +373,6 @@ def _validated(validate: Callable[[str], _Form], text: str) -> _Form:
 
 
 def _with_answer_as_text(text: str, schema: dict[str, Any]) -> str:
-    """The output with its answer's JSON as a text; raises InvalidOutput where the answer breaks the schema."""
     fields = _validated(_DOCUMENT.validate_json, text)
     if "answer" not in fields:
         raise InvalidOutput("answer: Field required")
@@ -412,10 +396,7 @@ def _scores(output: Output, text: str) -> Scores:
 
 
 def _revision(output: Output, text: str) -> Revision:
-    """A revision, without responses to unknown issues and without second responses to one issue.
-
-    Nothing depends on such responses, and the revised text is still of use.
-    """
+    """The revision without responses to unknown issues and second responses: nothing depends on them."""
     revision = _validated(Revision.model_validate_json, text)
     raised = range(1, max(1, output.issues) + 1)
     answered = {response.issue: response for response in reversed(revision.responses) if response.issue in raised}
@@ -462,7 +443,6 @@ def parse_output(output: Output, text: str) -> ParsedOutput:
 
 
 def answer_text(parsed: ParsedOutput) -> str | None:
-    """The answer in an output; None for a form without one."""
     match parsed:
         case Answer() | Revision() | DebateTurn():
             return parsed.answer

@@ -24,7 +24,6 @@ class Record:
 
     @property
     def tokens(self) -> list[str]:
-        """The subject's tokens: `deliberations, <tenant>, <id>, …`."""
         return self.subject.split(".")
 
     def __reduce__(self) -> tuple[type[Self], tuple[str, int, bytes]]:
@@ -58,8 +57,6 @@ class QueueState:
 
 
 class Subscription(Protocol):
-    """A live subscription."""
-
     async def close(self) -> None: ...
 
 
@@ -84,9 +81,9 @@ class Journal(Protocol):
         ...
 
     async def publish_view(self, tenant: str, view: View, until: datetime | None = None) -> None:
-        """Send a view without waiting for an acknowledgement; it may be lost. Never raises JournalUnavailable.
+        """Send a view without an acknowledgement; it may be lost. Never raises JournalUnavailable.
 
-        It is kept for ten minutes, or until `until` when that is later.
+        The stream keeps a view for ten minutes, or until `until` when that is later.
         """
         ...
 
@@ -170,13 +167,11 @@ class Agents(Protocol):
     async def run(self, request: StageRequest) -> None:
         """Have calls made; agents record each outcome in the log, first write wins, and the caller hears it there.
 
-        It waits while outcomes may yet come. After it returns or raises AgentsLost, the calls that still lack one must
-        be asked for again. Cancelling it stops no call: facts do.
+        Returns, or raises AgentsLost, when no more outcomes come: calls without one must be asked for again. Cancelling
+        this stops no call: facts do.
         """
         ...
 
 
 class Clock(Protocol):
-    """Time as an argument."""
-
     def now(self) -> datetime: ...

@@ -28,7 +28,6 @@ def conversation_mark(messages: Sequence[ChatRequestMessage]) -> str:
 
 
 def task_of(messages: Sequence[ChatRequestMessage]) -> str:
-    """The task of a conversation: a single message verbatim, or a transcript to continue."""
     if len(messages) == 1:
         return messages[0].text
     mark = conversation_mark(messages)
@@ -59,7 +58,6 @@ def model_parts(model: str, registry: Registry) -> tuple[str, str]:
 
 
 def model_names(registry: Registry) -> list[str]:
-    """Every strategy with every role."""
     return [f"{strategy}/{role}" for strategy in registry["strategies"] for role in registry["roles"]]
 
 
@@ -68,7 +66,6 @@ def _meant(model: str, registry: Registry) -> str:
 
 
 def _size(chat: ChatCompletionRequest, options: DeliberationOptions, strategy: str) -> int | None:
-    """The requested number of agents, None if absent; raises ValidationFailed for an unsupported `n`."""
     if chat.n is None:
         return options.num_agents
     if strategy != SIDE_BY_SIDE:
@@ -96,7 +93,6 @@ _TOO_LONG = {
 
 
 def _mapped_back(fault: FieldProblem) -> FieldProblem:
-    """A fault in the deliberation's request, at the field of the chat completion that caused it."""
     first, _, rest = fault.pointer.removeprefix("/").partition("/")
     match first:
         case "task":
@@ -113,10 +109,7 @@ def _mapped_back(fault: FieldProblem) -> FieldProblem:
 
 
 def deliberation_of(chat: ChatCompletionRequest, registry: Registry) -> DeliberationRequest:
-    """The deliberation for a chat completion.
-
-    Raises ModelNotFound, and ValidationFailed with pointers into the chat completion.
-    """
+    """The deliberation for a chat completion; raises ModelNotFound, and ValidationFailed with pointers into it."""
     strategy, role = model_parts(chat.model, registry)
     options = chat.deliberation or DeliberationOptions()
     given = options.model_dump(exclude_none=True)

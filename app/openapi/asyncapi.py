@@ -31,7 +31,6 @@ ENDS: tuple[Model, ...] = get_args(End)
 
 
 def type_of(model: Model) -> str:
-    """The `type` of a model's events."""
     return str(model.model_fields["type"].default)
 
 
@@ -165,7 +164,6 @@ def _channels() -> dict[str, dict[str, Any]]:
 
 
 def asyncapi() -> dict[str, Any]:
-    """The document (AsyncAPI 3.0)."""
     models = (*EVENTS, *STREAM_EVENTS)
     neighbours = [*((model, "serialization") for model in NEIGHBOURS.values())]
     given: Any = [(model, "serialization") for model in models] + neighbours

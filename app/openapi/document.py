@@ -103,7 +103,6 @@ _LINKS = {
 
 
 def _schemas() -> dict[str, Any]:
-    """Schemas of bodies that routes parse and serialize themselves, by name."""
     _, taken = models_json_schema(
         [(body, "validation") for body in _BODIES],
         ref_template=_REFS,
@@ -150,7 +149,6 @@ def _replace_validation_error(operation: dict[str, Any]) -> None:
 
 
 def _declare_access(path: str, operation: dict[str, Any]) -> None:
-    """Declare the required scope, and the errors and headers of authentication and rate limits."""
     needed = ACCESS[operation["operationId"]]
     statuses = (400,) if needed is None else (400, 401, 403, 429) if needed else (400, 401, 429)
     errors = openai_errors(*statuses) if path.startswith("/v1/") else problems(*statuses)
@@ -170,13 +168,11 @@ def _declare_access(path: str, operation: dict[str, Any]) -> None:
 
 
 def _operations(made: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Path and operation, for all operations."""
     for path, methods in made["paths"].items():
         yield from ((path, operation) for method, operation in methods.items() if method != "parameters")
 
 
 def _add_links(operation: dict[str, Any], known: set[str]) -> None:
-    """Link answers to the operations that take their ids."""
     for declared in operation["responses"].values():
         schema = declared.get("content", {}).get("application/json", {}).get("schema", {})
         expression, targets = _LINKS.get(schema.get("$ref", "").rpartition("/")[2], ("", ()))
@@ -197,7 +193,6 @@ def _json_first(operation: dict[str, Any]) -> None:
 
 
 def _add_examples(operation: dict[str, Any], schemas: dict[str, Any]) -> None:
-    """Add examples of required parameters, of bodies, and of answers other than problems, which have their own."""
     for declared in operation.get("parameters", ()):
         if declared.get("required"):
             declared["example"] = composed(declared["schema"], schemas, declared["name"], operation["operationId"])
@@ -253,7 +248,6 @@ def document(*, development: bool = False) -> dict[str, Any]:
 
 
 def _use_item_schema(content: dict[str, Any], operation_id: str) -> None:
-    """Replace an event stream's `schema` by `itemSchema`, the schema of one server-sent event."""
     data: dict[str, Any] = {"type": "string", "contentMediaType": "application/json"}
     data["contentSchema"] = content.pop("schema")
     if operation_id == "create_chat_completion":
@@ -308,6 +302,5 @@ def install(app: FastAPI, *, development: bool) -> None:
 
 
 def events_schema() -> dict[str, Any]:
-    """The JSON Schema (2020-12) of all events of streams."""
     schema = DeliberationEvent.model_json_schema(mode="serialization")
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

@@ -8,13 +8,11 @@ _SIGNATURE = "v1,K5oZfzN95Z9UVu1EsfQmfVNQhnkZ2pj9o9NDN/H/pI4="
 
 
 def _header(name: str, description: str, example: str) -> dict[str, Any]:
-    """A required header of the request."""
     declared = {"in": "header", "name": name, "required": True, "description": description}
     return {**declared, "schema": {"type": "string"}, "example": example}
 
 
 def receiver_operation(schemas: dict[str, Any]) -> dict[str, Any]:
-    """The operation; its body has the schema WebhookPayload."""
     schema = {"$ref": "#/components/schemas/WebhookPayload"}
     return {
         "operationId": "receive_event",

@@ -31,7 +31,6 @@ log = structlog.get_logger(__name__)
 
 
 def connection_of(scope: Scope) -> Transport | None:
-    """The transport of a request's connection; None under another server."""
     return scope.get("extensions", {}).get(EXTENSION)
 
 
@@ -39,8 +38,7 @@ def limit_unsent(connection: Transport, stalled_s: float) -> None:
     """Bound the unsent bytes of a connection, and have the system end it when they stay unsent for `stalled_s`.
 
     TCP_NOTSENT_LOWAT bounds what the system takes beyond what it can send, at no cost for a fast reader.
-    TCP_USER_TIMEOUT ends a connection when its bytes stay unacknowledged or unread for that long. That covers peers
-    that vanished, and those with too few unsent bytes for the server to notice.
+    TCP_USER_TIMEOUT ends a connection whose peer vanished, or has too few unsent bytes for the server to notice.
     """
     connection.set_write_buffer_limits(high=BUFFER_BYTES)
     opened = connection.get_extra_info("socket")
@@ -102,7 +100,6 @@ class EventStreamResponse(Response):
         self._sent_at_s = asyncio.get_running_loop().time()
 
     async def _heartbeat(self, receive: Receive, send: Send, stream: anyio.CancelScope) -> None:
-        """Send a comment after each silence; cancel the stream when the viewer disconnects."""
         loop = asyncio.get_running_loop()
         self._sent_at_s = loop.time()
         while True:

@@ -104,7 +104,6 @@ class Watch:
             self.resync()
 
     def resync(self) -> None:
-        """Read the log again from the newest frame on, because live events may have been lost."""
         self._projection.stale.set()
 
     def wake(self) -> None:
@@ -119,7 +118,6 @@ class Watch:
                 await event.wait()
 
     async def run(self) -> None:
-        """Hold the subscription and resync it after every loss, until cancelled or until the log is replaced."""
         with suppress(_LogReplaced):
             await self._projection.run()
 
@@ -322,7 +320,6 @@ class Feed:
         self.drain()
 
     def acquire_slot(self, client: str) -> bool:
-        """Count one more stream of `client`; False at a limit. Each acquired slot must be released."""
         if self.streams >= self._streams_max or self._streams_of[client] >= self._streams_per_client_max:
             return False
         self._streams_of[client] += 1

@@ -26,8 +26,6 @@ DELETED: str = Deleted.model_fields["type"].default
 
 @dataclass(frozen=True, slots=True)
 class EventFrame:
-    """One event as SSE bytes, shared by all viewers."""
-
     sequence: int
     type: str
     data: bytes
@@ -69,7 +67,6 @@ class Ring:
         return len(self._frames)
 
     def push(self, frame: EventFrame) -> None:
-        """Add a frame newer than all others, and drop the oldest ones beyond `frames_max` or `bytes_max`."""
         self.last = frame.sequence
         self._frames.append(frame)
         self._sequences.append(frame.sequence)
@@ -96,7 +93,6 @@ class EventSelection:
     types: frozenset[str] | None = None
 
     def takes(self, frame: EventFrame) -> bool:
-        """Whether the viewer receives this event; none without data."""
         return (
             bool(frame.data)
             and (self.deltas or frame.type != "call.delta")
@@ -110,7 +106,6 @@ def control_frame(kind: str, data: bytes) -> bytes:
 
 
 def event_in(control: bytes) -> bytes:
-    """The event's JSON in a frame."""
     return control.partition(b"\ndata: ")[2].removesuffix(b"\n\n")
 
 
@@ -145,7 +140,6 @@ class FrameBatcher:
     skipped: int | None = None
 
     def chunks(self, frames: Sequence[EventFrame], bytes_max: int = CHUNK_BYTES) -> Iterator[bytes]:
-        """The selected frames in as few chunks as possible, none above `bytes_max` unless one frame is."""
         selected: list[bytes] = []
         for frame in frames:
             if self.takes(frame):
@@ -156,7 +150,6 @@ class FrameBatcher:
         return chunked(selected, bytes_max)
 
     def cursor_update(self) -> bytes:
-        """The frame that moves the cursor past the events left out; empty when there is none."""
         if self.skipped is None:
             return b""
         update, self.skipped = cursor_frame(self.epoch, self.skipped), None

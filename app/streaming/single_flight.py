@@ -27,14 +27,12 @@ class SingleFlightCache(Generic[_Value]):
 
     @property
     def idle(self) -> bool:
-        """Whether no load is running and the value is stale."""
         return not self._lock.locked() and asyncio.get_running_loop().time() > self._fresh_until_s
 
     def clear(self) -> None:
         self._values.clear()
 
     def charge(self, spent_s: float) -> None:
-        """Keep the value fresh until `pace` times `spent_s` from now, `fresh_s` at most."""
         fresh_s = self._fresh_s if self._pace is None else min(self._fresh_s, self._pace * spent_s)
         self._fresh_until_s = max(self._fresh_until_s, asyncio.get_running_loop().time() + fresh_s)
 

@@ -1,5 +1,3 @@
-"""Answers are equal when they say the same, and missing when they cannot be read."""
-
 from fractions import Fraction
 
 import pytest

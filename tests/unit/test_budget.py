@@ -1,5 +1,3 @@
-"""Budgets admit or refuse stages, and stages share the time left."""
-
 from collections.abc import Iterable
 from datetime import timedelta
 from decimal import Decimal
@@ -25,7 +23,6 @@ from tests.unit.facts_of import NOW, finished
 
 
 def call(agent: str = "dev-001", prompt: str = "x" * 297, max_tokens: int = 100) -> Call:
-    """By default a call that is foreseen to cost 200 tokens: a system message of 3 bytes and a prompt of 297."""
     return Call(
         call_id=f"s1-{agent}",
         agent_id=agent,

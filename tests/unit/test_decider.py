@@ -1,5 +1,3 @@
-"""The decider decides every next step anew, from the facts alone."""
-
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -146,7 +144,6 @@ def decisions_of(ended: Run) -> list[bytes]:
 
 @pytest.mark.parametrize("place", range(1, 20))
 def test_a_late_answer_never_changes_the_verdict(place: int) -> None:
-    """Whenever the answer that the first stage did not wait for is recorded, and whether or not it ever is."""
     script = CouncilScript(silent=["s1-dev-002"])
     whole = run(specification(), script)
     first_close = next(i for i, fact in enumerate(whole.facts) if isinstance(fact, StageClosed))
@@ -162,7 +159,6 @@ def test_a_late_answer_never_changes_the_verdict(place: int) -> None:
 
 
 def test_an_answer_that_comes_while_the_next_stage_runs_is_late() -> None:
-    """The first stage closes with its quorum after 25 s; the third answer comes 2 s into the critiques."""
     slow = {f"s2-dev-00{number}": 5.0 for number in (1, 3)}
     late = run(specification(), CouncilScript(after_s={"s1-dev-002": 27.0, **slow}))
     never = run(specification(), CouncilScript(silent=["s1-dev-002"], after_s=slow))
@@ -197,7 +193,6 @@ def test_the_cost_of_a_late_answer_does_not_change_admission_in_a_replay() -> No
 def test_a_stage_closes_at_its_soft_deadline_with_a_quorum_and_else_when_its_calls_are_given_up(
     silent: list[str], closings: list[tuple[float, str]]
 ) -> None:
-    """100 s for four stages: the first one's soft deadline is at 25 s, its calls' half-way between that and 100 s."""
     ended = run(specification(), CouncilScript(silent=silent))
     first = ended.all(StageClosed)[0]
     assert [(first.ts, first.reason)] == [(in_seconds(at), reason) for at, reason in closings]
@@ -219,7 +214,6 @@ def test_a_problem_is_no_answer_for_the_quorum() -> None:
 
 
 def test_a_deadline_that_must_fail_ends_a_deliberation_with_its_cost() -> None:
-    """Coordinators were away too long, so that calls which would have been given up are not even looked at."""
     whole = run(specification(on_deadline="fail"))
     for cut in range(1, len(whole.facts)):
         decision = decided(whole.facts[:cut], now=in_seconds(TIMEOUT_S))
@@ -259,7 +253,6 @@ def test_a_successor_whose_clock_is_behind_opens_no_stage_after_the_deadline() -
 
 
 def test_an_end_names_the_stages_that_the_budget_and_the_deadline_cut() -> None:
-    """The budget refuses the critiques; two ballots are not there at the deadline."""
     whole = run(specification(budget=Budget(max_calls=6)), CouncilScript(silent=["s2-dev-001", "s2-dev-002"]))
     assert whole.purposes == ["propose", "score"]
     assert whole.cut == [("critique", 1, "calls"), ("score", 2, "deadline")]

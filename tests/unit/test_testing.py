@@ -1,5 +1,3 @@
-"""The shipped fakes, where the contract tests of the real things do not reach."""
-
 from datetime import timedelta
 
 import pytest

@@ -26,7 +26,6 @@ TRIMMED_SHARE = 5
 
 
 def tiers(totals: Totals) -> list[tuple[CandidateId, ...]]:
-    """A ballot's candidates best first, those of equal totals together and by name."""
     by_total: dict[int, list[CandidateId]] = defaultdict(list)
     for candidate in sorted(totals):
         by_total[totals[candidate]].append(candidate)
@@ -34,9 +33,9 @@ def tiers(totals: Totals) -> list[tuple[CandidateId, ...]]:
 
 
 def borda(ballots: Sequence[Totals]) -> Exact:
-    """(m-1-place)/(m-1) on a ballot of m, averaged over the ballots that show the candidate.
+    """(m-1-place)/(m-1) on a ballot of m, averaged over the ballots that show the candidate (Borda, 1781).
 
-    Equal candidates share the mean of their places. A ballot of fewer than two does not count. Borda, 1781.
+    Equal candidates share the mean of their places. A ballot of fewer than two does not count.
     """
     return _averages(vote for cast in ballots if len(cast) > 1 for vote in _shares(tiers(cast)).items())
 
@@ -63,16 +62,11 @@ def _averages(votes: Iterable[tuple[CandidateId, Fraction]]) -> Exact:
 
 
 def mean(ballots: Sequence[Totals], best: int) -> Exact:
-    """The mean total over the ballots that show the candidate, as a part of the `best` that there can be."""
     return {candidate: Fraction(sum(given), best * len(given)) for candidate, given in _given(ballots).items()}
 
 
 def trimmed_mean(ballots: Sequence[Totals], best: int) -> Exact:
-    """The mean without a candidate's highest and lowest totals: a fifth at each end, and one at least of three.
-
-    So one outlying reviewer changes nothing. With one or two totals none is dropped. Tukey, 1962; Wilcox,
-    Introduction to Robust Estimation (2012), recommends the fifth.
-    """
+    """The mean without a fifth of a candidate's totals at each end (Wilcox, 2012): of three one, of two none."""
     kept: dict[CandidateId, list[int]] = {}
     for candidate, given in _given(ballots).items():
         dropped = max(1, len(given) // TRIMMED_SHARE) if len(given) > 2 else 0
@@ -89,10 +83,7 @@ def _given(ballots: Sequence[Totals]) -> dict[CandidateId, list[int]]:
 
 
 def wins_less_losses(candidates: Sequence[CandidateId], ballots: Sequence[Totals]) -> dict[CandidateId, int]:
-    """Pairwise wins less losses: of two candidates, the one that more ballots put above the other has won.
-
-    A ballot that does not show both, or puts them level, does not count for the pair.
-    """
+    """Pairwise wins less losses. A ballot that does not show both of a pair, or puts them level, does not count."""
     points = dict.fromkeys(candidates, 0)
     for one, other in combinations(points, 2):
         leads = [cast[one] - cast[other] for cast in ballots if one in cast and other in cast]
@@ -104,10 +95,7 @@ def wins_less_losses(candidates: Sequence[CandidateId], ballots: Sequence[Totals
 
 
 def copeland(candidates: Sequence[CandidateId], ballots: Sequence[Totals]) -> Exact:
-    """Duels won and half of those drawn, of all; needs two candidates at least. A pair that no ballot shows is drawn.
-
-    Copeland, 1951; Saari and Merlin, Economic Theory 8 (1996).
-    """
+    """Duels won and half of those drawn, as a part of all (Copeland, 1951). A pair that no ballot shows is drawn."""
     rivals = len(candidates) - 1
     points = wins_less_losses(candidates, ballots)
     return {candidate: Fraction(won + rivals, 2 * rivals) for candidate, won in points.items()}

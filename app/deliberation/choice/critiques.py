@@ -23,15 +23,11 @@ _GRAVITY = {"blocker": 2, "major": 1, "minor": 0}
 
 
 def is_open(critique: Critique, rule: CritiqueStopRule) -> bool:
-    """Whether a critique asks for a revision."""
     return critique.demands_revision or (rule == "accepted" and critique.verdict != "accept")
 
 
 def demanded(critiques: Mapping[str, Sequence[Critique]], rule: CritiqueStopRule) -> dict[str, list[Issue]]:
-    """The issues to revise on, by author, from all critics, also from those that accept; absent where there is none.
-
-    The same claim at the same place is one issue, at its highest severity.
-    """
+    """The issues to revise on, by author. The same claim at the same place is one issue, at its highest severity."""
     issues = {
         author: _merged(found)
         for author, found in critiques.items()
@@ -67,14 +63,13 @@ class RoundScores:
 
     @property
     def authors(self) -> list[str]:
-        """The authors, each at the place of its best version."""
         return list(dict.fromkeys(map(author, self.order)))
 
 
 def is_settled(earlier: RoundScores | None, later: RoundScores) -> bool:
     """Whether the best text gained too little, or the ranking changed too little, for another round.
 
-    `earlier` are the scores of the round before; None compares with the drafts on the same ballots.
+    Without scores of an `earlier` round the drafts on the same ballots are compared.
     """
     before = earlier.means.values() if earlier else [m for each, m in later.means.items() if each == author(each)]
     if max(later.means.values()) - max(before, default=0.0) < GAIN_MIN:

@@ -84,7 +84,6 @@ def _power(base: Fraction, exponent: int) -> Fraction:
 
 
 def _value(term: re.Match[str]) -> Fraction:
-    """The figure with its exponent, power, divisor and magnitude. Raises ValueError or ZeroDivisionError."""
     value = _figure(term["figure"])
     if term["above"]:
         value += Fraction(int(term["above"]), int(term["below"]))
@@ -101,7 +100,6 @@ def _value(term: re.Match[str]) -> Fraction:
 
 
 def _stands_alone(text: str, term: re.Match[str]) -> bool:
-    """Whether the term is a number of its own: no index or exponent, no part of a name, a date, a time or a hash."""
     before, after = text[max(0, term.start() - 2) : term.start()], text[term.end() : term.end() + 2]
     if before and (before[-1].isalnum() or before[-1] in "_^"):
         return False
@@ -111,7 +109,6 @@ def _stands_alone(text: str, term: re.Match[str]) -> bool:
 
 
 def last_number(text: str) -> Fraction | None:
-    """The last number in a text; None when there is none that can be read without a guess."""
     for pattern, by in _LATEX:
         text = pattern.sub(by, text)
     text = _SUPERSCRIPT.sub(lambda found: "^" + found[0].translate(_SUPERSCRIPTS), text)

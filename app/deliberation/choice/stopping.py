@@ -32,7 +32,6 @@ def lead_probability(first: int, second: int) -> Fraction:
 
 
 def may_stop(rule: VoteStopRule, first: int, second: int, left: int) -> bool:
-    """Whether a vote of `first` to `second` is decided under the rule; `left` agents were not asked yet."""
     if left == 0:
         return True
     if rule == "none":

@@ -51,7 +51,6 @@ def _listing(tests: Sequence[TestCase]) -> str:
 
 
 def program(specification: Specification, given: Sequence[TestCase], place: int, nonce: str) -> tuple[ChatMessage, ...]:
-    """Solve the task in code, alone; `place` is the agent's place in the council, from 0, and picks its approach."""
     approach = _APPROACHES[place % len(_APPROACHES)]
     return messages(
         specification,

@@ -73,12 +73,10 @@ class Labelled(NamedTuple):
 
 
 def schema_section(schema: dict[str, Any]) -> str:
-    """The section that ends a prompt where the engine takes no schema."""
     form = json.dumps(schema, ensure_ascii=False)
     rule = "Reply with one JSON object and no text around it. It satisfies this JSON Schema:"
     return f"\n\n# Form of the reply\n{rule}\n{form}"
 
 
 def persona_section(persona: str) -> str:
-    """The section that a replica appends to its role's prompts."""
     return f"\n\n# Who you are\n{persona}"

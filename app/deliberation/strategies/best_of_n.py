@@ -27,7 +27,6 @@ def _best_of_n(specification: Specification) -> Strategy:
 
 
 def continue_from(run: StrategyRun, drafts: Sequence[Candidate]) -> Step[Conclusion]:
-    """The whole strategy after its proposals; `drafts` are one per author, at least one."""
     parameters = BestOfNParameters.model_validate(run.specification.parameters)
     return (yield from run.select(drafts, round=1, aggregation=parameters.aggregation))
 

@@ -49,8 +49,6 @@ Taken = Literal["switched", "kept", "unfounded", "unread"]
 
 @dataclass(slots=True)
 class Positions:
-    """Each author's first and latest candidate, and how many turns it has taken."""
-
     seed: int
     normaliser: Normaliser
     options: tuple[str, ...]
@@ -59,11 +57,9 @@ class Positions:
     turns: Counter[str] = field(default_factory=Counter[str])
 
     def read(self, candidate: Candidate) -> str | None:
-        """An answer as it is compared; None when it cannot be read."""
         return normalise(candidate.text, self.normaliser, self.options)
 
     def answers(self, candidates: Mapping[str, Candidate]) -> dict[str, str | None]:
-        """Answers as they are compared, by author."""
         return {author: self.read(candidate) for author, candidate in candidates.items()}
 
     def dissenters(self, agreement: float) -> list[str]:

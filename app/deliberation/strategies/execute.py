@@ -53,7 +53,6 @@ def _failing(tests: Suite, best: Mapping[str, Checked], settled: Collection[str]
 
 
 def _concluded(run: StrategyRun, tests: Suite, programs: Sequence[Checked]) -> Conclusion:
-    """Rank by hard checks, then by support; programs are one per author."""
     found = support(tests, programs)
 
     def place(each: Checked) -> tuple[object, ...]:
@@ -75,7 +74,6 @@ def _concluded(run: StrategyRun, tests: Suite, programs: Sequence[Checked]) -> C
 
 
 def _shortcomings(tests: Suite, winner: Checked) -> list[str]:
-    """The demands that the best program does not meet."""
     faulty, gates_failed, unchecked = winner.hard(tests)
     if faulty:
         return ["the best program cannot be run"]

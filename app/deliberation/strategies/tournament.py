@@ -141,7 +141,6 @@ _rates = lru_cache(maxsize=64)(rates)
 def _dealt(
     pairs: tuple[Pairing, ...], members: tuple[str, ...], load: tuple[tuple[str, int], ...], seed: int, round: int
 ) -> Sequence[Judges]:
-    """The judges of these pairs, given each member's calls so far; the caller counts the new calls."""
     return pairings.judges(pairs, members, Counter(dict(load)), seed, round)
 
 

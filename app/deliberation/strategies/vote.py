@@ -1,9 +1,9 @@
 """`vote`: sample answers in waves, normalise them, take the plurality, and stop as soon as it is decided.
 
 Self-consistency (arXiv:2203.11171) with the early stopping of Adaptive-Consistency (arXiv:2305.11860), or an exact
-stop that never changes the winner. Where no two answers are equal, as often in prose, one call picks the most
-consistent one (Universal Self-Consistency, arXiv:2311.17311). The picker is an author and does not see its own answer.
-Stated confidence does not count: it does not rank answers within a question (arXiv:2502.06233).
+stop that never changes the winner. If no two answers are equal, one call picks the most consistent one (Universal
+Self-Consistency, arXiv:2311.17311); the picker is an author and does not see its own answer. Stated confidence does
+not count: it does not rank answers within a question (arXiv:2502.06233).
 """
 
 from collections.abc import Sequence

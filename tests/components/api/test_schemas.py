@@ -1,5 +1,3 @@
-"""Requests and answers: every bound of a request, strict JSON, and the discriminated union of events."""
-
 import json
 from datetime import timedelta
 from typing import Any
@@ -214,7 +212,6 @@ def test_equivalent_bodies_have_the_same_hash(one: object, other: object, same: 
     ],
 )
 def test_an_upgrade_keeps_the_hash_of_a_body(body: object, sha256: str) -> None:
-    """The hash is recorded; if it changes, a keyed retry across the upgrade answers 409."""
     assert body_sha256(DeliberationRequest.model_validate(body)) == sha256, (
         "give a new field `exclude_if` for its default"
     )

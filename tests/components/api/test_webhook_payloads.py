@@ -1,5 +1,3 @@
-"""Webhook payloads, delivery ids and signatures, verified with the official library."""
-
 import base64
 import hashlib
 import hmac

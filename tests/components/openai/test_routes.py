@@ -1,5 +1,3 @@
-"""The façade's routes: completions, streams, errors and models."""
-
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from decimal import Decimal
@@ -116,8 +114,6 @@ COST = Usage(
 
 
 def writing(text: object) -> Callable[[Served, str], Awaitable[None]]:
-    """Ends a deliberation in which all agents write `text`, or another JSON value."""
-
     async def end(gateway: Served, deliberation_id: str) -> None:
         records = await gateway.journal.facts("default", deliberation_id)
         fact = decode(records[0].data)
@@ -305,7 +301,6 @@ async def test_an_unavailable_log_is_an_error_before_and_after_the_end(gateway: 
 async def test_a_log_that_is_lost_while_a_repeated_request_waits_is_unavailable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without an archive the gateway has forgotten the deliberation, so that it asks the log for its end."""
     monkeypatch.setattr("app.catalog.index.CHECK_S", 0.01)
     async with served() as gateway:
         key, last = {"Idempotency-Key": "lost"}, gateway.journal.last
@@ -325,8 +320,6 @@ async def test_a_log_that_is_lost_while_a_repeated_request_waits_is_unavailable(
 
 
 class LaggingJournal(InMemoryJournal):
-    """Publishes an end at once, but returns it only after `lags` reads."""
-
     lags = 3
 
     async def facts(self, tenant: str, deliberation_id: str) -> list[Record]:

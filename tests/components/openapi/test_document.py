@@ -1,5 +1,3 @@
-"""The OpenAPI document: valid, with stable names and every error, and served as it is generated."""
-
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -62,7 +60,6 @@ def test_both_documents_are_valid(edition: str, made: Callable[[], dict[str, Any
 
 
 def streams(described: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The media type objects of event streams, by operation."""
     return {
         operation["operationId"]: answer["content"]["text/event-stream"]
         for path in described["paths"].values()
@@ -155,7 +152,6 @@ def test_every_reference_resolves() -> None:
 
 
 def choices_of_one(node: object) -> list[object]:
-    """Every anyOf and oneOf with fewer than two entries."""
     match node:
         case dict():
             inner = cast("dict[str, object]", node)
@@ -169,7 +165,6 @@ def choices_of_one(node: object) -> list[object]:
 
 
 def test_schemas_avoid_what_code_generators_drop() -> None:
-    """Some drop a single choice, patternProperties, or the second media type of an answer."""
     schemas = document()["components"]["schemas"]
     assert choices_of_one(schemas) == []
     assert "patternProperties" not in json.dumps(document()["paths"])

@@ -1,5 +1,3 @@
-"""Live fan-out: every viewer receives every event exactly once and in order, whatever live events are lost."""
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
@@ -24,8 +22,6 @@ SMALL = RingLimits(frames_max=4, bytes_max=100_000, page_records=3, linger_s=0, 
 
 @dataclass
 class LossyJournal(InMemoryJournal):
-    """A log that loses live events while `live` is False, and gives way to other tasks while it answers."""
-
     live: bool = True
     opened: int = 0
     reads: int = field(default=0)
@@ -267,15 +263,12 @@ OPERATIONS = st.lists(
 
 @dataclass(eq=False)
 class Reader:
-    """A viewer over all of its reconnects, and the sequences that it received."""
-
     viewer: Viewer
     after: int
     received: list[int] = field(default_factory=list[int])
     reading_task: asyncio.Task[None] | None = None
 
     def read(self) -> None:
-        """Start reading a batch in the background, unless one is being read."""
         if self.reading_task is None or self.reading_task.done():
             self.reading_task = asyncio.create_task(self._read())
 

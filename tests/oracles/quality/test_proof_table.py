@@ -1,5 +1,3 @@
-"""All figures of the proof table lie in their bands, and the table detects each broken part of the core."""
-
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace

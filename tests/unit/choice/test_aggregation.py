@@ -10,7 +10,6 @@ from tests.unit.choice.ballots_of import ONE, RULES, blocs, cast, ranked
 
 
 def schulze_voters() -> list[Ballot]:
-    """The 45 voters of Schulze's paper."""
     return blocs(
         *(
             (5, "ACBED"),

@@ -20,7 +20,6 @@ def agents(count: int) -> list[str]:
 
 
 def versions(of: Sequence[int]) -> list[str]:
-    """Candidates of one agent for each entry, with so many versions."""
     return [
         f"{agent}#{version}" if version else agent
         for agent, count in zip(agents(len(of)), of, strict=True)
@@ -29,7 +28,6 @@ def versions(of: Sequence[int]) -> list[str]:
 
 
 def spread(shown: Mapping[str, Sequence[str]]) -> int:
-    """The greatest difference between how often one candidate takes one place and how often another place."""
     counts = Counter((candidate, place) for row in shown.values() for place, candidate in enumerate(row))
     places = range(max(map(len, shown.values()), default=0))
     tables = [[counts[candidate, place] for place in places] for candidate in {candidate for candidate, _ in counts}]

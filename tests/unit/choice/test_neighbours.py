@@ -1,5 +1,3 @@
-"""Debaters read distinct answers of others, and other ones in the next round."""
-
 from collections import Counter
 from collections.abc import Mapping
 from itertools import chain

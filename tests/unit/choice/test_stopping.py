@@ -1,5 +1,3 @@
-"""Votes stop when they are decided, and waves ask for no vote that one-by-one voting would have saved."""
-
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import cache
@@ -87,7 +85,6 @@ def test_a_wave_is_the_fewest_votes_that_could_decide(
 
 @given(st.integers(0, 32), st.integers(0, 32), st.integers(0, 32))
 def test_a_wave_is_more_than_half_of_the_votes_that_the_lead_leaves_open(second: int, lead: int, left: int) -> None:
-    """The closed form of the rule: m > (N - n - (v₁ - v₂)) / 2, and only agents that are left are asked."""
     asked = wave("unassailable", second + lead, second, left)
     assert asked == (0 if lead > left else min(left, (left - lead) // 2 + 1))
 
@@ -100,7 +97,6 @@ def counted(samples: Sequence[str | None], seed: int) -> Count:
 
 
 def one_by_one(rule: VoteStopRule, samples: Sequence[str | None], seed: int) -> int:
-    """How many are asked when each is asked after the one before it has answered."""
     for asked in range(len(samples)):
         found = counted(samples[:asked], seed)
         if may_stop(rule, found.first, found.second, len(samples) - asked):
@@ -109,7 +105,6 @@ def one_by_one(rule: VoteStopRule, samples: Sequence[str | None], seed: int) -> 
 
 
 def in_waves(rule: VoteStopRule, samples: Sequence[str | None], seed: int) -> list[int]:
-    """The sizes of the waves in which they are asked."""
     sizes: list[int] = []
     while True:
         found = counted(samples[: sum(sizes)], seed)
@@ -141,8 +136,6 @@ def test_an_unassailable_winner_is_the_full_votes_winner(samples: list[str | Non
 
 
 def expected(rule: VoteStopRule, size: int, right: Fraction, cost: Callable[[int], int]) -> Fraction:
-    """The expected sum of the costs of all waves, where an answer is right or the one wrong one; exactly."""
-
     @cache
     def after(rights: int, wrongs: int) -> Fraction:
         asked = wave(rule, max(rights, wrongs), min(rights, wrongs), size - rights - wrongs)

@@ -1,5 +1,3 @@
-"""`execute`: the kept tests, their results, the repairs, and the winner."""
-
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -165,7 +163,6 @@ def test_given_tests_are_shown_to_authors_and_writers_in_a_fence() -> None:
 
 
 def test_the_score_is_agreeing_programs_times_tests_passed() -> None:
-    """CodeT: three programs agree on three of four tests, one passes all four, one cannot be run."""
     tests = suite_of(4)
     programs = [checked("a", "+++."), checked("b", "+++."), checked("c", "++++"), checked("d", "+++.")]
     found = support(tests, [*programs, checked("e", "....", fault="does not load")])
@@ -216,8 +213,6 @@ def test_a_test_that_none_of_several_passes_demands_nothing_unless_it_was_given(
 
 
 def judged(passes: Mapping[int, str], size: int = 3, rounds: int = 0, **parameters: object) -> Run:
-    """A council with given test results by author's number; a repair changes nothing."""
-
     def passed(call: Call, place: int) -> bool:
         return passes[author_number(call)][place] == "+"
 

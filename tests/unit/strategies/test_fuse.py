@@ -1,5 +1,3 @@
-"""`fuse`: a fused text ships only when it wins in both orders, and whatever fails on the way ships the best single."""
-
 import json
 from collections.abc import Callable, Sequence
 from itertools import product
@@ -28,7 +26,6 @@ def verdict(ended: Run) -> Verdict:
 
 
 def judges(*says: str, failing: Sequence[str] = ()) -> Callable[[Call], Reply]:
-    """A council with two judges that prefer in turn `fused`, `single` or neither (`tie`)."""
     council, said = CouncilScript(failing=failing), iter(says)
 
     def script(call: Call) -> Reply:

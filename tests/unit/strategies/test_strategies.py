@@ -1,5 +1,3 @@
-"""The strategies: single, independent, best_of_n and council, with every member that may fail."""
-
 from collections.abc import Sequence
 
 import pytest
@@ -134,7 +132,6 @@ def test_a_deliberation_fails_if_every_answer_breaks_its_form(strategy: str) -> 
 
 
 def judged(winners: Sequence[str], failing: Sequence[str] = ()) -> Run:
-    """Two of five are left, dev-001 and dev-002; each judge says its winner, by agent."""
     said = iter(winners)
     council = CouncilScript(failing=[*all_failing(1, 5)[2:], *failing])
 
@@ -201,7 +198,6 @@ def test_when_all_critiques_fail_there_is_no_round_and_the_drafts_are_scored() -
 
 
 def test_a_missing_ballot_is_missing_and_never_zero() -> None:
-    """With one ballot left, its scores count in full: 0.9 and 0.8, not a third of that."""
     flat = CouncilScript(score=lambda candidate: {"dev-001": 9, "dev-002": 8}.get(candidate, 0))
     flat.failing = ["s2-dev-001", "s2-dev-002"]
     ended = run(specification(strategy="best_of_n"), flat)
@@ -218,7 +214,6 @@ def test_a_missing_ballot_is_missing_and_never_zero() -> None:
 
 
 def brief(agent: str) -> CouncilScript:
-    """A council in which all work is equal, but this agent took fewer tokens for it."""
     cost = {f"s1-{agent}": 5}
     return CouncilScript(
         score=lambda _: 5, usage=lambda call_id: Usage(completion_tokens=cost.get(call_id, 50), calls=1)
@@ -258,7 +253,6 @@ def test_each_author_stands_once_where_its_best_version_does() -> None:
 
 
 def test_reviewers_that_preferred_another_are_named() -> None:
-    """All but dev-003 rank by number; dev-003 puts dev-004 first and the others behind it together."""
     council = CouncilScript()
 
     def script(call: Call) -> Reply:
@@ -311,7 +305,6 @@ def test_a_call_carries_its_agents_model_and_sampling() -> None:
 
 @pytest.mark.parametrize("rounds", [1, 3])
 def test_a_refused_revision_ends_the_rounds_and_leaves_room_to_score_the_drafts(rounds: int) -> None:
-    """Critiques that took several attempts leave too little. Another critique would fit, but it leads nowhere."""
     dear = CouncilScript(usage=lambda call_id: Usage(calls=3 if call_id.startswith("s2-") else 1))
     ended = run(specification(2, rounds=rounds, budget=Budget(max_calls=11)), dear)
     assert ended.purposes == ["propose", "critique", "score"]

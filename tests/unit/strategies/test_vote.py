@@ -1,5 +1,3 @@
-"""`vote`: waves, the plurality, missing answers, and the pick where nothing can be counted."""
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,7 +22,6 @@ def agent_of(call_id: str) -> str:
 
 
 def answering(answers: Sequence[str], **more: Any) -> CouncilScript:
-    """Agents that answer these in the council's order; those without an answer fail, whenever they are asked."""
     by_agent = dict(zip(agent_ids(len(answers)), answers, strict=True))
     failing = [f"s{stage}-{agent}" for stage in range(1, 40) for agent, said in by_agent.items() if said == FAILS]
     return CouncilScript(
@@ -108,7 +105,6 @@ def drafted(said: Sequence[str]) -> list[Candidate]:
 
 
 def one_by_one(said: Sequence[str], seed: int, stop: Any) -> int:
-    """How many are asked when each is asked after the one before it has answered."""
     for asked in range(len(said)):
         found = counted(drafted(said[:asked]), "choice", (), seed)
         if may_stop(stop, found.first, found.second, len(said) - asked):
@@ -119,7 +115,6 @@ def one_by_one(said: Sequence[str], seed: int, stop: Any) -> int:
 @settings(max_examples=20, deadline=None)
 @given(answers, st.integers(0, 2**31), st.sampled_from(["unassailable", "beta"]))
 def test_calls_are_those_of_one_by_one_and_the_winner_is_the_full_votes(said: list[str], seed: int, stop: str) -> None:
-    """ "seven" is no choice: it is missing, as is a failed sample, and neither may come back."""
     ended = vote(said, {"stop": stop, "normaliser": "choice"}, seed=seed, quorum=1)
     whole = vote(said, {"stop": "none", "normaliser": "choice"}, seed=seed, quorum=1)
     if not any(said):

@@ -61,7 +61,6 @@ class Checked:
         return frozenset(place for place, outcome in enumerate(self.report.outcomes) if outcome.passed)
 
     def failed(self, suite: Suite) -> frozenset[int]:
-        """Returns the gates that the program is known to fail."""
         return frozenset() if self.report is NO_REPORT else suite.demanded - self.passed - self.report.not_run
 
     def unchecked(self, suite: Suite) -> bool:
@@ -102,7 +101,6 @@ class Support:
     groups: Mapping[SuiteResult, tuple[str, ...]]
 
     def share(self, author: str) -> float | None:
-        """The share of the runnable programs that pass the same tests as this author's; None without any."""
         members = [group for group in self.groups.values() if author in group]
         return len(members[0]) / sum(map(len, self.groups.values())) if members else None
 
@@ -131,7 +129,6 @@ def support(suite: Suite, programs: Sequence[Checked]) -> Support:
 
 
 def tally(suite: Suite, found: Support) -> tuple[Tally, ...]:
-    """The groups of programs that pass the same tests, the largest first."""
     return tuple(
         Tally(answer=_described(suite, *result), votes=len(authors), agents=authors)
         for result, authors in found.groups.items()

@@ -39,7 +39,6 @@ class ProgramParameters(Parameters):
 
 
 def programs_written(run: StrategyRun, parameters: ProgramParameters) -> Step[list[Candidate]]:
-    """Every agent writes a program alone. Raises as `Samples` does."""
     specification = run.specification
     mark = nonce(specification.seed, "given")
     samples = Samples(run, lambda place: prompts.program(specification, parameters.tests, place, mark), "program")
@@ -48,7 +47,6 @@ def programs_written(run: StrategyRun, parameters: ProgramParameters) -> Step[li
 
 
 def tested(run: StrategyRun, parameters: ProgramParameters) -> Step[Suite]:
-    """The client's tests, and those that agents drawn by the seed write without seeing a program."""
     specification = run.specification
     drawn = sorted(specification.agents, key=lambda agent: nonce(specification.seed, "tests", agent.agent_id))
     mark = nonce(specification.seed, "given")
@@ -72,7 +70,6 @@ def tested(run: StrategyRun, parameters: ProgramParameters) -> Step[Suite]:
 def checked(
     run: StrategyRun, parameters: ProgramParameters, tests: Suite, programs: Sequence[Candidate], round: int
 ) -> Step[list[Checked]]:
-    """Run each program against all tests, in the sandbox of its author's role."""
     calls: list[Call] = []
     for each in programs:
         limits = parameters.model_dump(include={"timeout_s", "memory_mb"})
@@ -99,7 +96,6 @@ def repaired(
     failing: Mapping[str, Sequence[int]],
     round: int,
 ) -> Step[list[Candidate]]:
-    """New versions of failing programs, by their authors from their best versions. Failed repairs are absent."""
     specification = run.specification
     calls: list[Call] = []
     for author, failed in failing.items():

@@ -59,7 +59,6 @@ class Candidate:
 
 
 def written(outcomes: Outcomes, call: Call, version: int = 0) -> Candidate | None:
-    """The candidate in a call's answer, program or revision; None without one."""
     match outcomes.answer(call):
         case Answer(answer=text, reasoning=reasoning) | Program(code=text, reasoning=reasoning):
             pass
@@ -72,7 +71,6 @@ def written(outcomes: Outcomes, call: Call, version: int = 0) -> Candidate | Non
 
 
 def ballot_tokens(reviewer: AgentSpec, candidates: int, criteria: int) -> int:
-    """The most tokens that a listwise ballot of so many candidates may take."""
     return _completion_tokens(reviewer, BALLOT_TOKENS + SCORE_TOKENS * candidates * criteria)
 
 
@@ -82,8 +80,6 @@ def _completion_tokens(agent: AgentSpec, least: int) -> int:
 
 @dataclass
 class StrategyRun:
-    """One run of a strategy: its specification, the number of the next stage, and reasons why it is degraded."""
-
     specification: Specification
     stage: int = 1
     degraded: list[str] = field(default_factory=list[str])
@@ -150,7 +146,7 @@ class StrategyRun:
     def reading(self, readers: Iterable[str], tokens: int) -> Cost:
         """The cost of so many unwritten tokens in the prompts of these agents, at the price of the dearest role.
 
-        It is part of a reserve. Reserves err upwards, as `budget.predicted` does: a text counts at its author's bound.
+        Reserves err upwards, as `budget.predicted` does: a text counts at its author's bound.
         """
         roles = sorted({self.agent(reader).role for reader in readers})
         budget = self.specification.budget
@@ -162,7 +158,6 @@ class StrategyRun:
             self.degraded.append(f"{count} of {total} {words}")
 
     def propose(self, stages_left: int) -> Step[list[Candidate]]:
-        """Every agent answers alone. Raises as `Samples` does."""
         samples = Samples(self)
         yield from samples.ask(self.specification.size, stages_left)
         return samples.completed()
@@ -238,7 +233,6 @@ class StrategyRun:
         return ballots
 
     def pair_call(self, judge: str, a: Candidate, b: Candidate, part: int) -> Call:
-        """A member's comparison of two candidates in this order; `part` numbers the member's calls."""
         prompt = judge_pair(self.specification, self.shown("A", a), self.shown("B", b))
         labelled = {"A": a.id, "B": b.id}
         return self.call(self.agent(judge), prompt, Output(kind="pair"), labelled=labelled, judging=True, part=part)
@@ -261,7 +255,6 @@ class StrategyRun:
     def ranked(
         self, candidates: Sequence[Candidate], ballots: Sequence[Ballot], aggregation: Aggregation = "borda"
     ) -> Ranked:
-        """The candidates in order, with the specification's rubric and seed."""
         tokens = {candidate.id: candidate.tokens for candidate in candidates}
         specification = self.specification
         return rank(list(tokens), ballots, specification.constraints.rubric, tokens, specification.seed, aggregation)
@@ -339,7 +332,6 @@ class Samples:
 
     @property
     def left(self) -> int:
-        """The number of agents that have not been asked."""
         return self.run.specification.size - self.asked
 
     def ask(self, size: int, stages_left: int) -> Step[bool]:
@@ -374,7 +366,6 @@ class Samples:
 
 
 def lead(ranked: Sequence[tuple[Candidate, float | None]]) -> float | None:
-    """The first score less the second; None where either is missing."""
     match [score for _, score in ranked[:2]]:
         case [float(first), float(second)]:
             return first - second
@@ -383,7 +374,6 @@ def lead(ranked: Sequence[tuple[Candidate, float | None]]) -> float | None:
 
 
 def first_problem(calls: Sequence[Call], outcomes: Outcomes) -> str | None:
-    """The recorded problem of the first call that has one."""
     for call in calls:
         finished = outcomes.seen.get(call.call_id)
         if finished is not None and finished.problem is not None:
