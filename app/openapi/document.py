@@ -24,8 +24,7 @@ from app.openai.completions import DONE_DATA
 from app.openai.requests import ChatCompletionRequest
 from app.openai.routes import openai_errors
 from app.openai.schemas import ChatCompletionChunk, OpenAIError
-from app.openapi.examples import EVENT_STREAM, composed
-from app.openapi.webhooks import receiver_operation
+from app.openapi.examples import DELIVERY, EVENT_STREAM, composed
 from app.planning import routes as plans
 from app.planning.events import PlanRequest
 from app.routes import cluster, deliberations, events, health, login, roles, statistics
@@ -100,6 +99,7 @@ _LINKS = {
     "Deliberation": ("$response.body#/id", (*_OF_ONE, "delete_deliberation")),
     "DeliberationPage": ("$response.body#/items/0/id", ("get_deliberation",)),
 }
+_SIGNATURE = "v1,K5oZfzN95Z9UVu1EsfQmfVNQhnkZ2pj9o9NDN/H/pI4="
 
 
 def _schemas() -> dict[str, Any]:
@@ -205,6 +205,37 @@ def _add_examples(operation: dict[str, Any], schemas: dict[str, Any]) -> None:
                 content["example"] = composed(content["schema"], schemas, operation["operationId"])
 
 
+def _header(name: str, description: str, example: str) -> dict[str, Any]:
+    declared = {"in": "header", "name": name, "required": True, "description": description}
+    return {**declared, "schema": {"type": "string"}, "example": example}
+
+
+def _receiver_operation(schemas: dict[str, Any]) -> dict[str, Any]:
+    schema = {"$ref": "#/components/schemas/WebhookPayload"}
+    return {
+        "operationId": "receive_event",
+        "summary": "An event of a deliberation with a webhook",
+        "description": "Sent at least once per subscribed event, signed by Standard Webhooks 1.0.0. Verify the "
+        "signature over the bytes as received. Repeated deliveries of an event have the same `webhook-id`.",
+        "tags": ["webhooks"],
+        "security": [],
+        "parameters": [
+            _header("webhook-id", "The delivery's id, the same at every attempt", DELIVERY),
+            _header("webhook-timestamp", "Seconds since 1970 of this attempt", "1767225600"),
+            _header("webhook-signature", "`v1,` and HMAC-SHA256 in base64, for each secret", _SIGNATURE),
+        ],
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": schema, "example": composed(schema, schemas)}},
+        },
+        "responses": {
+            "2XX": {"description": "Accepted"},
+            "410": {"description": "Gone: no more events of this deliberation are sent"},
+            "default": {"description": "Failed: the delivery is retried later"},
+        },
+    }
+
+
 @lru_cache(maxsize=2)
 def document(*, development: bool = False) -> dict[str, Any]:
     """OpenAPI 3.1; `development` adds a note on missing authentication. The result is cached: do not modify it."""
@@ -232,7 +263,7 @@ def document(*, development: bool = False) -> dict[str, Any]:
     components["examples"] = EXAMPLES
     components["securitySchemes"] = _SECURITY
     components["parameters"] = {"X-Request-Id": _REQUEST_ID}
-    made["webhooks"] = {"event": {"post": receiver_operation(schemas)}}
+    made["webhooks"] = {"event": {"post": _receiver_operation(schemas)}}
     known = {operation["operationId"] for _, operation in _operations(made)}
     for path, operation in _operations(made):
         _replace_validation_error(operation)

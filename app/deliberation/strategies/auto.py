@@ -17,8 +17,15 @@ from app.deliberation.answers import FORMS, OPTIONS, READ_AS, Count, Normaliser,
 from app.deliberation.decider import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.specification import Parameters, Specification
 from app.deliberation.strategies import best_of_n, council, debate, fuse, tournament
-from app.deliberation.strategies.steps.counts import asking_for, by_votes, counted
-from app.deliberation.strategies.steps.strategy_run import Candidate, Samples, Step, StrategyRun
+from app.deliberation.strategies.strategy_run import (
+    Candidate,
+    Samples,
+    Step,
+    StrategyRun,
+    asking_for,
+    by_votes,
+    counted,
+)
 
 DRAFTS_FIRST = 3
 _REPEATED = " × R"

@@ -11,7 +11,7 @@ from pydantic import Field
 from app.deliberation.choice.aggregation import Aggregation
 from app.deliberation.decider import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.specification import Parameters, Specification
-from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun
+from app.deliberation.strategies.strategy_run import Candidate, Step, StrategyRun
 
 
 class BestOfNParameters(Parameters):

@@ -23,7 +23,7 @@ from app.deliberation.outputs import Critique, Issue, Output
 from app.deliberation.prompts.council import critique, revise, score
 from app.deliberation.prompts.form import Labelled
 from app.deliberation.specification import Parameters, Specification
-from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun, ballot_tokens, written
+from app.deliberation.strategies.strategy_run import Candidate, Step, StrategyRun, ballot_tokens, written
 
 # The longest label, in a prompt's list of labels and between candidates.
 _PER_CANDIDATE = "AA, \n\n"

@@ -20,7 +20,7 @@ from app.deliberation.outputs import Analysis, Output
 from app.deliberation.prompts.council import ANSWER_FORM, judge_pair
 from app.deliberation.prompts.form import Labelled, messages
 from app.deliberation.specification import Specification
-from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun, written
+from app.deliberation.strategies.strategy_run import Candidate, Step, StrategyRun, written
 
 ROUND = 1
 

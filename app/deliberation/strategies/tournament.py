@@ -22,7 +22,7 @@ from app.deliberation.choice.pairings import Judges, Pairing
 from app.deliberation.decider import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.outputs import Pair
 from app.deliberation.specification import Parameters, Specification
-from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun
+from app.deliberation.strategies.strategy_run import Candidate, Step, StrategyRun
 
 
 class TournamentParameters(Parameters):

@@ -9,9 +9,9 @@ from app.deliberation.choice import stopping
 from app.deliberation.choice.anonymity import arrangements
 from app.deliberation.choice.ballots import Ballot, author, ballot
 from app.deliberation.outputs import Scores
+from app.deliberation.strategies import strategy_run as steps
 from app.deliberation.strategies import vote
-from app.deliberation.strategies.steps import strategy_run as steps
-from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun
+from app.deliberation.strategies.strategy_run import Candidate, Step, StrategyRun
 from benchmarks.quality.__main__ import experiments, main, proof
 from benchmarks.quality.closed_forms import plurality
 from benchmarks.quality.experiments import Experiment, distribution_of, matched_votes, run

@@ -5,7 +5,7 @@ from itertools import chain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.deliberation.choice.neighbours import neighbours
+from app.deliberation.strategies.debate import neighbours
 from tests.unit.facts_of import agent_ids
 
 answers_of_councils = st.lists(st.sampled_from(["a", "b", "c", "d", "e", None]), min_size=1, max_size=32).map(

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.deliberation.answers import Count, tally
-from app.deliberation.choice.stopping import VoteStopRule, is_unassailable, lead_probability, may_stop, wave
+from app.deliberation.strategies.vote import VoteStopRule, is_unassailable, lead_probability, may_stop, wave
 
 RULES: tuple[VoteStopRule, ...] = ("unassailable", "beta", "none")
 

@@ -23,7 +23,7 @@ from app.deliberation.outputs import Output
 from app.deliberation.prompts.council import propose
 from app.deliberation.specification import AgentSpec, Budget, Sampling, Specification
 from app.deliberation.strategies import STRATEGIES
-from app.deliberation.strategies.steps.strategy_run import Candidate, StrategyRun, written
+from app.deliberation.strategies.strategy_run import Candidate, StrategyRun, written
 from app.testing import FakeClock, Reply, ScriptedAgents
 from tests.unit.facts_of import BROKEN, ID, accepted, agent_ids, specification
 from tests.unit.strategies.every_strategy import MAIN_WAYS, Script, Way, failing

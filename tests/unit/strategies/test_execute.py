@@ -11,18 +11,19 @@ from app.deliberation.budget import refused_by, spent_on
 from app.deliberation.calls import Call, Cost
 from app.deliberation.outputs import CheckOutcome, SandboxReport
 from app.deliberation.specification import Budget, Specification
-from app.deliberation.strategies.steps.evidence import (
+from app.deliberation.strategies.execute import (
+    FAILED_SHOWN_MAX,
     NO_REPORT,
     WRITTEN_MAX,
     Checked,
+    ProgramParameters,
     Suite,
     credible,
     suite,
     support,
     tally,
 )
-from app.deliberation.strategies.steps.programs import FAILED_SHOWN_MAX, ProgramParameters
-from app.deliberation.strategies.steps.strategy_run import Candidate
+from app.deliberation.strategies.strategy_run import Candidate
 from app.testing import Reply
 from tests.unit.facts_of import CouncilScript, Run, report, run, specification
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from app.deliberation.calls import Call
-from app.deliberation.strategies.steps.evidence import support, tally
+from app.deliberation.strategies.execute import support, tally
 from app.testing import Reply
 from tests.unit.facts_of import CouncilScript, Run, run
 from tests.unit.strategies.test_execute import (

@@ -6,12 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from app.deliberation.choice.stopping import may_stop
 from app.deliberation.facts import Failed, StageOpened, Verdict
 from app.deliberation.specification import Budget
-from app.deliberation.strategies.steps.counts import counted
-from app.deliberation.strategies.steps.strategy_run import Candidate
-from app.deliberation.strategies.vote import VoteParameters
+from app.deliberation.strategies.strategy_run import Candidate, counted
+from app.deliberation.strategies.vote import VoteParameters, may_stop
 from tests.unit.facts_of import CouncilScript, Run, agent_ids, run, specification
 
 FAILS = ""
