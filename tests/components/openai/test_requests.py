@@ -59,11 +59,6 @@ def test_documents_every_field_and_code() -> None:
     assert CHAT_STATUSES.keys() - {"invalid_request"} <= named
 
 
-def test_absent_fields_keep_the_gateways_defaults() -> None:
-    plain = DeliberationRequest.model_validate({"task": "Name a colour.", "role": "DEV"}, context=KNOWN)
-    assert deliberation() == plain
-
-
 @pytest.mark.parametrize(
     ("fields", "where", "expected"),
     [
@@ -230,11 +225,6 @@ def test_a_message_cannot_forge_another() -> None:
     real = re.findall(r"\b[0-9a-f]{12}\b", forged)[0]
     assert real != mark
     assert re.findall(rf"^\[{real} (\w+)\]$", forged, re.MULTILINE) == ["system", "user"]
-
-
-def test_the_same_conversation_is_the_same_task() -> None:
-    messages = [message("system", "s"), message("user", "u")]
-    assert task(*messages) == task(*messages) != task(message("developer", "s"), message("user", "u"))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from app.deliberation.calls import FactProblem, Usage, UsageCost
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import Accepted, CallFinished, Cancelled, Failed, decode
 from app.deliberation.ports import Record
-from app.deliberation.prompts.council import propose
 from app.deliberation.strategies.council import COUNCIL
 from app.openai import routes
 from app.testing import InMemoryJournal
@@ -415,10 +414,3 @@ async def test_answers_that_break_the_response_format_do_not_count(gateway: Serv
     response = await complete(gateway, writing(answer), model="single/DEV", response_format=AS_SCHEMA)
     assert response.status_code == 502
     assert error_of(response)["code"] == "no_answers"
-
-
-async def test_a_response_format_reaches_the_prompt_and_the_form_of_answers(gateway: Served) -> None:
-    await complete(gateway, writing({"n": 3}), model="single/DEV", response_format=AS_SCHEMA)
-    specified = accepted_in(gateway)[-1].specification
-    assert specified.constraints.answer_schema == SCHEMA
-    assert json.dumps(SCHEMA) in propose(specified, 0)[-1].content

@@ -144,14 +144,6 @@ async def test_kept_answers_are_bounded_by_their_bytes(story: Story, monkeypatch
     assert await AnswerFrames(journal).of(TENANT, frames, takes) == await answers.of(TENANT, frames, takes)
 
 
-async def test_the_work_is_shared_between_viewers(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
-    journal, frames = await answering(story)
-    answers = AnswerFrames(journal)
-    made = await answers.of(TENANT, frames, takes)
-    again = await answers.of(TENANT, frames, takes)
-    assert all(one is other for one, other in zip(made, again, strict=True))
-
-
 async def test_an_attempt_without_its_beginning_adds_no_pieces(story: Story) -> None:
     journal, first = InMemoryJournal(), story.agents[0]
     for delta in growing(story, first, RAW, 5)[3:]:

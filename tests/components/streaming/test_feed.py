@@ -226,21 +226,6 @@ async def test_changed_detects_facts_stored_before_and_during_the_call(
             assert await waiting is expected
 
 
-async def test_changed_reads_the_log_only_for_facts_older_than_its_watch() -> None:
-    journal, story = LossyJournal(), Story("a")
-    await write(journal, story.accepted())
-    async with Feed(journal, limits=SMALL) as feed, feed.watch(A) as watch:
-        await begun(watch)
-        [known] = await write(journal, story.opened())
-        waiting = asyncio.create_task(feed.changed(TENANT, "a", known, 60))
-        await write(journal, story.finished("dev-001"))
-        async with asyncio.timeout(5):
-            assert await waiting
-        assert await feed.changed(TENANT, "a", known, 0)
-        feed.drain()
-        assert not await feed.changed(TENANT, "a", known + 1, 60)
-
-
 def test_connection_slots_are_limited_per_client_and_in_total() -> None:
     feed = Feed(InMemoryJournal(), streams_max=3, streams_per_client_max=2)
     assert [feed.acquire_slot(client) for client in ("a", "a", "a", "b", "c")] == [True, True, False, True, False]

@@ -127,30 +127,6 @@ def test_answers_that_are_late_are_missing_like_those_that_failed(way: Way) -> N
 # The verdict of the ballots that are there
 
 
-def at_deadline(whole: Run, silent: Sequence[str]) -> Run:
-    last = max(place for place, fact in enumerate(whole.facts) if isinstance(fact, StageClosed))
-    facts = [f for f in whole.facts[:last] if not (isinstance(f, CallFinished) and f.call_id in silent)]
-    return resumed(facts, clock=FakeClock(DEADLINE_AT))
-
-
-@pytest.mark.parametrize("strategy", ["best_of_n", "council"])
-def test_the_ballots_that_are_there_rank_the_answers(strategy: str) -> None:
-    whole = run(specification(strategy=strategy))
-    ballots = [call.call_id for call in whole.asked("score")]
-    for silent in subsets(ballots):
-        failed = run(specification(strategy=strategy), CouncilScript(failing=silent))
-        late = at_deadline(whole, silent)
-        assert verdict(late).model_copy(update={"calls": 0}) == verdict(failed).model_copy(update={"calls": 0})
-        assert late.degraded == (*failed.degraded, *(["deadline"] if silent else []))
-
-
-def test_without_a_ballot_the_answer_with_the_fewest_tokens_stands_unscored() -> None:
-    whole = run(specification(strategy="best_of_n"))
-    late = at_deadline(whole, [call.call_id for call in whole.asked("score")])
-    assert late.degraded == ("3 of 3 ballots are missing", "unscored", "deadline")
-    assert {standing.score for standing in verdict(late).ranking} == {None}
-
-
 def test_a_lone_answer_stands_unreviewed_and_names_the_stages_that_did_not_open() -> None:
     whole = run(specification())
     first = whole.all(StageOpened)[0]

@@ -181,11 +181,6 @@ def test_the_score_is_agreeing_programs_times_tests_passed() -> None:
     assert (found.share("a"), found.share("c"), found.share("e")) == (3 / 4, 1 / 4, None)
 
 
-def test_passing_as_many_tests_is_not_agreeing() -> None:
-    found = support(suite_of(2), [checked("a", "+."), checked("b", ".+")])
-    assert set(found.scores.values()) == {1 / 2 * 1 / 2}
-
-
 def test_an_unchecked_program_has_no_score_and_a_failed_gate_scores_zero() -> None:
     programs = [checked("a", ".++"), checked("b", ".++"), checked("c", "+.."), checked("d", None)]
     found = support(suite_of(3, gates=1), programs)

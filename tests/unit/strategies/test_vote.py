@@ -221,12 +221,6 @@ def test_only_answers_that_were_read_are_picked_from() -> None:
     assert {call.agent_id, *call.labels.values()} == {"dev-001", "dev-003", "dev-004"}
 
 
-def test_the_seed_draws_the_picker_and_its_reading_order() -> None:
-    picks = [vote(["one", "two", "three", "four"], seed=seed).asked("pick")[0] for seed in range(40)]
-    assert {call.agent_id for call in picks} == set(agent_ids(4))
-    assert len({tuple(call.labels.values()) for call in picks}) > 12
-
-
 def test_two_texts_that_agree_are_counted_and_nothing_is_picked() -> None:
     ended = vote(["Blue, I say", "Red", "**blue, I say.**"])
     assert (ended.purposes, ended.content) == (["propose", "propose"], "Blue, I say")
