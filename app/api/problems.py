@@ -44,8 +44,6 @@ log = structlog.get_logger(__name__)
 
 
 class ValidationFailed(InvalidRequest, HttpError):
-    """A request that breaks the contract in one or more places; `errors` names each, up to ERRORS_MAX."""
-
     def __init__(self, errors: Sequence[FieldProblem]) -> None:
         named = ", ".join(dict.fromkeys(error.pointer or "the body" for error in errors[:NAMED_MAX]))
         more = f" and {len(errors) - NAMED_MAX} more" if len(errors) > NAMED_MAX else ""
@@ -335,10 +333,7 @@ async def _on_defect(request: Request, error: Exception) -> Response:
 
 
 def install(app: FastAPI, routes: Sequence[BaseRoute], formats: Mapping[str, ErrorFormat]) -> None:
-    """Answer every error of `app`: by path prefix in one of `formats`, otherwise with a problem document.
-
-    `routes` are all that the application serves.
-    """
+    """Answer every error of `app`: by path prefix in one of `formats`, otherwise with a problem document."""
     app.state.error_formats = formats
     app.state.served_routes = routes
     app.add_exception_handler(DeliberationError, _on_error)

@@ -109,8 +109,6 @@ class RateLimited(Refusal):
 
 
 class SpendExhausted(QueueFull, HttpError):
-    """A tenant's spend of the day has reached its limit, or would exceed it by the ceilings of what runs."""
-
     code = "spend_exhausted"
 
     def __init__(self, spend: Spend, retry_after_s: int, max_cost: Decimal | None) -> None:

@@ -87,8 +87,6 @@ def _distinct(rubric: list[CriterionRequest]) -> list[CriterionRequest]:
 
 
 class _OrText:
-    """Adds the text that `_as_rubric` accepts to the JSON Schema."""
-
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         return {"anyOf": [{"type": "string", "minLength": 1, "maxLength": 2_000}, handler(schema)]}
 
@@ -201,7 +199,6 @@ class AgentRequest(RequestModel):
 
 
 def _fit_url(url: str, info: ValidationInfo) -> str:
-    """An allowed webhook URL; any well-formed URL where a body is read without a gateway."""
     context: Any = info.context or {}
     rules: Rules | None = context.get("webhooks")
     check = parsed if rules is None else rules.check
@@ -337,7 +334,6 @@ class DeliberationRequest(RequestModel):
 
     @property
     def roster(self) -> list[AgentRequest]:
-        """The council as a list, in either form of the request."""
         if self.agents is not None:
             return self.agents
         definition = STRATEGIES.get(self.strategy)

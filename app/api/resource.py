@@ -146,10 +146,7 @@ def _cancellation(state: State) -> Cancellation | None:
 
 
 def resource(state: State, *, epoch: str, retention_s: int) -> Deliberation:
-    """The resource of a state. Equal facts give equal bytes, so its ETag is strong.
-
-    `epoch` is the stream's incarnation, `retention_s` the age at which the log removes facts.
-    """
+    """The resource of a state, with facts kept for `retention_s`. Equal facts give equal bytes: its ETag is strong."""
     accepted, specification, end = state.accepted, state.specification, state.end
     roles = {agent.role for agent in specification.agents}
     return Deliberation(

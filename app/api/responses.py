@@ -70,10 +70,7 @@ def declared_errors(
     content: Callable[[Iterable[str]], dict[str, Any]],
     names: Mapping[int, tuple[str, ...]],
 ) -> Declared:
-    """Declared errors for these statuses and 500.
-
-    `table` has status and title by code, `content` gives the body of several codes, and `names` are further headers.
-    """
+    """Declared errors for these statuses and 500; `table` has status and title by code, `names` further headers."""
     names = {401: ("WWW-Authenticate",), 429: ("Retry-After",), 503: ("Retry-After",), **names}
     declared: Declared = {}
     for status in sorted({*statuses, 500}):

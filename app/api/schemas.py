@@ -205,7 +205,6 @@ class Deliberation(DeliberationResult):
 
 
 def narrowed(found: Resource, shape: type[_Shape]) -> _Shape:
-    """The fields of a resource that `shape`, one of its bases, has."""
     return shape.model_construct(**{name: getattr(found, name) for name in shape.model_fields})
 
 

@@ -13,10 +13,7 @@ PLACES_DEPTH_MAX = 3
 
 
 def did_you_mean(given: object, known: Iterable[str]) -> str:
-    """`Did you mean X? ` for the known name closest to `given`, in any case; empty if none is close.
-
-    The last part of a dotted name is as close as the whole. No part of `given` is repeated.
-    """
+    """`Did you mean X? ` for the known name, or its last part, closest to `given`; empty if none is close."""
     if not isinstance(given, str) or len(given) > GIVEN_CHARS_MAX:
         return ""
     folded = {name.casefold(): name for name in known}
@@ -70,7 +67,6 @@ def _schema(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _alternatives(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The node, the one that it refers to, and those of its union."""
     yield node
     referred = [definitions[node["$ref"].rpartition("/")[2]]] if "$ref" in node else []
     for each in (*referred, *node.get("anyOf", ())):

@@ -63,7 +63,6 @@ def subscribed(record: Record, webhook: Webhook) -> bool:
 
 
 def due(facts: Sequence[Record], webhook: Webhook) -> list[Record]:
-    """The facts of subscribed events, in order, up to the deliberation's end."""
     end = next((index for index, fact in enumerate(facts) if is_end(fact)), len(facts))
     return [fact for fact in facts[: end + 1] if subscribed(fact, webhook)]
 

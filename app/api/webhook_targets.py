@@ -67,8 +67,6 @@ def address_refused(address: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The part of a URL that may be logged. `host` is lower case; an IPv6 address has no brackets."""
-
     scheme: str
     host: str
     port: int
@@ -87,7 +85,6 @@ class Target:
 
 
 def parsed(url: str) -> Target:
-    """The target of a URL; raises UnfitUrl if no rules could permit it."""
     if len(url) > URL_CHARS_MAX or not url.isascii() or not url.isprintable():
         raise UnfitUrl("It is not a URL of visible ASCII characters", f"Give at most {URL_CHARS_MAX}, escaped.")
     if "@" in url.partition("://")[2].partition("/")[0].partition("?")[0]:

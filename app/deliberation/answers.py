@@ -227,7 +227,6 @@ def normalise(text: str, normaliser: Normaliser, options: tuple[str, ...] = ()) 
 
 
 def requirement(normaliser: Normaliser, options: tuple[str, ...] = ()) -> str | None:
-    """The rule that an author must follow so that the answer can be read; None where every text can be read."""
     match normaliser:
         case "number":
             return "The last number in the answer is the answer to the task. It is counted; write none after it."
@@ -284,7 +283,6 @@ class Count:
 
     @property
     def agreement(self) -> float | None:
-        """The leading answer's share of the votes, in [0, 1]; None with fewer than two votes, which cannot agree."""
         return self.share(self.first) if self.votes > 1 else None
 
     @property

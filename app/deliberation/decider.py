@@ -45,7 +45,6 @@ class Outcomes:
     admitted: bool = True
 
     def answer(self, call: Call) -> ParsedOutput | None:
-        """The call's parsed answer; None when it failed, was not seen, or never ran: missing, never zero."""
         finished = self.seen.get(call.call_id)
         if finished is None or finished.text is None or finished.problem is not None:
             return None
@@ -101,10 +100,7 @@ class StrategyDefinition:
 
 @dataclass(frozen=True, slots=True)
 class RunStage:
-    """Run these calls, which have no recorded outcome, until each has one or `deadline_at` passes.
-
-    `stage_calls` are all calls of the stage, also those with an outcome.
-    """
+    """Run `calls`, which lack an outcome, of all `stage_calls`, until each has one or `deadline_at` passes."""
 
     opened: StageOpened
     calls: tuple[Call, ...]
@@ -114,8 +110,6 @@ class RunStage:
 
 @dataclass(frozen=True, slots=True)
 class OpenStage:
-    """Append this fact; if the append wins, carry out `run`."""
-
     fact: StageOpened
     run: RunStage
 
@@ -161,11 +155,7 @@ def closing_cause(stage: Stage, finished: Mapping[str, CallFinished], now: datet
 
 
 def decide(state: State, now: datetime, definition: StrategyDefinition) -> Decision:
-    """The next step.
-
-    Raises StrategyDrift when the strategy's version is not the accepted one, or when the replay asks for other stages
-    or calls than the log records.
-    """
+    """The next step. Raises StrategyDrift for another version of the strategy, or other calls than the log records."""
     if state.ended:
         return Done()
     if state.cancel is not None:
@@ -196,7 +186,6 @@ def _is_late(state: State, now: datetime) -> bool:
 
 
 def _replay(state: State, now: datetime, definition: StrategyDefinition, late: bool) -> Decision:
-    """Run the strategy over the recorded stages. When it is `late`, no other stage opens, so that it concludes."""
     strategy = definition.run(state.specification)
     recorded = iter(state.stages)
     spent = Cost()

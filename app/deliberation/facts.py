@@ -365,14 +365,12 @@ def decode(data: bytes) -> Event:
 
 
 def event_type(data: bytes) -> str:
-    """The type of an encoded event, read off its first field without parsing."""
     if not data.startswith(b'{"type":"'):
         raise ValueError("an encoded event begins with its type")
     return data[9 : data.index(b'"', 9)].decode()
 
 
 def prefix(tenant: str, deliberation_id: str) -> str:
-    """The first tokens of every subject of one deliberation. Raises InvalidToken."""
     checked_token(tenant, "tenant")
     return f"deliberations.{tenant}.{checked_token(deliberation_id, 'id')}"
 

@@ -136,10 +136,7 @@ def begin(accepted: Accepted, sequence: int = 0) -> State:
 
 
 def apply(state: State, fact: Fact, sequence: int = 0) -> State:
-    """The state after one more fact.
-
-    Raises UnexpectedFact when the table does not allow it, or when its stage or call does not exist.
-    """
+    """The state after one more fact; raises UnexpectedFact if the table, or its stage or call, does not allow it."""
     if isinstance(fact, Accepted):
         raise UnexpectedFact(f"deliberation {fact.deliberation_id} is accepted twice")
     status = TRANSITIONS.get((state.status, fact.type))
@@ -185,8 +182,7 @@ def _changes(
 def fold(facts: Iterable[tuple[int, Fact | Deleted]]) -> State | None:
     """Fold (sequence, fact) pairs in stream order; None when there are none.
 
-    Raises DeliberationDeleted when a tombstone is among them, and UnexpectedFact when the log does not begin with
-    `accepted` or breaks the transition table.
+    Raises DeliberationDeleted for a tombstone, and UnexpectedFact.
     """
     state: State | None = None
     for sequence, fact in facts:

@@ -75,7 +75,6 @@ class Output(Value, frozen=True):
     answer_schema: str = ""
 
     def with_answers_of(self, schema: dict[str, Any] | None) -> "Output":
-        """The output with an answer of a schema; unchanged without a schema, and for kinds without an answer."""
         if schema is None or ANSWER_FIELDS.get(self.kind) != "answer":
             return self
         return self.model_copy(update={"answer_schema": json.dumps(schema)})
@@ -325,10 +324,7 @@ def _revision_schema(output: Output) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def json_schema(output: Output) -> dict[str, Any]:
-    """The JSON Schema of `output`, for `response_format: json_schema`. Callers must not change it.
-
-    Raises ValueError for a report, which no engine writes.
-    """
+    """The JSON Schema for `response_format: json_schema`; callers must not change it. No engine writes a report."""
     schema = _schema_of_kind(output)
     if not output.answer_schema:
         return schema
@@ -425,10 +421,7 @@ _FORMS: dict[OutputKind, type[ParsedOutput]] = {
 
 
 def parse_output(output: Output, text: str) -> ParsedOutput:
-    """Parse and check an engine's text against `output`; raise InvalidOutput naming the first fault.
-
-    An answer that has a schema of its own is parsed to its JSON.
-    """
+    """Parse and check an engine's text; raises InvalidOutput naming the first fault. A schema's answer becomes JSON."""
     if output.answer_schema:
         text = _with_answer_as_text(text, json.loads(output.answer_schema))
     match output.kind:

@@ -94,7 +94,6 @@ class AgentWork:
 
     @property
     def chosen(self) -> Version | None:
-        """The version that stands in the ranking, else the last one."""
         if not self.versions:
             return None
         last = len(self.versions) - 1

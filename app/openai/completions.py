@@ -104,7 +104,6 @@ def _framed(content: bytes) -> bytes:
 
 
 def _frame(chat: ChatCompletionRequest, state: State, *choices: ChatChunkChoice, **added: Any) -> bytes:  # noqa: ANN401 -- fields
-    """A chunk as a frame, without unset fields: a delta holds only what it adds."""
     if chat.counts_usage:
         added = {"usage": None, **added}
     chunk = ChatCompletionChunk(

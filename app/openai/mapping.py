@@ -41,10 +41,7 @@ def task_of(messages: Sequence[ChatRequestMessage]) -> str:
 
 
 def model_parts(model: str, registry: Registry) -> tuple[str, str]:
-    """The strategy and the role in a model's name, which may lack one of them; raises ModelNotFound.
-
-    A bare role deliberates by `council`, a bare strategy with the role DEV. Roles are read in any case.
-    """
+    """The strategy and the role in a model's name, which may lack one of them; raises ModelNotFound."""
     first, slash, second = model.partition("/")
     if slash:
         strategy, role = first, second.upper()

@@ -77,7 +77,6 @@ def _code_of(error: DeliberationError) -> str | None:
 
 
 def _openai_error(answer: ErrorAnswer) -> tuple[int, OpenAIError]:
-    """The status and the body: the message names every fault with its remedy, `param` and `code` the first."""
     status, _ = CHAT_STATUSES.get(answer.code) or STATUSES[answer.code]
     kind = "server_error" if status >= 500 else "rate_limit_error" if status == 429 else "invalid_request_error"
     errors = answer.errors

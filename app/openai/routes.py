@@ -52,19 +52,13 @@ class PendingCompletion:
     resumable: bool
 
     async def wait(self) -> bool:
-        """Wait until the deliberation ends, at most until shortly after its deadline; whether it has ended.
-
-        A process that drains ends the wait early.
-        """
+        """Whether the deliberation ends until shortly after its deadline; a process that drains ends the wait early."""
         gateway, accepted = self.gateway, self.state.accepted
         left_s = max(0.0, (accepted.deadline_at - gateway["clock"].now()).total_seconds())
         return await gateway["deliberations"].ended(self.tenant, accepted.deliberation_id, left_s + END_GRACE_S)
 
     async def final_state(self, ended: bool) -> State:
-        """The state with its end, after `wait` has returned `ended`.
-
-        Raises NotReady while the process drains, NoVerdict if no end was recorded by the deadline, JournalUnavailable.
-        """
+        """The state with its end, after `wait`; raises NotReady while draining, NoVerdict and JournalUnavailable."""
         if not ended and self.gateway["feed"].draining.is_set():
             raise NotReady("This gateway is stopping; ask again.")
         if not ended:

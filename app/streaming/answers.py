@@ -52,7 +52,6 @@ def growing_answer(raw: str) -> str:
 
 
 def finished_answer(raw: str) -> str | None:
-    """The answer in a complete output, as JSON where it is no text; None where the output has none."""
     found = _field(raw)
     return found if found is None or isinstance(found, str) else to_json(found).decode()
 
@@ -64,10 +63,7 @@ def unfinished_answer(call: UnfinishedCall) -> UnfinishedCall:
 
 
 class AnswerFrames:
-    """Frames of calls with answers in place of raw text. A frame without data adds nothing to an answer.
-
-    The newest raw texts are kept, `CHARS_MAX` characters in all, and the newest frames, `FRAMES_BYTES_MAX` in all.
-    """
+    """Frames with answers in place of raw text, and without data where nothing is added; the newest are kept."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal

@@ -48,10 +48,7 @@ def limit_unsent(connection: Transport, stalled_s: float) -> None:
 
 
 class EventStreamResponse(Response):
-    """An event stream of whole frames, with a comment after every `heartbeat_s` of silence.
-
-    The connection of a viewer that takes no byte for `stalled_s` is aborted, and its unsent bytes are dropped.
-    """
+    """An event stream with comments after `heartbeat_s` of silence; aborted when no byte is taken for `stalled_s`."""
 
     media_type = "text/event-stream"
 

@@ -81,7 +81,6 @@ class Ring:
         del self._frames[:surplus], self._sequences[:surplus]
 
     def after(self, sequence: int) -> Sequence[EventFrame]:
-        """The frames above `sequence`, which must not be below `floor`."""
         return self._frames[bisect_right(self._sequences, sequence) :]
 
 
@@ -101,7 +100,6 @@ class EventSelection:
 
 
 def control_frame(kind: str, data: bytes) -> bytes:
-    """A frame without an id, for an event about the stream itself, which is not in the log."""
     return ServerSentEvent(data.decode(), event=kind, sep="\n").encode()
 
 
@@ -130,10 +128,7 @@ def chunked(frames: Iterable[bytes], bytes_max: int = CHUNK_BYTES) -> Iterator[b
 
 @dataclass(slots=True)
 class FrameBatcher:
-    """Selects and chunks one viewer's frames. `skipped` is the last event left out, None once a later one was sent.
-
-    `takes` is called in the order of the log.
-    """
+    """Selects and chunks one viewer's frames; `skipped` is the last event left out, None once a later one was sent."""
 
     takes: Callable[[EventFrame], bool]
     epoch: str

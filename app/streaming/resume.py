@@ -107,10 +107,7 @@ class ResumePoint:
 
 
 def gap_reason(cursor: Cursor, log: StreamState) -> Literal["retention", "epoch", "beyond_end"] | None:
-    """The reason for which a replay after `cursor` has a gap; None without a gap.
-
-    A log that lost its newest events gives their sequences out again: the events that its clients know are gone.
-    """
+    """The reason for which a replay after `cursor` has a gap; a log that lost events reuses their sequences."""
     if cursor == BEGINNING:
         return None
     if cursor.epoch != log.epoch:

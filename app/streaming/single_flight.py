@@ -11,10 +11,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 class SingleFlightCache(Generic[_Value]):
-    """One value, fresh for `fresh_s`. Requests during a load wait for it, and fail with it.
-
-    With `pace` the value stays fresh for `pace` times its cost, `fresh_s` at most: a cheap value is nearly always new.
-    """
+    """One value, fresh for `fresh_s`, or for `pace` times its cost if that is less; one load serves all requests."""
 
     def __init__(self, fresh_s: float, pace: float | None = None) -> None:
         self._fresh_s = fresh_s

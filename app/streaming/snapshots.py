@@ -27,10 +27,7 @@ CheckFacts = Callable[[str, str, Sequence[Record]], None]
 
 
 class SnapshotKey(NamedTuple):
-    """The deliberations of a set. With `strict` each must exist; otherwise one that is left is enough.
-
-    With `answers` its frames have the calls' answers so far in place of their raw texts.
-    """
+    """The deliberations of a set, each of which must exist if `strict`; `answers` replace raw texts in frames."""
 
     tenant: str
     ids: frozenset[str]
@@ -41,8 +38,6 @@ class SnapshotKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One deliberation: its state, and the sequences of its acceptance and of its end, None while it has none."""
-
     deliberation_id: str
     state: State
     begin_sequence: int
@@ -114,10 +109,7 @@ class SnapshotCache:
         self._sets.clear()
 
     async def get(self, key: SnapshotKey, at_least: int) -> SnapshotSet:
-        """A set of the last moment, at a position of the log not below `at_least`.
-
-        Raises NotFound, Gone and JournalUnavailable.
-        """
+        """A set of the last moment, not below the position `at_least`; raises NotFound, Gone and JournalUnavailable."""
         return await self._sets[key].get(lambda: self._load(key), lambda known: known.log.last_sequence >= at_least)
 
     def charge(self, key: SnapshotKey, spent_s: float) -> None:

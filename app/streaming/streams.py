@@ -100,7 +100,7 @@ class Streams:
     async def resume(self, request: EventsRequest, *, patient: bool = False) -> ResumePoint:
         """The point at which the request resumes; raises NotFound, Gone and JournalUnavailable.
 
-        With `patient` it waits `LOG_TIMEOUT_S` for the log: a browser gives up a stream that any status refuses.
+        With `patient` it waits for the log: a browser gives up a stream that any status refuses.
         """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + (LOG_TIMEOUT_S if patient else 0.0)

@@ -108,11 +108,9 @@ def aggregate(
     comparing: Sequence[Totals],
     best: int,
 ) -> tuple[Exact, tuple[str, ...]]:
-    """Count the ballots by a rule: the aggregates, and why the rule could not be followed.
+    """The aggregates by a rule, and why the rule could not be followed; `best` is a ballot's highest possible total.
 
-    `best` is the highest total that a ballot can give. `comparing` are the ballots that compare candidates of several
-    authors. When they omit a scored candidate, neither Borda nor Copeland can place it, and the mean scores decide.
-    Copeland counts duels of `candidates` only; the others keep the places of unlisted candidates.
+    When the ballots that compare several authors omit a scored candidate, the mean scores decide.
     """
     means = mean(ballots, best)
     compared = {candidate for cast in comparing for candidate in cast}

@@ -31,7 +31,6 @@ def _shuffled(drawn: Iterable[str], *key: str | int) -> list[str]:
 
 
 def nonce(seed: int, *parts: str | int) -> str:
-    """Twelve hex digits for a fence, drawn from the seed and the fence's purpose."""
     return _digest("nonce", seed, *parts).hex()[:12]
 
 
@@ -51,7 +50,6 @@ def fence(text: str, nonce: str) -> str:
 
 
 def labels(count: int) -> tuple[str, ...]:
-    """The first `count` letters: A to Z, then AA, AB and so on."""
     letters = ("".join(word) for width in range(1, count + 1) for word in product(ascii_uppercase, repeat=width))
     return tuple(islice(letters, count))
 
@@ -133,9 +131,8 @@ def _tails(shown: Mapping[str, Sequence[CandidateId]], shared: int) -> dict[str,
 def _equitable(heads: Mapping[str, Sequence[CandidateId]], places: int) -> dict[str, list[CandidateId]]:
     """Give each reviewer's `places` candidates a place each, so that a candidate's places differ by one at most.
 
-    An equitable edge colouring of the bipartite graph of reviewers and candidates, with places for colours (de Werra,
-    1971). A candidate is split into vertices of at most `places` edges. Then no degree exceeds `places`, and
-    alternating paths colour the graph (Kőnig, 1916).
+    An equitable edge colouring of a bipartite graph (de Werra, 1971), with places for colours. A candidate is split
+    into vertices of at most `places` edges; alternating paths colour the graph (Kőnig, 1916).
     """
     names: list[CandidateId] = []
     slots: list[list[int]] = [[_NOBODY] * places for _ in heads]

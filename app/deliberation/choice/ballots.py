@@ -32,8 +32,6 @@ Tiers = Sequence[Sequence[CandidateId]]
 
 @dataclass(frozen=True)
 class Ballot:
-    """One reviewer's scores, 0 to 10, by candidate and criterion id; only the candidates that it was shown."""
-
     reviewer: str
     scores: Mapping[CandidateId, Mapping[str, int]]
 
@@ -155,10 +153,7 @@ def rank(
 
 
 def kendall_tau(first: Tiers, second: Tiers) -> float:
-    """Kendall's τ-b of two orders of the same candidates, in tiers; 0 when one side puts all in one tier.
-
-    Raises ValueError unless both sides hold the same candidates, two at least. Kendall, Biometrika 33 (1945).
-    """
+    """Kendall's τ-b of two orders of the same candidates, two at least, in tiers; 0 when one side is all one tier."""
     listed = {candidate for tier in first for candidate in tier}
     if listed != {candidate for tier in second for candidate in tier} or len(listed) < 2:
         raise ValueError("Kendall's tau compares two orders of the same candidates, two at least")
@@ -212,11 +207,9 @@ def agreement(ballots: Sequence[Ballot], ranking: Sequence[CandidateId], criteri
 
 
 def effective_votes(ballots: Sequence[Ballot], criteria: Sequence[Criterion]) -> float | None:
-    """The number of independent ballots that these are worth: N/(1+(N-1)ρ̂), between 1 and N.
+    """The number of independent ballots that these are worth: N/(1+(N-1)ρ̂), None without any (Kish, 1965).
 
-    ρ̂ is the mean Kendall τ-b of two ballots over the candidates that both show, clipped to [0, 1]. N counts ballots
-    with a defined τ-b to another one; None without any. The number errs low: reviewers that agree because they are
-    right count as copies. Kish, Survey Sampling (1965).
+    ρ̂ is the mean Kendall τ-b of two ballots over the candidates that both show, clipped to [0, 1].
     """
     weights = _weights(criteria)
     bits = _bits({candidate for cast in ballots for candidate in cast.scores})
@@ -236,10 +229,7 @@ def effective_votes(ballots: Sequence[Ballot], criteria: Sequence[Criterion]) ->
 def dissent(
     ballots: Sequence[Ballot], winner: CandidateId, criteria: Sequence[Criterion]
 ) -> tuple[tuple[str, str], ...]:
-    """(reviewer, preferred agent) of each ballot with a candidate strictly above the winner's best, by reviewer.
-
-    Of equally preferred agents the first by id is named.
-    """
+    """(reviewer, preferred agent) of each ballot with a candidate strictly above the winner's best, by reviewer."""
     found: list[tuple[str, str]] = []
     for cast in ballots:
         tiers = order(cast, criteria)

@@ -22,8 +22,6 @@ _DIGITS = 9
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A judge's verdict on two candidates, in the order shown: the better one, or None for a tie."""
-
     judge: str
     pair: Pairing
     winner: CandidateId | None

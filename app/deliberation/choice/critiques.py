@@ -56,8 +56,6 @@ def ends_rounds(critiques: Collection[Critique], rule: CritiqueStopRule) -> bool
 
 @dataclass(frozen=True, slots=True)
 class RoundScores:
-    """The first and last versions by a round's ballots: their order, and their mean scores in [0, 1]."""
-
     order: Sequence[CandidateId]
     means: Mapping[CandidateId, float]
 
@@ -67,10 +65,7 @@ class RoundScores:
 
 
 def is_settled(earlier: RoundScores | None, later: RoundScores) -> bool:
-    """Whether the best text gained too little, or the ranking changed too little, for another round.
-
-    Without scores of an `earlier` round the drafts on the same ballots are compared.
-    """
+    """Whether a round gained or changed the ranking too little for another; None compares with the drafts."""
     before = earlier.means.values() if earlier else [m for each, m in later.means.items() if each == author(each)]
     if max(later.means.values()) - max(before, default=0.0) < GAIN_MIN:
         return True

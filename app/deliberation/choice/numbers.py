@@ -62,7 +62,6 @@ _SHAPES = (
 
 
 def _figure(digits: str) -> Fraction:
-    """The value of digits with separators; ValueError for a date, a version and other meaningless separators."""
     if len(digits) > DIGITS_MAX:
         raise ValueError("too many digits")
     for shape, thousands, decimal in _SHAPES:

@@ -22,10 +22,7 @@ def bracket(candidates: Sequence[CandidateId], seed: int) -> list[CandidateId]:
 
 
 def swiss_rounds_max(size: int) -> int:
-    """The swiss rounds that are possible under any outcomes: ⌈size/2⌉.
-
-    Then each candidate has at least half of the others to meet, and such a graph has a perfect matching (Dirac, 1952).
-    """
+    """The swiss rounds that are possible under any outcomes, since a perfect matching is left (Dirac, 1952)."""
     return (size + 1) // 2
 
 
@@ -76,9 +73,8 @@ def knockout_round(alive: Sequence[CandidateId]) -> list[Pairing]:
 def judges(pairs: Sequence[Pairing], members: Sequence[str], load: Counter[str], seed: int, round: int) -> list[Judges]:
     """Two judges for each pair, neither its author; one judge twice where only one member is neutral.
 
-    `load` counts the calls of each member, and is updated. Calls are dealt as evenly as possible: first to the members
-    with the fewest, drawn by the seed among equals. Then they move along paths that even out the loads (Harvey et al.,
-    J. Algorithms 59, 2006). Raises ValueError when no member is neutral.
+    `load` counts the calls of each member, and is updated. Calls go to the members with the fewest, then move along
+    paths that even out the loads (Harvey et al., J. Algorithms 59, 2006).
     """
     neutral = [[each for each in members if each not in (author(one), author(other))] for one, other in pairs]
     if not all(neutral):

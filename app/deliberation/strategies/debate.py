@@ -71,7 +71,6 @@ class Positions:
         return [author for author, answer in answers.items() if leading is None or answer != leading]
 
     def take(self, author: str, turn: DebateTurn, tokens: int, call_id: str) -> Taken:
-        """Apply a turn: a different answer becomes the author's latest if the turn cites an error."""
         self.turns[author] += 1
         candidate = Candidate(author, self.turns[author], turn.answer, tokens, call_id, turn.reasoning)
         answer = self.read(candidate)

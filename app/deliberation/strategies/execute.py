@@ -47,7 +47,6 @@ class Suite:
 
 
 def suite(given: Sequence[TestCase], written: Sequence[Sequence[TestCase]]) -> Suite:
-    """The given tests and the writers' in turn, so that the bound cuts all writers alike; no test is repeated."""
     kept = {_identity(test): (0, test) for test in given}
     gates = len(kept)
     for turn in zip_longest(*written):
@@ -63,8 +62,6 @@ def _identity(test: TestCase) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A program and the report on it: NO_REPORT when it could not be checked."""
-
     candidate: Candidate
     report: SandboxReport
 

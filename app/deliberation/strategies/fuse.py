@@ -27,8 +27,6 @@ ROUND = 1
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """The roles after the selection. The judges wrote neither of the two texts that they compare."""
-
     analyst: str
     writer: str
     judges: tuple[str, ...]
@@ -77,7 +75,6 @@ def _unfused(run: StrategyRun, best: Conclusion, reason: str) -> Conclusion:
 
 
 def _fused(run: StrategyRun, drafts: Sequence[Candidate], single: Candidate, members: Bench) -> Step[Candidate | None]:
-    """The writer's text; None when it or the analysis is missing or refused."""
     by_id = {draft.id: draft for draft in drafts}
     seed = run.specification.seed
     # Analyst and writer read the candidates under the same letters, because the analysis names them. The order is that

@@ -45,8 +45,6 @@ Step = Generator[Ask, Outcomes, _T]
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A text that may win: author, version, completion tokens, the call that wrote it, and the author's reasons."""
-
     author: str
     version: int
     text: str
@@ -154,7 +152,6 @@ class StrategyRun:
         return max((priced(budget, role, tokens) for role in roles), key=lambda cost: cost.amount)
 
     def report(self, count: int, total: int, words: str) -> None:
-        """Add "`count` of `total` `words`" to `degraded`, unless there are none."""
         if count:
             self.degraded.append(f"{count} of {total} {words}")
 
