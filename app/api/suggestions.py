@@ -53,12 +53,12 @@ def _nodes_at(model: type[BaseModel], location: Sequence[int | str]) -> list[Map
     definitions = schema.get("$defs", {})
     nodes: list[Mapping[str, Any]] = [schema]
     for part in location:
-        nodes = [_inner(each, part) for node in nodes for each in _alternatives(node, definitions)]
+        nodes = [
+            each.get("items", {}) if isinstance(part, int) else each.get("properties", {}).get(part, {})
+            for node in nodes
+            for each in _alternatives(node, definitions)
+        ]
     return [each for node in nodes for each in _alternatives(node, definitions)]
-
-
-def _inner(node: Mapping[str, Any], part: int | str) -> dict[str, Any]:
-    return node.get("items", {}) if isinstance(part, int) else node.get("properties", {}).get(part, {})
 
 
 @lru_cache(maxsize=64)

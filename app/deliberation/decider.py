@@ -207,7 +207,8 @@ def _replay(state: State, now: datetime, definition: StrategyDefinition, late: b
                 lacking = tuple(call for call in ask.calls if call.call_id not in state.finished)
                 return RunStage(stage.opened, lacking, _call_deadline(state, stage.opened), ask.calls)
             seen = {call_id: state.finished[call_id] for call_id in stage.closed.seen}
-            if _is_cut(stage.opened, stage.closed, seen):
+            lacks = sum(each.answered for each in seen.values()) < len(ask.calls)
+            if lacks and stage.closed.ts >= stage.opened.call_deadline_at:
                 cut.append(CutStage(purpose=ask.purpose, round=ask.round, by="deadline"))
             spent += spent_on(state.specification.budget, ask.calls, seen)
             ask = strategy.send(Outcomes(seen))
@@ -262,10 +263,6 @@ def _all_replayed(recorded: Iterator[Stage]) -> None:
         raise StrategyDrift(f"the log records stage {stage.opened.stage}, and the strategy ends before it")
 
 
-def _is_cut(opened: StageOpened, closed: StageClosed, seen: Mapping[str, CallFinished]) -> bool:
-    return closed.ts >= opened.call_deadline_at and sum(each.answered for each in seen.values()) < len(opened.calls)
-
-
 def _call_deadline(state: State, opened: StageOpened) -> datetime:
     return state.accepted.deadline_at if opened.stage == 1 else opened.call_deadline_at
 
@@ -284,15 +281,11 @@ def _closing(state: State, now: datetime, stage: Stage, cause: Cause) -> CloseSt
     return CloseStage(fact)
 
 
-def _without_context(state: State) -> Iterator[str]:
-    context = state.specification.context
-    if context is not None and context.detail is not None:
-        yield f"no context: {context.detail}"
-
-
 def _concluded(state: State, now: datetime, conclusion: Conclusion, cut: Sequence[CutStage]) -> Finish:
     causes = dict.fromkeys("deadline" if stage.by == "deadline" else "budget" for stage in cut)
-    reasons = (*conclusion.degraded, *sorted(causes), *_without_context(state))
+    context = state.specification.context
+    missing = [f"no context: {context.detail}"] if context and context.detail is not None else []
+    reasons = (*conclusion.degraded, *sorted(causes), *missing)
     spent = usage(state)
     verdict = Verdict(
         **{field.name: getattr(conclusion, field.name) for field in fields(conclusion) if field.name != "degraded"},

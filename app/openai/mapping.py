@@ -50,16 +50,13 @@ def model_parts(model: str, registry: Registry) -> tuple[str, str]:
     else:
         strategy, role = DEFAULT_STRATEGY, first.upper()
     if strategy not in registry["strategies"] or role not in registry["roles"]:
-        raise ModelNotFound(f"No model is named {model[:256]!r}.", _meant(model, registry))
+        known = [*model_names(registry), *registry["strategies"], *registry["roles"]]
+        raise ModelNotFound(f"No model is named {model[:256]!r}.", did_you_mean(model, known))
     return strategy, role
 
 
 def model_names(registry: Registry) -> list[str]:
     return [f"{strategy}/{role}" for strategy in registry["strategies"] for role in registry["roles"]]
-
-
-def _meant(model: str, registry: Registry) -> str:
-    return did_you_mean(model, [*model_names(registry), *registry["strategies"], *registry["roles"]])
 
 
 def _size(chat: ChatCompletionRequest, options: DeliberationOptions, strategy: str) -> int | None:
@@ -74,11 +71,6 @@ def _size(chat: ChatCompletionRequest, options: DeliberationOptions, strategy: s
         detail = "It contradicts deliberation.num_agents"
         raise ValidationFailed([body_fault("/n", "invalid_value", detail, "Give one of the two.")])
     return chat.n
-
-
-def _metadata(chat: ChatCompletionRequest) -> dict[str, str]:
-    kept = {"user": chat.user, "safety_identifier": chat.safety_identifier}
-    return {name: value for name, value in kept.items() if value is not None} | (chat.metadata or {})
 
 
 # Clients recognize this error by its code or by these exact words.
@@ -117,6 +109,7 @@ def deliberation_of(chat: ChatCompletionRequest, registry: Registry) -> Delibera
         temperature=chat.temperature, top_p=chat.top_p, max_tokens=chat.max_completion_tokens or chat.max_tokens
     )
     size = _size(chat, options, strategy)
+    users = {"user": chat.user, "safety_identifier": chat.safety_identifier}
     body = given | {
         "task": task_of(chat.messages),
         "role": role,
@@ -124,7 +117,7 @@ def deliberation_of(chat: ChatCompletionRequest, registry: Registry) -> Delibera
         "constraints": constraints,
         "sampling": sampling.model_dump(),
         "seed": chat.seed,
-        "metadata": _metadata(chat),
+        "metadata": {name: each for name, each in users.items() if each is not None} | (chat.metadata or {}),
         **({} if size is None else {"num_agents": size}),
     }
     try:

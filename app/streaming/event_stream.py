@@ -30,10 +30,6 @@ _HEARTBEAT = b": \n\n"
 log = structlog.get_logger(__name__)
 
 
-def connection_of(scope: Scope) -> Transport | None:
-    return scope.get("extensions", {}).get(EXTENSION)
-
-
 def limit_unsent(connection: Transport, stalled_s: float) -> None:
     """Bound the unsent bytes of a connection, and have the system end it when they stay unsent for `stalled_s`.
 
@@ -66,7 +62,7 @@ class EventStreamResponse(Response):
         self._sent_at_s = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        connection = connection_of(scope)
+        connection: Transport | None = scope.get("extensions", {}).get(EXTENSION)  # None under another server
         if connection is not None:
             limit_unsent(connection, self._stalled_s)
         try:

@@ -62,11 +62,6 @@ class VoteParameters(Parameters):
     )
 
 
-def is_unassailable(first: int, second: int, left: int) -> bool:
-    """Whether `left` further votes cannot bring any answer level with the leader: v₁ - v₂ > N - n."""
-    return first - second > left
-
-
 @cache
 def lead_probability(first: int, second: int) -> Fraction:
     """1 - I½(v₁+1, v₂+1): the probability that the leader is ahead of the runner-up among all possible votes.
@@ -82,7 +77,7 @@ def may_stop(rule: VoteStopRule, first: int, second: int, left: int) -> bool:
         return True
     if rule == "none":
         return False
-    if is_unassailable(first, second, left):
+    if first - second > left:
         return True
     return rule == "beta" and lead_probability(first, second) >= CERTAINTY
 

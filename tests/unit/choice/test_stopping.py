@@ -8,17 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.deliberation.answers import Count, tally
-from app.deliberation.strategies.vote import VoteStopRule, is_unassailable, lead_probability, may_stop, wave
+from app.deliberation.strategies.vote import VoteStopRule, lead_probability, may_stop, wave
 
 RULES: tuple[VoteStopRule, ...] = ("unassailable", "beta", "none")
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "left", "stops"),
-    [(3, 0, 2, True), (2, 0, 2, False), (2, 1, 1, False), (2, 0, 1, True), (3, 2, 0, True), (2, 2, 0, False)],
-)
-def test_a_lead_is_unassailable_when_the_rest_cannot_even_tie(first: int, second: int, left: int, stops: bool) -> None:
-    assert is_unassailable(first, second, left) is stops
 
 
 @pytest.mark.parametrize(
