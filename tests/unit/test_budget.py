@@ -118,26 +118,6 @@ def test_a_stage_is_refused_when_spent_and_predicted_costs_do_not_fit(
     assert refused_by(budget, spent, TWO, Cost()) == refused
 
 
-@pytest.mark.parametrize(
-    ("budget", "reserve", "refused"),
-    [
-        (Budget(), Cost(calls=10**9, tokens=10**9), None),
-        (Budget(max_calls=5), Cost(calls=3), None),
-        (Budget(max_calls=4), Cost(calls=3), "calls"),
-        (Budget(max_tokens=450), Cost(calls=3, tokens=50), None),
-        (Budget(max_tokens=449), Cost(tokens=50), "tokens"),
-        (Budget(max_cost=Decimal("0.0005"), prices=DEV), Cost(tokens=50, amount=Decimal("0.0001")), None),
-        (Budget(max_cost=Decimal("0.0005"), prices=DEV), Cost(amount=Decimal("0.000101")), "cost"),
-    ],
-)
-def test_a_stage_is_refused_too_where_the_reserve_would_not_fit_besides(
-    budget: Budget, reserve: Cost, refused: CutBy | None
-) -> None:
-    assert refused_by(budget, Cost(), TWO, reserve) == refused
-    assert refused_by(budget, Cost(), TWO, Cost()) is None
-    assert Cost(calls=1, tokens=2) + Cost(calls=3, tokens=4) == Cost(calls=4, tokens=6)
-
-
 def test_a_first_stage_that_is_refused_says_what_it_needs_and_what_there_is() -> None:
     needed = tokens_of(TWO)
     for budget, limits in (

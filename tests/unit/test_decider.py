@@ -38,7 +38,6 @@ from tests.unit.facts_of import (
     CouncilScript,
     Run,
     accepted,
-    agent_ids,
     cancelling,
     finished,
     in_seconds,
@@ -121,15 +120,6 @@ def test_the_same_seed_and_answers_give_the_same_facts_in_any_order_of_arrival(
     assert sorted(without_times(shuffled.all(CallFinished))) == sorted(without_times(straight.all(CallFinished)))
     for kind in (StageOpened, StageClosed, Completed):
         assert without_times(shuffled.all(kind)) == without_times(straight.all(kind))
-
-
-@settings(max_examples=10, deadline=None)
-@given(st.permutations([f"s1-dev-00{number}" for number in range(1, 6)]))
-def test_facts_that_arrive_at_one_moment_in_another_order_are_equal_byte_for_byte(order: list[str]) -> None:
-    asked = specification(5, strategy="best_of_n")
-    shuffled = run(asked, CouncilScript(place={call_id: place for place, call_id in enumerate(order)}))
-    assert [fact.call_id for fact in shuffled.all(CallFinished)[:5]] == order
-    assert sorted(map(encode, shuffled.facts)) == sorted(map(encode, run(asked).facts))
 
 
 # Late answers
@@ -223,14 +213,6 @@ def test_a_deadline_that_must_fail_ends_a_deliberation_with_its_cost() -> None:
         assert (decision.fact.problem.code, decision.fact.problem.retryable) == ("deadline_exceeded", True)
         assert decision.fact.verdict is None
         assert decision.fact.usage.calls == sum(isinstance(fact, CallFinished) for fact in whole.facts[:cut])
-
-
-def test_a_deadline_without_an_answer_is_a_timeout() -> None:
-    unanswered = run(specification(), CouncilScript(failing=[f"s1-{agent}" for agent in agent_ids(3)]))
-    for cut in range(1, len(unanswered.facts)):
-        decision = decided(unanswered.facts[:cut], now=in_seconds(TIMEOUT_S))
-        assert isinstance(decision, Finish) and isinstance(decision.fact, TimedOut)
-        assert decision.fact.problem is not None and "100 seconds" in decision.fact.problem.detail
 
 
 def test_a_request_to_stop_and_a_poisoned_deliberation_keep_their_end_at_the_deadline() -> None:

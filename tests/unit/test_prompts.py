@@ -90,12 +90,6 @@ def test_a_texts_first_place_is_the_same_in_all_prompts_that_begin_with_it() -> 
     assert first_candidates("score") & critiques
 
 
-def test_approaches_go_round_in_a_large_council() -> None:
-    texts = [prompts.propose(specification(), place)[1].content for place in range(17)]
-    assert texts[0] == texts[8] == texts[16]
-    assert len(set(texts)) == 8
-
-
 def test_the_task_reaches_every_prompt_with_all_that_constrains_it() -> None:
     constraints = Constraints(
         rubric=RUBRIC,

@@ -95,11 +95,6 @@ def test_maps_fields_to_the_deliberation(fields: dict[str, Any], where: tuple[An
     assert found == expected
 
 
-@pytest.mark.parametrize("name", sorted(ChatCompletionRequest.model_fields.keys() - {"model", "messages"}))
-def test_null_is_the_same_as_absent(name: str) -> None:
-    assert deliberation(**{name: None}) == deliberation()
-
-
 @pytest.mark.parametrize(
     "fields",
     [

@@ -114,17 +114,6 @@ def test_every_response_declares_the_request_id() -> None:
             assert "X-Request-Id" in answer.get("headers", {}), (method, path, status)
 
 
-def test_declares_the_headers_of_the_contract() -> None:
-    create = document()["paths"]["/deliberations"]["post"]
-    assert {"Location", "Retry-After", "ETag", "Preference-Applied", "Idempotency-Replayed"} <= {
-        *create["responses"]["202"]["headers"]
-    }
-    assert {parameter["name"] for parameter in create["parameters"]} == {"Idempotency-Key", "Prefer"}
-    assert "Retry-After" in create["responses"]["429"]["headers"]
-    assert "Retry-After" in create["responses"]["503"]["headers"]
-    assert "Link" in document()["paths"]["/deliberations"]["get"]["responses"]["200"]["headers"]
-
-
 def test_every_reference_resolves() -> None:
     for reference in references(document()):
         _, _, kind, name = reference.split("/")

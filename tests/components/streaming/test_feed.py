@@ -83,39 +83,6 @@ async def write(journal: InMemoryJournal, *events: Fact | View) -> list[int]:
     return [record.sequence for record in journal.records[-len(events) :]]
 
 
-async def test_replay_joins_live_events_without_gap_or_duplicate() -> None:
-    journal, story = LossyJournal(), Story("a")
-    stored = await write(journal, story.accepted(), story.opened(), story.started("dev-001"))
-    async with Feed(journal, limits=SMALL) as feed, feed.watch(A) as watch:
-        viewer = feed.viewer(await begun(watch), 0)
-        assert [each.sequence for each in await gathered(viewer, 3)] == stored
-        live = await write(journal, *(story.delta("dev-001", offset, "x") for offset in range(3)))
-        assert [each.sequence for each in await gathered(viewer, 3)] == live
-        assert viewer.position == live[-1]
-
-
-async def test_a_frame_is_encoded_once_for_all_viewers() -> None:
-    journal, story = LossyJournal(), Story("a")
-    await write(journal, story.accepted())
-    async with Feed(journal, limits=SMALL) as feed, feed.watch(A) as watch:
-        await begun(watch)
-        first, second = feed.viewer(watch, 1), feed.viewer(watch, 1)
-        await write(journal, story.opened())
-        [one], [two] = await gathered(first, 1), await gathered(second, 1)
-        assert one is two
-        assert journal.reads == 0
-
-
-async def test_a_viewer_behind_the_ring_reads_the_log() -> None:
-    journal, story = LossyJournal(), Story("a")
-    await write(journal, story.accepted())
-    async with Feed(journal, limits=SMALL) as feed, feed.watch(A) as watch:
-        viewer = feed.viewer(await begun(watch), 1)
-        stored = await write(journal, *(story.delta("dev-001", offset, "x") for offset in range(10)))
-        assert watch.ring is not None and len(watch.ring) == SMALL.frames_max
-        assert [each.sequence for each in await gathered(viewer, 10)] == stored
-
-
 @pytest.mark.parametrize("turns", range(6))
 async def test_frames_dropped_from_the_ring_during_a_read_of_the_log_are_still_delivered(turns: int) -> None:
     journal, story = LossyJournal(), Story("a")
@@ -136,18 +103,6 @@ async def test_viewers_share_one_subscription_that_closes_after_the_last_one_lef
             await begun(first)
             assert first is second and first.viewers == 2 and journal.subscriptions == 1
         await until(lambda: feed.watched == 0 and journal.subscriptions == 0)
-
-
-async def test_events_lost_with_a_connection_are_read_from_the_log() -> None:
-    journal, story = LossyJournal(), Story("a")
-    await write(journal, story.accepted())
-    async with Feed(journal, limits=SMALL) as feed, feed.watch(A) as watch:
-        viewer = feed.viewer(await begun(watch), 1)
-        journal.lose()
-        missed = await write(journal, *(story.delta("dev-001", offset, "x") for offset in range(6)))
-        journal.heal()
-        heard = await write(journal, story.finished("dev-001"))
-        assert [each.sequence for each in await gathered(viewer, 7)] == missed + heard
 
 
 async def test_a_watch_waits_for_an_unavailable_log() -> None:

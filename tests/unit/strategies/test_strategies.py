@@ -76,14 +76,6 @@ def test_a_stage_waits_for_the_quorum_or_all_that_are_left_and_a_revision_for_on
     assert [stage.quorum for stage in ended.all(StageOpened)] == quorums
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_a_strategy_is_registered_under_its_name_with_a_description(name: str) -> None:
-    definition = STRATEGIES[name]
-    assert definition.name == name
-    assert definition.version >= 1
-    assert all((definition.summary, definition.steps, definition.formula, definition.source))
-
-
 # The verdicts of the baselines
 
 

@@ -281,17 +281,6 @@ def test_a_wave_that_the_budget_refuses_leaves_the_count_so_far(
     assert ended.degraded == (("budget",) if max_calls < 5 else ())
 
 
-def test_a_first_wave_that_the_budget_refuses_is_a_failure() -> None:
-    ended = vote("aabbb", budget=Budget(max_calls=2))
-    assert isinstance(ended.end, Failed) and ended.end.problem is not None
-    assert ended.end.problem.code == "budget_exhausted"
-
-
-def test_a_pick_refused_by_the_budget_is_reported_as_budget() -> None:
-    ended = vote(["one", "two", "three"], budget=Budget(max_calls=3))
-    assert (ended.purposes, ended.degraded, verdict(ended).tie) == (["propose", "propose"], ("budget",), True)
-
-
 # Parameters
 
 
