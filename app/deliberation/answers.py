@@ -19,7 +19,6 @@ from app.deliberation.choice.numbers import last_number, shown
 from app.deliberation.facts import Tally
 
 Normaliser = Literal["text", "number", "choice", "json", "exact"]
-"""How an answer is read before it is compared; see `normalise`."""
 
 FORMS = (
     "How answers are read before they are compared. Forms: `text` (case, white space, punctuation and Markdown do not "
@@ -34,7 +33,6 @@ READ_AS: dict[Normaliser, str] = {
     "json": "JSON",
     "exact": "text",
 }
-"""The form that an unreadable answer lacks, in words."""
 
 TALLY_CHARS_MAX = 500
 

@@ -55,7 +55,6 @@ OutputKind = Literal[
 ANSWER_FIELDS: Mapping[OutputKind, Literal["answer", "code"]] = MappingProxyType(
     {"answer": "answer", "revision": "answer", "turn": "answer", "fusion": "answer", "program": "code"}
 )
-"""The forms that hold an answer to the task, and the field that holds it."""
 
 VERSION_KINDS = frozenset(ANSWER_FIELDS) - {"fusion"}
 """The forms whose answer is a version of its agent's own; a fusion is written from the texts of several."""

@@ -221,7 +221,6 @@ _RoleEngine = Annotated[EngineSpec, BeforeValidator(_engine)]
 
 
 AgentRunner = Literal["ray", "nats"]
-"""The runner of a role's agents: replicas in Ray Serve, or workers that pull from NATS."""
 
 
 class Role(_Declared):

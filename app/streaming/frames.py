@@ -17,11 +17,8 @@ CHUNK_BYTES = 32_768
 log = structlog.get_logger(__name__)
 
 EVENT_TYPES: frozenset[str] = frozenset(event.model_fields["type"].default for event in get_args(Event))
-"""Every type of event that the log holds."""
 VIEW_TYPES: frozenset[str] = frozenset(view.model_fields["type"].default for view in get_args(View))
-"""The types of views: events that no state depends on."""
 DELETED: str = Deleted.model_fields["type"].default
-"""The type of the fact that a deliberation was deleted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,6 @@ EXAMINED_MAX = 10_000
 
 
 ReadArchive = Callable[[str, str], Awaitable[Archived | None]]
-"""Reads a deliberation of a tenant from the archive; see `app.lifecycle.deliberations.Deliberations.archived`."""
 
 
 def _item(epoch: str, sequence: int, event: bytes) -> bytes:

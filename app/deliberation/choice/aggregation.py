@@ -11,7 +11,6 @@ from itertools import combinations
 from typing import Literal
 
 Aggregation = Literal["borda", "mean", "trimmed_mean", "copeland"]
-"""The rules; `docs/aggregation.md` says when to choose which."""
 
 CandidateId = str
 """An agent and, after `#`, the version of its text: `dev-001`, `dev-001#1`."""
@@ -22,7 +21,6 @@ Totals = Mapping[CandidateId, int]
 Exact = dict[CandidateId, Fraction]
 
 TRIMMED_SHARE = 5
-"""One in five of a candidate's totals is dropped at each end, at least one where there are three."""
 
 
 def tiers(totals: Totals) -> list[tuple[CandidateId, ...]]:

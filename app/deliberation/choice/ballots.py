@@ -27,7 +27,6 @@ from app.deliberation.specification import Criterion
 SCORE_MAX = 10
 
 Tiers = Sequence[Sequence[CandidateId]]
-"""Candidates best first; those of one tier are equal."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from app.deliberation.choice.ballots import CandidateId, author, kendall_tau
 from app.deliberation.outputs import Critique, Issue
 
 CritiqueStopRule = Literal["no_major", "accepted", "settled", "none"]
-"""When a council's rounds end before the last; `CouncilParameters.stop` describes each rule."""
 
 GAIN_MIN = 0.025
 """The best text must gain a quarter of a point out of ten in a round to justify another round."""
