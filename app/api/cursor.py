@@ -11,8 +11,6 @@ CURSOR_PATTERN = r"^(0|[a-z0-9]{1,16}-[0-9]{1,19})$"
 
 
 class InvalidEventCursor(InvalidCursor):
-    """An event cursor is neither `0` nor `<epoch>-<sequence>`."""
-
     def __init__(self, name: str) -> None:
         detail = f"{name} must be 0 or <epoch>-<sequence>."
         super().__init__(detail, name, "Take the `id` of an event, 0 for the beginning, or leave it out.")
@@ -34,7 +32,6 @@ BEGINNING = Cursor("", 0)
 
 
 def parse_cursor(text: str, name: str) -> Cursor:
-    """The cursor in `text`, the value of the parameter or header `name`; raises InvalidEventCursor."""
     if text == "0":
         return BEGINNING
     match = _CURSOR.fullmatch(text)

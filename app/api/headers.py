@@ -25,10 +25,7 @@ _WAIT = re.compile(r"\s*wait\s*=\s*\"?(\d{1,9})\"?\s*", re.IGNORECASE)
 
 
 async def media_of(accept: Annotated[str | None, Header(include_in_schema=False)] = None) -> Media:
-    """Returns the representation that `Accept` asks for; raises NotAcceptable without one that the client accepts.
-
-    A named type beats a wildcard regardless of weights; weight 0 refuses a type.
-    """
+    """The representation that `Accept` asks for, a named type before a wildcard; raises NotAcceptable."""
     if accept is None or not accept.strip():
         return "text/event-stream"
     accepted: set[str] = set()
@@ -44,7 +41,6 @@ async def media_of(accept: Annotated[str | None, Header(include_in_schema=False)
 
 
 def wait_of(request: Request) -> int | None:
-    """Seconds of the preference `wait` (RFC 7240), at most 60; None without a valid one."""
     for header in request.headers.getlist("prefer"):
         for preference in header.split(","):
             found = _WAIT.fullmatch(preference.partition(";")[0])
@@ -55,15 +51,12 @@ def wait_of(request: Request) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """The headers of a request that determine or are recorded with its acceptance."""
-
     idempotency_key: str | None = None
     request_id: str | None = None
     traceparent: str | None = None
 
 
 def submission_of(request: Request) -> Submission:
-    """The submission that a request's headers describe; raises ValidationFailed on an unusable Idempotency-Key."""
     traceparent = request.headers.get("traceparent", "")
     return Submission(
         idempotency_key=idempotency_key_of(request),
@@ -73,7 +66,6 @@ def submission_of(request: Request) -> Submission:
 
 
 def idempotency_key_of(request: Request) -> str | None:
-    """The Idempotency-Key, if any; raises ValidationFailed unless it is 1 to 255 visible ASCII characters."""
     given = request.headers.getlist("idempotency-key")
     if not given:
         return None

@@ -37,8 +37,6 @@ class CallText:
 
 
 class Texts(dict[str, CallText]):
-    """Call id → its text. `apply` takes every event of a stream, in order."""
-
     def apply(self, event: object) -> None:
         """Apply an event; those without text change nothing.
 

@@ -44,8 +44,6 @@ log = structlog.get_logger(__name__)
 
 
 class ValidationFailed(InvalidRequest, HttpError):
-    """A request that breaks the contract in one or more places; `errors` names each, up to ERRORS_MAX."""
-
     def __init__(self, errors: Sequence[FieldProblem]) -> None:
         named = ", ".join(dict.fromkeys(error.pointer or "the body" for error in errors[:NAMED_MAX]))
         more = f" and {len(errors) - NAMED_MAX} more" if len(errors) > NAMED_MAX else ""
@@ -87,8 +85,6 @@ class StillLive(DeliberationError):
 
 
 class NotReady(HttpError):
-    """A dependency of the gateway is missing; `errors` names each."""
-
     code = "not_ready"
     retryable = True
     headers = _RETRY_AFTER
@@ -155,7 +151,6 @@ def _field_problem(
     path: str,
     fields: Iterable[str] = (),
 ) -> FieldProblem:
-    """One fault with its remedy; `fields` are the known ones where the fault is an unknown field."""
     kind, context = str(error["type"]), error.get("ctx", {})
     detail, remedy = fault_of(error)
     remedy = context.get("remedy") or remedy or SEE_SCHEMA
@@ -187,7 +182,6 @@ def _faults(
 
 
 def _remedy_by_schema(error: Mapping[str, Any], model: type[BaseModel]) -> str:
-    """The place of an unknown field in the model, or the fields that an object needs; empty without either."""
     if error["type"] == "extra_forbidden" and (places := field_places(model).get(str(error["loc"][-1]))):
         return f"Did you mean {' or '.join(places)}?"
     if error["type"] == "model_type" and (names := required_names(model, error["loc"])):
@@ -200,12 +194,10 @@ def body_fault(pointer: str, code: str, detail: str, remedy: str) -> FieldProble
 
 
 def body_problems(invalid: ValidationError, model: type[BaseModel], under: str = "") -> ValidationFailed:
-    """Every fault in the body of a model, or in the body's part at the pointer `under`."""
     return _faults(invalid, "body", lambda location: under + pointer(location), model)
 
 
 def parameter_problems(invalid: ValidationError, model: type[BaseModel]) -> ValidationFailed:
-    """Every fault in the query parameters of a model."""
     return _faults(invalid, "query", lambda location: ".".join(map(str, location)), model)
 
 
@@ -215,8 +207,6 @@ def request_id_of(request: Request) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ErrorAnswer:
-    """The content of an answer to an error, before an `ErrorFormat` renders it."""
-
     code: str
     detail: str
     retryable: bool = False
@@ -226,14 +216,13 @@ class ErrorAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ErrorFormat:
-    """How errors are answered below a path: `code_of` gives an error's public code, None for a defect."""
+    """The format of errors below a path: `code_of` gives an error's public code, None for a defect."""
 
     code_of: Callable[[DeliberationError], str | None]
     render: Callable[[Request, ErrorAnswer], Response]
 
 
 def problem(answer: ErrorAnswer, instance: str, request_id: str) -> Problem:
-    """The problem document of an answer to the request of the path `instance`."""
     status, title = STATUSES[answer.code]
     return Problem(
         type=f"urn:deliberation-gateway:problem:{answer.code}",
@@ -298,7 +287,6 @@ def answer_to(error: DeliberationError, format: ErrorFormat, request_id: str) ->
 
 
 def error_response(request: Request, error: DeliberationError) -> Response:
-    """The response to an error, in the format of the request's path."""
     format = _format_of(request)
     return format.render(request, answer_to(error, format, request_id_of(request)))
 
@@ -315,7 +303,6 @@ def _allowed(request: Request) -> str:
 
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:
-    """Answer the router's own errors: an unknown path, or a method that the path does not support."""
     assert isinstance(error, HTTPException)
     code = _BY_STATUS.get(error.status_code, "internal_error" if error.status_code >= 500 else "invalid_request")
     answer = ErrorAnswer(code, str(error.detail))
@@ -328,7 +315,6 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
 
 
 async def _on_invalid_parameters(request: Request, error: Exception) -> Response:
-    """Answer the faults that the framework found in path, query or header parameters."""
     assert isinstance(error, RequestValidationError)
     known = [parameter.alias for parameter in get_flat_params(request.scope["route"].dependant)]
     errors = [
@@ -347,10 +333,7 @@ async def _on_defect(request: Request, error: Exception) -> Response:
 
 
 def install(app: FastAPI, routes: Sequence[BaseRoute], formats: Mapping[str, ErrorFormat]) -> None:
-    """Answer every error of `app`: by path prefix in one of `formats`, otherwise with a problem document.
-
-    `routes` are all that the application serves.
-    """
+    """Answer every error of `app`: by path prefix in one of `formats`, otherwise with a problem document."""
     app.state.error_formats = formats
     app.state.served_routes = routes
     app.add_exception_handler(DeliberationError, _on_error)

@@ -38,8 +38,6 @@ class Refusal(HttpError):
 
 
 class Unauthenticated(Refusal):
-    """No credential, or an invalid one (RFC 6750)."""
-
     code = "unauthenticated"
 
     def __init__(self, detail: str, *, given: bool) -> None:
@@ -51,8 +49,6 @@ class Unauthenticated(Refusal):
 
 
 class InsufficientScope(Refusal):
-    """A valid credential that does not permit the operation (RFC 6750)."""
-
     code = "insufficient_scope"
 
     def __init__(self, needed: Sequence[str], missing: Sequence[str]) -> None:
@@ -67,8 +63,6 @@ def _scopes(names: Sequence[str]) -> str:
 
 
 class CrossSite(Refusal):
-    """A page of another site requests a change: with this site's cookie, or where no credential is needed."""
-
     code = "cross_site"
     pointer = "Origin"
 
@@ -83,8 +77,6 @@ class CrossSite(Refusal):
 
 
 class ForeignHost(Refusal):
-    """A Host header that does not name this site, or more than one."""
-
     code = "foreign_host"
     pointer = "Host"
 
@@ -96,8 +88,6 @@ class ForeignHost(Refusal):
 
 
 class KeyInUrl(Refusal):
-    """A URL with a credential in it: proxies and browsers store URLs."""
-
     code = "key_in_url"
 
     def __init__(self, parameter: str) -> None:
@@ -119,12 +109,9 @@ class RateLimited(Refusal):
 
 
 class SpendExhausted(QueueFull, HttpError):
-    """A tenant's spend of the day has reached its limit, or would exceed it by the ceilings of what runs."""
-
     code = "spend_exhausted"
 
     def __init__(self, spend: Spend, retry_after_s: int, max_cost: Decimal | None) -> None:
-        """`max_cost` is the ceiling of the refused request."""
         spent, reserved, limit, left = (
             str(Money(amount=max(Decimal(0), amount), currency=spend.currency))
             for amount in (spend.spent, spend.reserved, spend.limit, spend.left)

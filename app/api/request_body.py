@@ -30,7 +30,6 @@ def _constant(name: str) -> Any:  # noqa: ANN401 -- the parser's hook
 
 
 def _too_deep(value: object, levels: int = JSON_DEPTH_MAX) -> bool:
-    """Whether objects and lists nest deeper than `levels`."""
     match value:
         case dict():
             inner = list(cast("dict[str, object]", value).values())

@@ -87,8 +87,6 @@ def _distinct(rubric: list[CriterionRequest]) -> list[CriterionRequest]:
 
 
 class _OrText:
-    """Adds the text that `_as_rubric` accepts to the JSON Schema."""
-
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         return {"anyOf": [{"type": "string", "minLength": 1, "maxLength": 2_000}, handler(schema)]}
 
@@ -166,7 +164,6 @@ class BudgetRequest(RequestModel):
 
 
 def _choice_remedy(gateway: Mapping[str, Any], registry: str, given: str = "") -> str:
-    """The names in a registry of the gateway, or, for a caller without the scope `read`, the route that lists them."""
     if gateway.get("read", True):
         return f"{did_you_mean(given, gateway[registry])}Give one of {', '.join(sorted(gateway[registry]))}."
     return f"Give one that GET /{registry} lists; that needs the scope read."
@@ -202,7 +199,6 @@ class AgentRequest(RequestModel):
 
 
 def _fit_url(url: str, info: ValidationInfo) -> str:
-    """An allowed webhook URL; any well-formed URL where a body is read without a gateway."""
     context: Any = info.context or {}
     rules: Rules | None = context.get("webhooks")
     check = parsed if rules is None else rules.check
@@ -250,7 +246,6 @@ class EvidenceRequest(RequestModel):
 
 
 def evidence_tokens(text: str) -> int:
-    """Tokens that a text of evidence may take, erring upwards."""
     return ceil(len(text.encode()) / BYTES_PER_TOKEN)
 
 
@@ -339,7 +334,6 @@ class DeliberationRequest(RequestModel):
 
     @property
     def roster(self) -> list[AgentRequest]:
-        """The council as a list, in either form of the request."""
         if self.agents is not None:
             return self.agents
         definition = STRATEGIES.get(self.strategy)
@@ -389,7 +383,6 @@ class CancelRequest(RequestModel):
 
 
 def _gateway_faults(request: DeliberationRequest, gateway: dict[str, Any]) -> list[FieldProblem]:
-    """The parts of a request that this gateway's roles, strategy or webhook rules do not admit."""
     faults: list[FieldProblem] = []
     if request.agents is None and request.role is None and DEFAULT_ROLE not in gateway["roles"]:
         remedy = _choice_remedy(gateway, "roles")

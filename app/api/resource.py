@@ -35,7 +35,6 @@ def links(deliberation_id: str, *, ended: bool) -> Links:
 
 
 def _reviews(state: State) -> tuple[Mapping[str, Sequence[ReceivedCritique]], Sequence[Ballot]]:
-    """The counted critiques by the author of the text, and the counted ballots."""
     critiques: defaultdict[str, list[ReceivedCritique]] = defaultdict(list)
     ballots: list[Ballot] = []
     for call in calls(state):
@@ -68,7 +67,6 @@ def _checks(work: AgentWork) -> tuple[CheckOutcome, ...]:
 
 
 def _criteria(ballots: Sequence[Ballot], rubric: Sequence[Criterion]) -> Mapping[str, tuple[CriterionMean, ...]]:
-    """The means of the rubric's criteria by candidate."""
     counts = Counter(candidate for cast in ballots for candidate in cast.scores)
     return {
         candidate: tuple(
@@ -148,10 +146,7 @@ def _cancellation(state: State) -> Cancellation | None:
 
 
 def resource(state: State, *, epoch: str, retention_s: int) -> Deliberation:
-    """The resource of a state. Equal facts give equal bytes, so its ETag is strong.
-
-    `epoch` is the stream's incarnation, `retention_s` the age at which the log removes facts.
-    """
+    """The resource of a state, with facts kept for `retention_s`. Equal facts give equal bytes: its ETag is strong."""
     accepted, specification, end = state.accepted, state.specification, state.end
     roles = {agent.role for agent in specification.agents}
     return Deliberation(

@@ -56,12 +56,10 @@ EXAMPLES: dict[str, dict[str, Any]] = {code: _example(code, *status) for code, s
 
 
 def headers(*names: str) -> dict[str, Any]:
-    """References to the declared headers, X-Request-Id among them."""
     return {name: {"$ref": f"#/components/headers/{name}"} for name in (*names, "X-Request-Id")}
 
 
 def answer(description: str, *names: str, model: type[BaseModel] | UnionType | None = None) -> dict[str, Any]:
-    """A declared answer with headers, and with a body if it has a `model`."""
     body = {} if model is None else {"model": model}
     return {**body, "description": description, "headers": headers(*names)}
 
@@ -72,10 +70,7 @@ def declared_errors(
     content: Callable[[Iterable[str]], dict[str, Any]],
     names: Mapping[int, tuple[str, ...]],
 ) -> Declared:
-    """Declared errors for these statuses and 500.
-
-    `table` has status and title by code, `content` gives the body of several codes, and `names` are further headers.
-    """
+    """Declared errors for these statuses and 500; `table` has status and title by code, `names` further headers."""
     names = {401: ("WWW-Authenticate",), 429: ("Retry-After",), 503: ("Retry-After",), **names}
     declared: Declared = {}
     for status in sorted({*statuses, 500}):

@@ -39,7 +39,6 @@ _Shape = TypeVar("_Shape", bound=Resource)
 
 
 def dump(model: BaseModel) -> bytes:
-    """The JSON bytes of a resource, event or record; equal ones give equal bytes."""
     return model.__pydantic_serializer__.to_json(model)
 
 
@@ -206,7 +205,6 @@ class Deliberation(DeliberationResult):
 
 
 def narrowed(found: Resource, shape: type[_Shape]) -> _Shape:
-    """The fields of a resource that `shape`, one of its bases, has."""
     return shape.model_construct(**{name: getattr(found, name) for name in shape.model_fields})
 
 
@@ -318,7 +316,7 @@ class Figures(Resource):
 
 
 class Wins(Resource):
-    """How often a role or a model won, of the verdicts with a winner in which it took part."""
+    """The verdicts that a role or a model won, of those with a winner in which it took part."""
 
     won: int
     decided: int
@@ -326,7 +324,7 @@ class Wins(Resource):
 
 
 class GroupFigures(Figures):
-    """The figures of one group. Those of a role or a model have its own tokens and cost."""
+    """The figures of one group; a role or a model has its own tokens and cost."""
 
     name: str = Field(
         description="The day in UTC, or the name of the strategy, role, model or tenant, cut after 200 characters"
@@ -345,7 +343,6 @@ class Spend(Resource):
 
     @property
     def left(self) -> Decimal:
-        """The rest of the limit; below zero when it is exceeded."""
         return self.limit - self.spent - self.reserved
 
 

@@ -13,10 +13,7 @@ PLACES_DEPTH_MAX = 3
 
 
 def did_you_mean(given: object, known: Iterable[str]) -> str:
-    """`Did you mean X? ` for the known name closest to `given`, in any case; empty if none is close.
-
-    The last part of a dotted name is as close as the whole. It contains a known name and nothing of `given`.
-    """
+    """`Did you mean X? ` for the known name, or its last part, closest to `given`; empty if none is close."""
     if not isinstance(given, str) or len(given) > GIVEN_CHARS_MAX:
         return ""
     folded = {name.casefold(): name for name in known}
@@ -26,12 +23,10 @@ def did_you_mean(given: object, known: Iterable[str]) -> str:
 
 
 def field_names(model: type[BaseModel], location: Sequence[int | str]) -> set[str]:
-    """The fields of the object at a location in the model's JSON; empty where there is none."""
     return {name for node in _nodes_at(model, location) for name in node.get("properties", ())}
 
 
 def required_names(model: type[BaseModel], location: Sequence[int | str]) -> list[str]:
-    """The fields that the object at a location in the model's JSON must have, in their order."""
     return [name for node in _nodes_at(model, location) for name in node.get("required", ())]
 
 
@@ -58,12 +53,12 @@ def _nodes_at(model: type[BaseModel], location: Sequence[int | str]) -> list[Map
     definitions = schema.get("$defs", {})
     nodes: list[Mapping[str, Any]] = [schema]
     for part in location:
-        nodes = [_inner(each, part) for node in nodes for each in _alternatives(node, definitions)]
+        nodes = [
+            each.get("items", {}) if isinstance(part, int) else each.get("properties", {}).get(part, {})
+            for node in nodes
+            for each in _alternatives(node, definitions)
+        ]
     return [each for node in nodes for each in _alternatives(node, definitions)]
-
-
-def _inner(node: Mapping[str, Any], part: int | str) -> dict[str, Any]:
-    return node.get("items", {}) if isinstance(part, int) else node.get("properties", {}).get(part, {})
 
 
 @lru_cache(maxsize=64)
@@ -72,7 +67,6 @@ def _schema(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _alternatives(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The node, the one that it refers to, and those of its union."""
     yield node
     referred = [definitions[node["$ref"].rpartition("/")[2]]] if "$ref" in node else []
     for each in (*referred, *node.get("anyOf", ())):

@@ -45,14 +45,12 @@ _TAILS = {
 
 
 def patterns(tenant: str, deliberation_id: str, events: Sequence[str]) -> list[str]:
-    """Subjects of the facts of these events, and of the deliberation's end."""
     tails = {_TAILS.get(event, _END) for event in events} | {_END}
     subject = prefix(tenant, deliberation_id)
     return [f"{subject}.{tail}" for tail in sorted(tails)]
 
 
 def ordered(events: Sequence[str]) -> tuple[str, ...]:
-    """Event types without repetition, in the order of a deliberation."""
     return tuple(event for event in EVENTS if event in events)
 
 
@@ -61,24 +59,20 @@ def is_end(record: Record) -> bool:
 
 
 def subscribed(record: Record, webhook: Webhook) -> bool:
-    """Whether a fact is an event that the webhook asks for."""
     return event_type(record.data) in webhook.events
 
 
 def due(facts: Sequence[Record], webhook: Webhook) -> list[Record]:
-    """The facts of subscribed events, in order, up to the deliberation's end."""
     end = next((index for index, fact in enumerate(facts) if is_end(fact)), len(facts))
     return [fact for fact in facts[: end + 1] if subscribed(fact, webhook)]
 
 
 def delivery_id(fact: Record) -> str:
-    """The id of a fact's delivery, sent as `webhook-id`."""
     digest = hashlib.sha256(fact.subject.encode() + b"\n" + fact.data).digest()
     return _ID_PREFIX + base64.b32hexencode(digest).decode().lower()[:ID_CHARS]
 
 
 def event_id(epoch: str, record: Record) -> str:
-    """A fact's cursor: its id in the event stream."""
     return str(Cursor(epoch, record.sequence))
 
 

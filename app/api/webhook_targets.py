@@ -56,7 +56,6 @@ class UnfitUrl(ValueError):
 
 
 def address_refused(address: str) -> bool:
-    """Whether an IP address must not be connected to: private, local, reserved or invalid."""
     try:
         parsed: IPv4Address | IPv6Address = ip_address(address)
     except ValueError:
@@ -68,8 +67,6 @@ def address_refused(address: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The part of a URL that may be logged. `host` is lower case; an IPv6 address has no brackets."""
-
     scheme: str
     host: str
     port: int
@@ -88,7 +85,6 @@ class Target:
 
 
 def parsed(url: str) -> Target:
-    """The target of a URL; raises UnfitUrl if no rules could permit it."""
     if len(url) > URL_CHARS_MAX or not url.isascii() or not url.isprintable():
         raise UnfitUrl("It is not a URL of visible ASCII characters", f"Give at most {URL_CHARS_MAX}, escaped.")
     if "@" in url.partition("://")[2].partition("/")[0].partition("?")[0]:
@@ -103,7 +99,6 @@ def parsed(url: str) -> Target:
 
 
 def _checked_host(host: str) -> str:
-    """A name, or an address in its canonical form; raises UnfitUrl."""
     bare = host[1:-1] if host.startswith("[") else host
     try:
         return str(ip_address(bare))
@@ -120,10 +115,7 @@ def _checked_host(host: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The operator's rules: `ports` allowed to all, and listed `hosts`, which are exempt from all checks.
-
-    A host is listed as `name` or `name:port`. It may be private, without TLS, and on any port.
-    """
+    """The operator's rules: `ports` allowed to all, and `hosts` (`name` or `name:port`) exempt from all checks."""
 
     ports: frozenset[int]
     hosts: frozenset[str]
@@ -133,11 +125,9 @@ class Rules:
         return cls(frozenset(ports), frozenset(host.lower() for host in hosts))
 
     def listed(self, target: Target) -> bool:
-        """Whether the operator has listed the target's host."""
         return target.host in self.hosts or f"{target.host}:{target.port}" in self.hosts
 
     def check(self, url: str) -> Target:
-        """The target of a URL; raises UnfitUrl if its text breaks the rules."""
         target = parsed(url)
         if self.listed(target):
             return target

@@ -100,7 +100,6 @@ class AgentResponse(Value, frozen=True):
 
 
 def cut(text: str, deliberation_id: str, chars_max: int = TEXT_CHARS_MAX) -> str:
-    """The text, or its beginning with a mark that names where the whole is."""
     if len(text) <= chars_max:
         return text
     return f"{text[:chars_max]}… [cut after {chars_max} of {len(text)} characters; whole: {_path(deliberation_id)}]"
@@ -180,7 +179,6 @@ def agent_response(
 
 
 def recorded_responses(tenant: str, state: State) -> Iterator[AgentResponse]:
-    """The response of every recorded outcome of a deliberation."""
     members = {agent.agent_id: agent for agent in state.specification.agents}
     first_agent = state.specification.agents[0].agent_id
     for call in calls(state):

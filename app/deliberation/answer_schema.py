@@ -36,8 +36,6 @@ class SchemaRefused(ValueError):
 
 
 class _Rebuilding:
-    """One pass over a schema, with the definitions that it refers to."""
-
     def __init__(self, root: Schema) -> None:
         self._definitions: dict[str, object] = {
             f"#/{place}/{name}": each

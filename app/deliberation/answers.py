@@ -19,7 +19,6 @@ from app.deliberation.choice.numbers import last_number, shown
 from app.deliberation.facts import Tally
 
 Normaliser = Literal["text", "number", "choice", "json", "exact"]
-"""How an answer is read before it is compared; see `normalise`."""
 
 FORMS = (
     "How answers are read before they are compared. Forms: `text` (case, white space, punctuation and Markdown do not "
@@ -34,7 +33,6 @@ READ_AS: dict[Normaliser, str] = {
     "json": "JSON",
     "exact": "text",
 }
-"""The form that an unreadable answer lacks, in words."""
 
 TALLY_CHARS_MAX = 500
 
@@ -103,7 +101,7 @@ def _settled(stated: Sequence[str], explicit: Sequence[str]) -> str | None:
 def _letter(text: str) -> str | None:
     """The letter that is the text or its last line, is boxed, stated, before the text, marked, or its last word.
 
-    Statements that differ give no answer unless one calls itself the answer; marked letters that differ give none.
+    Statements or marks that differ give none, unless one statement calls itself the answer.
     """
     alone = _ALONE.fullmatch(text) or _ALONE.fullmatch(text[text.rstrip().rfind("\n") + 1 :])
     if alone is not None:
@@ -122,7 +120,6 @@ def _letter(text: str) -> str | None:
 
 
 def _option(text: str, options: Sequence[str]) -> str | None:
-    """The option that is the text or its last line, is stated as the answer, or begins it."""
     by_text = {_text(option) or option: option for option in options}
     bare = _text(text) or ""
     lines = text.strip().splitlines()
@@ -191,7 +188,6 @@ def _parsed_json(text: str) -> str | None:
 
 
 def _json(text: str) -> str | None:
-    """The document that is the text, or the last fenced one in it, or what stands between its outermost brackets."""
     starts = [place for place in (text.find("{"), text.find("[")) if place >= 0]
     inside = text[min(starts) : max(text.rfind("}"), text.rfind("]")) + 1] if starts else ""
     fenced = [found[1] for found in _FENCED.finditer(text)]
@@ -229,7 +225,6 @@ def normalise(text: str, normaliser: Normaliser, options: tuple[str, ...] = ()) 
 
 
 def requirement(normaliser: Normaliser, options: tuple[str, ...] = ()) -> str | None:
-    """The rule that an author must follow so that the answer can be read; None where every text can be read."""
     match normaliser:
         case "number":
             return "The last number in the answer is the answer to the task. It is counted; write none after it."
@@ -260,11 +255,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Answers with their votes, most votes first; a hash of the seed and the first voter orders ties.
-
-    A voter's words cannot change the hash. The first voter of an answer stays the first when more votes come, so tied
-    answers keep their order throughout a count.
-    """
+    """Answers with their votes, most votes first; a hash of the seed and the first voter, not of words, orders ties."""
 
     groups: tuple[Group, ...]
 
@@ -278,27 +269,22 @@ class Count:
 
     @property
     def first(self) -> int:
-        """Votes of the leading answer; 0 when nothing was counted."""
         return self.groups[0].votes if self.groups else 0
 
     @property
     def second(self) -> int:
-        """Votes of the runner-up; 0 when there is none."""
         return self.groups[1].votes if len(self.groups) > 1 else 0
 
     @property
     def tie(self) -> bool:
-        """Whether the first two answers have equally many votes."""
         return 0 < self.first == self.second
 
     @property
     def agreement(self) -> float | None:
-        """The leading answer's share of the votes, in [0, 1]; None with fewer than two votes, which cannot agree."""
         return self.share(self.first) if self.votes > 1 else None
 
     @property
     def margin(self) -> float | None:
-        """By how large a share the leading answer leads, in [0, 1]; None with fewer than two votes."""
         return self.share(self.first - self.second) if self.votes > 1 else None
 
     def share(self, votes: int) -> float:

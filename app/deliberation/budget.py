@@ -15,10 +15,9 @@ BYTES_PER_TOKEN = 3
 
 
 def spent_on(budget: Budget, calls: Sequence[Call], seen: Mapping[str, CallFinished]) -> Cost:
-    """The cost of a closed stage of these calls, with its seen outcomes by call id. Every attempt counts.
+    """The cost of a closed stage of these calls, by its seen outcomes; every attempt counts.
 
-    A call without a seen outcome counts as one request: a late outcome must not change what a replay admits. An
-    outcome without a recorded cost counts at the budget's prices.
+    A call without a seen outcome counts as one request: a late outcome must not change what a replay admits.
     """
     asked = [call for call in calls if call.check is None]
     requests = sum(max(1, seen[call.call_id].usage.calls) if call.call_id in seen else 1 for call in asked)
@@ -40,15 +39,11 @@ def priced(budget: Budget, role: str, prompt_tokens: int, completion_tokens: int
 
 
 def tokens_of(text: str) -> int:
-    """The tokens of a text, erring upwards."""
     return len(text.encode()) // BYTES_PER_TOKEN + 1
 
 
 def predicted(budget: Budget, calls: Iterable[Call]) -> Cost:
-    """The predicted cost of calls, erring upwards: prompts by length, and every completion at its bound.
-
-    Persona and schema, which a replica adds, and repeated attempts are not predicted; they count once they are spent.
-    """
+    """The cost of calls, erring upwards: prompts by length, completions at their bound, no repeated attempts."""
     total = Cost()
     for call in calls:
         prompt = sum(len(message.content.encode()) for message in call.messages) // BYTES_PER_TOKEN
@@ -59,10 +54,7 @@ def predicted(budget: Budget, calls: Iterable[Call]) -> Cost:
 def refused_by(
     budget: Budget, spent: Cost, calls: Sequence[Call], reserve: Cost
 ) -> Literal["calls", "tokens", "cost"] | None:
-    """The side of the budget that a stage exceeds: spent + predicted + reserve > budget. None if it fits.
-
-    Calls without an engine are free.
-    """
+    """The side of the budget that a stage exceeds: spent + predicted + reserve; None if it fits. Checks are free."""
     asked = [call for call in calls if call.check is None]
     if not asked:
         return None
@@ -77,7 +69,6 @@ def refused_by(
 
 
 def needs_of_first_stage(budget: Budget, calls: Sequence[Call]) -> str:
-    """A sentence with the needs of a first stage that the budget refuses, the budget's ceilings, and the remedy."""
     needed, answers = predicted(budget, calls), sum(call.max_tokens for call in calls)
     ceilings: dict[str, object] = {"max_tokens": budget.max_tokens, "max_calls": budget.max_calls}
     cost = ""

@@ -78,11 +78,7 @@ class StageRequest(Value, frozen=True):
 
 
 def priority_number(priority: Priority, accepted_at: datetime) -> int:
-    """The place of a deliberation's calls among those that wait for an engine, lowest first.
-
-    The oldest deliberation is first, so that it ends; batch work comes after all interactive work. Times are comparable
-    where gateways with logs of their own share an engine.
-    """
+    """The place of a deliberation's calls at an engine, lowest first: the oldest first, batch work after all other."""
     return int(accepted_at.timestamp() * 1_000) + (BATCH_AFTER if priority == "batch" else 0)
 
 
@@ -179,7 +175,6 @@ class Usage(Value, frozen=True):
         return Usage.total((self, other))
 
     def at(self, prices: Prices | None) -> "Usage":
-        """The same usage with its cost at an engine's prices; without a cost where there are none."""
         if prices is None:
             return self.model_copy(update={"cost": None})
         amount = price_of(prices, self.prompt_tokens, self.completion_tokens, self.cached_tokens)

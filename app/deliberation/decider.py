@@ -45,7 +45,6 @@ class Outcomes:
     admitted: bool = True
 
     def answer(self, call: Call) -> ParsedOutput | None:
-        """The call's parsed answer; None when it failed, was not seen, or never ran: missing, never zero."""
         finished = self.seen.get(call.call_id)
         if finished is None or finished.text is None or finished.problem is not None:
             return None
@@ -56,7 +55,6 @@ class Outcomes:
             return None
 
     def answers(self, calls: Sequence[Call], form: type[_Output]) -> list[tuple[Call, _Output]]:
-        """The calls with an answer of this form, and their answers."""
         return [(call, found) for call in calls if isinstance(found := self.answer(call), form)]
 
 
@@ -102,10 +100,7 @@ class StrategyDefinition:
 
 @dataclass(frozen=True, slots=True)
 class RunStage:
-    """Run these calls, which have no recorded outcome, until each has one or `deadline_at` passes.
-
-    `stage_calls` are all calls of the stage, also those with an outcome.
-    """
+    """Run `calls`, which lack an outcome, of all `stage_calls`, until each has one or `deadline_at` passes."""
 
     opened: StageOpened
     calls: tuple[Call, ...]
@@ -115,23 +110,17 @@ class RunStage:
 
 @dataclass(frozen=True, slots=True)
 class OpenStage:
-    """Append this fact; if the append wins, carry out `run`."""
-
     fact: StageOpened
     run: RunStage
 
 
 @dataclass(frozen=True, slots=True)
 class CloseStage:
-    """Append this fact: the stage's outcomes are frozen."""
-
     fact: StageClosed
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Append this fact: the deliberation has ended."""
-
     fact: End
 
 
@@ -166,11 +155,7 @@ def closing_cause(stage: Stage, finished: Mapping[str, CallFinished], now: datet
 
 
 def decide(state: State, now: datetime, definition: StrategyDefinition) -> Decision:
-    """The next step.
-
-    Raises StrategyDrift when the strategy's version is not the accepted one, or when the replay asks for other stages
-    or calls than the log records.
-    """
+    """The next step. Raises StrategyDrift for another version of the strategy, or other calls than the log records."""
     if state.ended:
         return Done()
     if state.cancel is not None:
@@ -201,7 +186,6 @@ def _is_late(state: State, now: datetime) -> bool:
 
 
 def _replay(state: State, now: datetime, definition: StrategyDefinition, late: bool) -> Decision:
-    """Run the strategy over the recorded stages. When it is `late`, no other stage opens, so that it concludes."""
     strategy = definition.run(state.specification)
     recorded = iter(state.stages)
     spent = Cost()
@@ -223,7 +207,8 @@ def _replay(state: State, now: datetime, definition: StrategyDefinition, late: b
                 lacking = tuple(call for call in ask.calls if call.call_id not in state.finished)
                 return RunStage(stage.opened, lacking, _call_deadline(state, stage.opened), ask.calls)
             seen = {call_id: state.finished[call_id] for call_id in stage.closed.seen}
-            if _is_cut(stage.opened, stage.closed, seen):
+            lacks = sum(each.answered for each in seen.values()) < len(ask.calls)
+            if lacks and stage.closed.ts >= stage.opened.call_deadline_at:
                 cut.append(CutStage(purpose=ask.purpose, round=ask.round, by="deadline"))
             spent += spent_on(state.specification.budget, ask.calls, seen)
             ask = strategy.send(Outcomes(seen))
@@ -278,11 +263,6 @@ def _all_replayed(recorded: Iterator[Stage]) -> None:
         raise StrategyDrift(f"the log records stage {stage.opened.stage}, and the strategy ends before it")
 
 
-def _is_cut(opened: StageOpened, closed: StageClosed, seen: Mapping[str, CallFinished]) -> bool:
-    """Whether a stage lacks answers after its calls had their whole time."""
-    return closed.ts >= opened.call_deadline_at and sum(each.answered for each in seen.values()) < len(opened.calls)
-
-
 def _call_deadline(state: State, opened: StageOpened) -> datetime:
     return state.accepted.deadline_at if opened.stage == 1 else opened.call_deadline_at
 
@@ -301,15 +281,11 @@ def _closing(state: State, now: datetime, stage: Stage, cause: Cause) -> CloseSt
     return CloseStage(fact)
 
 
-def _without_context(state: State) -> Iterator[str]:
-    context = state.specification.context
-    if context is not None and context.detail is not None:
-        yield f"no context: {context.detail}"
-
-
 def _concluded(state: State, now: datetime, conclusion: Conclusion, cut: Sequence[CutStage]) -> Finish:
     causes = dict.fromkeys("deadline" if stage.by == "deadline" else "budget" for stage in cut)
-    reasons = (*conclusion.degraded, *sorted(causes), *_without_context(state))
+    context = state.specification.context
+    missing = [f"no context: {context.detail}"] if context and context.detail is not None else []
+    reasons = (*conclusion.degraded, *sorted(causes), *missing)
     spent = usage(state)
     verdict = Verdict(
         **{field.name: getattr(conclusion, field.name) for field in fields(conclusion) if field.name != "degraded"},

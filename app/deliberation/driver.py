@@ -27,12 +27,10 @@ def waits_for_calls(state: State, now: datetime) -> bool:
 
 
 def all_stopped(state: State, now: datetime) -> bool:
-    """Whether a cancel or the deadline has stopped the calls of every stage, also those of an open one."""
     return state.cancel is not None or now >= state.accepted.deadline_at
 
 
 def awaits_stopped_calls(state: State, now: datetime) -> bool:
-    """Whether some call that was stopped has not recorded its cost yet."""
     stopped = [stage for stage in state.stages if stage.closed is not None or all_stopped(state, now)]
     return any(call.call_id not in state.finished for stage in stopped for call in stage.opened.calls)
 

@@ -68,15 +68,11 @@ _FAULTS: Mapping[str, tuple[str, str]] = {
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 -- a bound of any type
-    """A bound as a user writes it: 2, not 2.0."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def fault_of(error: Mapping[str, Any]) -> tuple[str, str]:
-    """The fault of a field by one of pydantic's errors, without a full stop, and the remedy; an empty one without.
-
-    The value stays out: it belongs to the user and may be secret.
-    """
+    """The fault of a field by an error of pydantic, and the remedy, if any; the value may be secret and stays out."""
     detail, remedy = _FAULTS.get(str(error["type"]), (str(error["msg"]).removeprefix("Value error, "), ""))
     context = {name: _plain(value) for name, value in error.get("ctx", {}).items()}
     s = "" if context.get("min_length", context.get("max_length")) == 1 else "s"
@@ -91,10 +87,7 @@ class DeliberationError(Exception):
 
 
 class InvalidRequest(DeliberationError):
-    """A request breaks the contract.
-
-    `field` names the offending field as a JSON pointer or the name of a parameter or header; `remedy` mends it.
-    """
+    """`field` is a JSON pointer or the name of a parameter or header; `remedy` mends it."""
 
     code = "invalid_request"
 
@@ -121,8 +114,6 @@ class NotFound(DeliberationError):
 
 
 class Gone(DeliberationError):
-    """The deliberation existed; retention or deletion has removed its facts."""
-
     code = "gone"
 
 
@@ -131,8 +122,6 @@ class DeliberationDeleted(Gone):
 
 
 class QueueFull(DeliberationError):
-    """Too many deliberations are accepted and unfinished; `retry_after_s` is when to try again."""
-
     code = "queue_full"
     retryable = True
 
@@ -142,15 +131,11 @@ class QueueFull(DeliberationError):
 
 
 class JournalUnavailable(DeliberationError):
-    """The log did not answer in time; nothing is known to be stored."""
-
     code = "journal_unavailable"
     retryable = True
 
 
 class ArchiveUnavailable(DeliberationError):
-    """The archive's database does not answer, or its tables are not those that this version needs."""
-
     code = "archive_unavailable"
     retryable = True
 
@@ -164,8 +149,6 @@ class FactTooLarge(DeliberationError):
 
 
 class StreamsDiffer(DeliberationError):
-    """Streams are missing or differ from what is declared; the text lists each difference."""
-
     code = "streams_differ"
 
 
@@ -209,8 +192,6 @@ class EngineRejected(CallFailure):
 
 
 class CallTimeout(CallFailure):
-    """No complete answer within the call's deadline, or no token within the idle limit."""
-
     code = "call_timeout"
     retryable = True
 
@@ -220,8 +201,6 @@ class InvalidOutput(CallFailure):
 
 
 class SandboxUnavailable(CallFailure):
-    """The sandbox cannot isolate programs on this machine, or broke off; no program runs without it."""
-
     code = "sandbox_unavailable"
 
 

@@ -32,7 +32,7 @@ class Envelope(Value, frozen=True):
 
 
 class Accepted(Envelope, frozen=True):
-    """The gateway took the work on. This fact is the queue item."""
+    """The gateway took the work on; the fact is the queue item."""
 
     type: Literal["deliberation.accepted"] = "deliberation.accepted"
     specification: Specification
@@ -65,7 +65,7 @@ class PlannedCall(Value, frozen=True):
 
 
 class StageOpened(Envelope, frozen=True):
-    """A stage's calls may run now. It closes with `quorum` answers at `soft_deadline_at`, or when all calls ended."""
+    """A stage's calls may run now. The stage closes with a quorum at `soft_deadline_at`, or when all calls ended."""
 
     type: Literal["stage.opened"] = "stage.opened"
     stage: int
@@ -109,7 +109,6 @@ class Unreachable(Value, frozen=True):
     cause: str
 
     def __str__(self) -> str:
-        """The predicate of a sentence about the engine."""
         return f"cannot be connected to since {self.since.astimezone(UTC):%H:%M:%S} UTC: {self.cause}"
 
 
@@ -121,7 +120,6 @@ class UnreachableEngine(Unreachable, frozen=True):
     url: str
 
     def __str__(self) -> str:
-        """A sentence without its end."""
         return f"engine {self.url} {super().__str__()}"
 
 
@@ -338,7 +336,7 @@ class TimedOut(_End, frozen=True):
 
 
 class Deleted(Envelope, frozen=True):
-    """The tombstone of an ended deliberation: its facts have been removed. It alone stays until retention."""
+    """The tombstone of an ended deliberation: the one fact that stays until retention."""
 
     type: Literal["deliberation.deleted"] = "deliberation.deleted"
 
@@ -367,14 +365,12 @@ def decode(data: bytes) -> Event:
 
 
 def event_type(data: bytes) -> str:
-    """The type of an encoded event, read off its first field without parsing."""
     if not data.startswith(b'{"type":"'):
         raise ValueError("an encoded event begins with its type")
     return data[9 : data.index(b'"', 9)].decode()
 
 
 def prefix(tenant: str, deliberation_id: str) -> str:
-    """The first tokens of every subject of one deliberation. Raises InvalidToken."""
     checked_token(tenant, "tenant")
     return f"deliberations.{tenant}.{checked_token(deliberation_id, 'id')}"
 

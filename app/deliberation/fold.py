@@ -61,8 +61,6 @@ TRANSITIONS: dict[tuple[str, str], str] = {
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One stage: its opening and, once recorded, its closing."""
-
     opened: StageOpened
     closed: StageClosed | None = None
 
@@ -138,10 +136,7 @@ def begin(accepted: Accepted, sequence: int = 0) -> State:
 
 
 def apply(state: State, fact: Fact, sequence: int = 0) -> State:
-    """The state after one more fact.
-
-    Raises UnexpectedFact when the table does not allow it, or when its stage or call does not exist.
-    """
+    """The state after one more fact; raises UnexpectedFact if the table, or its stage or call, does not allow it."""
     if isinstance(fact, Accepted):
         raise UnexpectedFact(f"deliberation {fact.deliberation_id} is accepted twice")
     status = TRANSITIONS.get((state.status, fact.type))
@@ -159,7 +154,6 @@ def apply(state: State, fact: Fact, sequence: int = 0) -> State:
 def _changes(
     state: State, fact: StageOpened | CallFinished | StageClosed | CancelRequested | Resumed | End
 ) -> dict[str, Any]:
-    """The fields of the state that a fact changes besides status, revision and sequence."""
     match fact:
         case StageOpened():
             stages = _opened(state.stages, fact)
@@ -188,8 +182,7 @@ def _changes(
 def fold(facts: Iterable[tuple[int, Fact | Deleted]]) -> State | None:
     """Fold (sequence, fact) pairs in stream order; None when there are none.
 
-    Raises DeliberationDeleted when a tombstone is among them, and UnexpectedFact when the log does not begin with
-    `accepted` or breaks the transition table.
+    Raises DeliberationDeleted for a tombstone, and UnexpectedFact.
     """
     state: State | None = None
     for sequence, fact in facts:
@@ -214,7 +207,6 @@ def state_of(records: "Iterable[Record]") -> State | None:
 
 
 def usage(state: State) -> TotalUsage:
-    """Tokens and engine requests of every recorded call, by stage and by agent; both sum to the total."""
     stage_of = {planned.call_id: stage.opened for stage in state.stages for planned in stage.opened.calls}
     by_stage: dict[tuple[int, Purpose], list[Usage]] = defaultdict(list)
     by_agent: dict[str, list[Usage]] = defaultdict(list)

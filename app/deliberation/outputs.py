@@ -55,7 +55,6 @@ OutputKind = Literal[
 ANSWER_FIELDS: Mapping[OutputKind, Literal["answer", "code"]] = MappingProxyType(
     {"answer": "answer", "revision": "answer", "turn": "answer", "fusion": "answer", "program": "code"}
 )
-"""The forms that hold an answer to the task, and the field that holds it."""
 
 VERSION_KINDS = frozenset(ANSWER_FIELDS) - {"fusion"}
 """The forms whose answer is a version of its agent's own; a fusion is written from the texts of several."""
@@ -75,7 +74,6 @@ class Output(Value, frozen=True):
     answer_schema: str = ""
 
     def with_answers_of(self, schema: dict[str, Any] | None) -> "Output":
-        """The output with an answer of a schema; unchanged without a schema, and for kinds without an answer."""
         if schema is None or ANSWER_FIELDS.get(self.kind) != "answer":
             return self
         return self.model_copy(update={"answer_schema": json.dumps(schema)})
@@ -97,8 +95,6 @@ _Text = Annotated[str, Field(max_length=TEXT_CHARS_MAX)]
 
 
 class Answer(_Parsed):
-    """A proposal or a fusion: reasons first, then the answer itself, then the author's confidence in percent."""
-
     reasoning: _Text
     answer: Annotated[_Text, Field(min_length=1)]
     confidence: _Integer = Field(ge=0, le=100)
@@ -115,8 +111,6 @@ class Issue(_Parsed):
 
 
 class Critique(_Parsed):
-    """A critic's reading of one candidate; no issue at all is a valid finding."""
-
     issues: tuple[Issue, ...] = Field(max_length=ISSUES_MAX, strict=False)
     verdict: Literal["accept", "revise", "reject"]
 
@@ -134,16 +128,12 @@ class IssueResponse(_Parsed):
 
 
 class Revision(_Parsed):
-    """An author's new version, with a response to each issue."""
-
     responses: tuple[IssueResponse, ...] = Field(strict=False)
     answer: Annotated[_Text, Field(min_length=1)]
     confidence: _Integer = Field(ge=0, le=100)
 
 
 class CriterionScore(_Parsed):
-    """Evidence and a score out of ten for one criterion."""
-
     id: str
     rationale: _Text
     score: _Integer = Field(ge=0, le=10)
@@ -160,8 +150,6 @@ class Scores(_Parsed):
 
 
 class Pair(_Parsed):
-    """A comparison of two candidates: notes on each before the winner."""
-
     notes_a: _Text
     notes_b: _Text
     winner: Literal["A", "B", "tie"]
@@ -178,15 +166,11 @@ class DebateTurn(_Parsed):
 
 
 class Choice(_Parsed):
-    """The label of one of the shown candidates."""
-
     reasoning: _Text
     choice: str
 
 
 class Analysis(_Parsed):
-    """Agreements, contradictions and common gaps of candidates."""
-
     agreements: tuple[_Text, ...] = Field(max_length=POINTS_MAX, strict=False)
     conflicts: tuple[_Text, ...] = Field(max_length=POINTS_MAX, strict=False)
     gaps: tuple[_Text, ...] = Field(max_length=POINTS_MAX, strict=False)
@@ -216,7 +200,6 @@ class TestCase(_Parsed):
 
     @property
     def data(self) -> dict[str, Any]:
-        """The fields of the test's form, without its name."""
         fields = {"stdin", "stdout"} if self.call is None else {"call", "arguments", "expected"}
         return self.model_dump(mode="json", include=fields)
 
@@ -340,10 +323,7 @@ def _revision_schema(output: Output) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def json_schema(output: Output) -> dict[str, Any]:
-    """The JSON Schema of `output`, for `response_format: json_schema`. Callers must not change it.
-
-    Raises ValueError for a report, which no engine writes.
-    """
+    """The JSON Schema for `response_format: json_schema`; callers must not change it. No engine writes a report."""
     schema = _schema_of_kind(output)
     if not output.answer_schema:
         return schema
@@ -388,7 +368,6 @@ def _validated(validate: Callable[[str], _Form], text: str) -> _Form:
 
 
 def _with_answer_as_text(text: str, schema: dict[str, Any]) -> str:
-    """The output with its answer's JSON as a text; raises InvalidOutput where the answer breaks the schema."""
     fields = _validated(_DOCUMENT.validate_json, text)
     if "answer" not in fields:
         raise InvalidOutput("answer: Field required")
@@ -412,10 +391,7 @@ def _scores(output: Output, text: str) -> Scores:
 
 
 def _revision(output: Output, text: str) -> Revision:
-    """A revision, without responses to unknown issues and without second responses to one issue.
-
-    Nothing depends on such responses, and the revised text is still of use.
-    """
+    """The revision without responses to unknown issues and second responses: nothing depends on them."""
     revision = _validated(Revision.model_validate_json, text)
     raised = range(1, max(1, output.issues) + 1)
     answered = {response.issue: response for response in reversed(revision.responses) if response.issue in raised}
@@ -444,10 +420,7 @@ _FORMS: dict[OutputKind, type[ParsedOutput]] = {
 
 
 def parse_output(output: Output, text: str) -> ParsedOutput:
-    """Parse and check an engine's text against `output`; raise InvalidOutput naming the first fault.
-
-    An answer that has a schema of its own is parsed to its JSON.
-    """
+    """Parse and check an engine's text; raises InvalidOutput naming the first fault. A schema's answer becomes JSON."""
     if output.answer_schema:
         text = _with_answer_as_text(text, json.loads(output.answer_schema))
     match output.kind:
@@ -462,7 +435,6 @@ def parse_output(output: Output, text: str) -> ParsedOutput:
 
 
 def answer_text(parsed: ParsedOutput) -> str | None:
-    """The answer in an output; None for a form without one."""
     match parsed:
         case Answer() | Revision() | DebateTurn():
             return parsed.answer

@@ -24,7 +24,6 @@ class Record:
 
     @property
     def tokens(self) -> list[str]:
-        """The subject's tokens: `deliberations, <tenant>, <id>, …`."""
         return self.subject.split(".")
 
     def __reduce__(self) -> tuple[type[Self], tuple[str, int, bytes]]:
@@ -58,8 +57,6 @@ class QueueState:
 
 
 class Subscription(Protocol):
-    """A live subscription."""
-
     async def close(self) -> None: ...
 
 
@@ -84,21 +81,16 @@ class Journal(Protocol):
         ...
 
     async def publish_view(self, tenant: str, view: View, until: datetime | None = None) -> None:
-        """Send a view without waiting for an acknowledgement; it may be lost. Never raises JournalUnavailable.
+        """Send a view without an acknowledgement; it may be lost. Never raises JournalUnavailable.
 
-        It is kept for ten minutes, or until `until` when that is later.
+        The stream keeps a view for ten minutes, or until `until` when that is later.
         """
         ...
 
-    async def facts(self, tenant: str, deliberation_id: str) -> list[Record]:
-        """Every fact of one deliberation in stream order; empty when there is none."""
-        ...
+    async def facts(self, tenant: str, deliberation_id: str) -> list[Record]: ...
 
     async def last(self, patterns: Sequence[str]) -> list[Record]:
-        """The last event on each stored subject that matches one of `patterns` (at most 1,024), in stream order.
-
-        All patterns are of one stream: their first tokens are the same.
-        """
+        """The last event on each subject that matches `patterns` (1,024 at most, of one stream), in stream order."""
         ...
 
     async def announce(self, announced: Announcement) -> None:
@@ -118,19 +110,14 @@ class Journal(Protocol):
         ...
 
     async def subscribe(self, patterns: Sequence[str], deliver: Callable[[Record], None]) -> Subscription:
-        """Call `deliver` with each event stored from now on, in stream order over all patterns.
-
-        Delivery is at most once: a reconnect may lose events. No two patterns may match one subject.
-        """
+        """Deliver each event stored from now on, in order, at most once. No two patterns may match one subject."""
         ...
 
     def on_reconnect(self, call: Callable[[], None]) -> Callable[[], None]:
         """Call `call` whenever live events may have been missed; returns a function that ends this."""
         ...
 
-    async def state(self, subjects: str = "deliberations.>") -> StreamState:
-        """The epoch and bounds of the stream that holds these subjects."""
-        ...
+    async def state(self, subjects: str = "deliberations.>") -> StreamState: ...
 
     async def queue(self, consumer: str) -> QueueState:
         """The state of a durable consumer; of one that does not exist, that everything is left.
@@ -153,10 +140,7 @@ class Control(Protocol):
         ...
 
     async def ask(self, subject: str, data: bytes, *, timeout_s: float) -> bytes:
-        """The first reply to a message for another service.
-
-        Raises TimeoutError without a reply within `timeout_s`, and JournalUnavailable at once without a listener.
-        """
+        """The first reply to a message; raises TimeoutError, and JournalUnavailable without a listener."""
         ...
 
 
@@ -165,18 +149,14 @@ class AgentsLost(Exception):
 
 
 class Agents(Protocol):
-    """The agents of one role, wherever they run."""
-
     async def run(self, request: StageRequest) -> None:
         """Have calls made; agents record each outcome in the log, first write wins, and the caller hears it there.
 
-        It waits while outcomes may yet come. After it returns or raises AgentsLost, the calls that still lack one must
-        be asked for again. Cancelling it stops no call: facts do.
+        Returns, or raises AgentsLost, when no more outcomes come: calls without one must be asked for again. Cancelling
+        this stops no call: facts do.
         """
         ...
 
 
 class Clock(Protocol):
-    """Time as an argument."""
-
     def now(self) -> datetime: ...

@@ -142,19 +142,16 @@ class EngineSpec(_Declared):
 
     @property
     def label(self) -> str:
-        """The engine's name in errors: its key under `engines`, if it has one, and its address."""
         return f"{self.name} ({self.address})" if self.name else self.address
 
     @property
     def key_source(self) -> str | None:
-        """The source of its key, as `api_key_env NAME` or `api_key_file PATH`; None without a key."""
         if self.api_key_env is not None:
             return f"api_key_env {self.api_key_env}"
         return None if self.api_key_file is None else f"api_key_file {self.api_key_file}"
 
     @property
     def key_remedy(self) -> str:
-        """The remedy for a key that the engine refuses or misses."""
         if self.api_key_file is not None:
             return f"correct the key in {self.api_key_file}, which is read anew within seconds"
         if self.api_key_env is not None:
@@ -171,7 +168,6 @@ class KeyRejected(Value, frozen=True):
     remedy: str
 
     def __str__(self) -> str:
-        """The predicate of a sentence about the engine."""
         return f"refuses its key since {self.since.astimezone(UTC):%H:%M:%S} UTC ({self.status}); {self.remedy}"
 
 
@@ -225,7 +221,6 @@ _RoleEngine = Annotated[EngineSpec, BeforeValidator(_engine)]
 
 
 AgentRunner = Literal["ray", "nats"]
-"""The runner of a role's agents: replicas in Ray Serve, or workers that pull from NATS."""
 
 
 class Role(_Declared):
@@ -344,7 +339,6 @@ def parse_roles(content: object, file: str = "roles.yaml") -> Mapping[str, Role]
 
 
 def roles_over_nats(roles: Mapping[str, Role], default: AgentRunner) -> tuple[str, ...]:
-    """The roles that NATS workers serve. `default` holds for roles without `agents`."""
     return tuple(name for name, role in roles.items() if (role.agents or default) == "nats")
 
 

@@ -9,7 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, WithJsonSche
 from app.deliberation.errors import InvalidToken
 
 TIMEOUT_S_MAX = 3_600
-"""The longest deadline that a deliberation may have."""
 
 Structured = Literal["json_schema", "json_object", "prompt"]
 """How an engine is made to answer in a form: by a schema, by JSON with the schema in the prompt, or by the prompt."""
@@ -50,7 +49,6 @@ Amount = Annotated[
 """An amount of money, in millionths of its currency; in JSON a number."""
 
 Currency = Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
-"""A currency by its three letters (ISO 4217)."""
 
 
 class Prices(Value, frozen=True):

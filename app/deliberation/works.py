@@ -70,8 +70,6 @@ class Version(NamedTuple):
 
 @dataclass(frozen=True)
 class AgentWork:
-    """The work of one member of the council: its calls, in the order of the stages, and what they brought."""
-
     spec: AgentSpec
     constraints: Constraints
     calls: tuple[AgentCall, ...]
@@ -81,7 +79,6 @@ class AgentWork:
 
     @cached_property
     def versions(self) -> tuple[Version, ...]:
-        """The versions of its answer, oldest first."""
         found: list[Version] = []
         for call in self._asked:
             parsed = call.output(self.constraints)
@@ -97,7 +94,6 @@ class AgentWork:
 
     @property
     def chosen(self) -> Version | None:
-        """The version that stands in the ranking, else the last one."""
         if not self.versions:
             return None
         last = len(self.versions) - 1
@@ -115,7 +111,6 @@ class AgentWork:
 
     @property
     def problem(self) -> FactProblem | None:
-        """The problem of its last failed call for an answer; None unless its status is `failed`."""
         problems = [each.finished.problem for each in self._asked if each.finished and each.finished.problem]
         return problems[-1] if self.status == "failed" else None
 
@@ -134,7 +129,6 @@ class AgentWork:
 
     @property
     def usage(self) -> Usage:
-        """The sum over its calls with an outcome."""
         return Usage.total(self.spent)
 
     @property
@@ -143,7 +137,6 @@ class AgentWork:
 
 
 def calls(state: State) -> Iterator[AgentCall]:
-    """Every planned call, in the order of the stages."""
     for stage in state.stages:
         seen = None if stage.closed is None else frozenset(stage.closed.seen)
         for planned in stage.opened.calls:

@@ -31,7 +31,6 @@ _VERSION = version("deliberation-gateway")
 
 
 def completion_id(state: State) -> str:
-    """The completion's id, which contains the deliberation's."""
     return f"chatcmpl-{state.deliberation_id}"
 
 
@@ -42,7 +41,6 @@ def fingerprint(state: State) -> str:
 
 
 def model_name(state: State) -> str:
-    """The model's whole name: strategy and role."""
     specified = state.specification
     return f"{specified.strategy}/{specified.agents[0].role}"
 
@@ -89,7 +87,6 @@ def _outcome(state: State) -> DeliberationOutcome:
 
 
 def completion(chat: ChatCompletionRequest, state: State) -> ChatCompletion:
-    """The whole completion of an ended deliberation; raises NoVerdict."""
     answers = (ChatAnswer(content=chat.truncated(text)) for text in texts(state))
     return ChatCompletion(
         id=completion_id(state),
@@ -107,7 +104,6 @@ def _framed(content: bytes) -> bytes:
 
 
 def _frame(chat: ChatCompletionRequest, state: State, *choices: ChatChunkChoice, **added: Any) -> bytes:  # noqa: ANN401 -- fields
-    """A chunk as a frame, without unset fields: a delta holds only what it adds."""
     if chat.counts_usage:
         added = {"usage": None, **added}
     chunk = ChatCompletionChunk(
@@ -148,5 +144,4 @@ def frames(chat: ChatCompletionRequest, state: State) -> Iterator[bytes]:
 
 
 def error_frames(error: OpenAIError) -> bytes:
-    """The frames that end an opened stream with an error."""
     return _framed(dump(error)) + DONE

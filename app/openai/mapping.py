@@ -28,7 +28,6 @@ def conversation_mark(messages: Sequence[ChatRequestMessage]) -> str:
 
 
 def task_of(messages: Sequence[ChatRequestMessage]) -> str:
-    """The task of a conversation: a single message verbatim, or a transcript to continue."""
     if len(messages) == 1:
         return messages[0].text
     mark = conversation_mark(messages)
@@ -42,10 +41,7 @@ def task_of(messages: Sequence[ChatRequestMessage]) -> str:
 
 
 def model_parts(model: str, registry: Registry) -> tuple[str, str]:
-    """The strategy and the role in a model's name, which may lack one of them; raises ModelNotFound.
-
-    A bare role deliberates by `council`, a bare strategy with the role DEV. Roles are read in any case.
-    """
+    """The strategy and the role in a model's name, which may lack one of them; raises ModelNotFound."""
     first, slash, second = model.partition("/")
     if slash:
         strategy, role = first, second.upper()
@@ -54,21 +50,16 @@ def model_parts(model: str, registry: Registry) -> tuple[str, str]:
     else:
         strategy, role = DEFAULT_STRATEGY, first.upper()
     if strategy not in registry["strategies"] or role not in registry["roles"]:
-        raise ModelNotFound(f"No model is named {model[:256]!r}.", _meant(model, registry))
+        known = [*model_names(registry), *registry["strategies"], *registry["roles"]]
+        raise ModelNotFound(f"No model is named {model[:256]!r}.", did_you_mean(model, known))
     return strategy, role
 
 
 def model_names(registry: Registry) -> list[str]:
-    """Every strategy with every role."""
     return [f"{strategy}/{role}" for strategy in registry["strategies"] for role in registry["roles"]]
 
 
-def _meant(model: str, registry: Registry) -> str:
-    return did_you_mean(model, [*model_names(registry), *registry["strategies"], *registry["roles"]])
-
-
 def _size(chat: ChatCompletionRequest, options: DeliberationOptions, strategy: str) -> int | None:
-    """The requested number of agents, None if absent; raises ValidationFailed for an unsupported `n`."""
     if chat.n is None:
         return options.num_agents
     if strategy != SIDE_BY_SIDE:
@@ -82,11 +73,6 @@ def _size(chat: ChatCompletionRequest, options: DeliberationOptions, strategy: s
     return chat.n
 
 
-def _metadata(chat: ChatCompletionRequest) -> dict[str, str]:
-    kept = {"user": chat.user, "safety_identifier": chat.safety_identifier}
-    return {name: value for name, value in kept.items() if value is not None} | (chat.metadata or {})
-
-
 # Clients recognize this error by its code or by these exact words.
 _TOO_LONG = {
     "code": "context_length_exceeded",
@@ -96,7 +82,6 @@ _TOO_LONG = {
 
 
 def _mapped_back(fault: FieldProblem) -> FieldProblem:
-    """A fault in the deliberation's request, at the field of the chat completion that caused it."""
     first, _, rest = fault.pointer.removeprefix("/").partition("/")
     match first:
         case "task":
@@ -113,10 +98,7 @@ def _mapped_back(fault: FieldProblem) -> FieldProblem:
 
 
 def deliberation_of(chat: ChatCompletionRequest, registry: Registry) -> DeliberationRequest:
-    """The deliberation for a chat completion.
-
-    Raises ModelNotFound, and ValidationFailed with pointers into the chat completion.
-    """
+    """The deliberation for a chat completion; raises ModelNotFound, and ValidationFailed with pointers into it."""
     strategy, role = model_parts(chat.model, registry)
     options = chat.deliberation or DeliberationOptions()
     given = options.model_dump(exclude_none=True)
@@ -127,6 +109,7 @@ def deliberation_of(chat: ChatCompletionRequest, registry: Registry) -> Delibera
         temperature=chat.temperature, top_p=chat.top_p, max_tokens=chat.max_completion_tokens or chat.max_tokens
     )
     size = _size(chat, options, strategy)
+    users = {"user": chat.user, "safety_identifier": chat.safety_identifier}
     body = given | {
         "task": task_of(chat.messages),
         "role": role,
@@ -134,7 +117,7 @@ def deliberation_of(chat: ChatCompletionRequest, registry: Registry) -> Delibera
         "constraints": constraints,
         "sampling": sampling.model_dump(),
         "seed": chat.seed,
-        "metadata": _metadata(chat),
+        "metadata": {name: each for name, each in users.items() if each is not None} | (chat.metadata or {}),
         **({} if size is None else {"num_agents": size}),
     }
     try:

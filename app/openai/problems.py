@@ -47,12 +47,9 @@ def param(pointer: str) -> str | None:
 
 
 class ModelNotFound(HttpError):
-    """No strategy and role have this name together."""
-
     code = "model_not_found"
 
     def __init__(self, detail: str, meant: str) -> None:
-        """`meant` suggests a name, or is empty."""
         super().__init__(detail)
         remedy = f"{meant}Name it <strategy>/<ROLE>, or one of the two alone; GET /v1/models lists them."
         self.errors = (body_fault("/model", self.code, detail, remedy),)
@@ -70,7 +67,6 @@ class NoVerdict(HttpError):
 
 
 def chat_headers(deliberation_id: str) -> dict[str, str]:
-    """The headers that name the deliberation behind a chat completion."""
     return {"Location": f"/deliberations/{deliberation_id}", "X-Deliberation-Id": deliberation_id}
 
 
@@ -81,7 +77,6 @@ def _code_of(error: DeliberationError) -> str | None:
 
 
 def _openai_error(answer: ErrorAnswer) -> tuple[int, OpenAIError]:
-    """The status and the body: the message names every fault with its remedy, `param` and `code` the first."""
     status, _ = CHAT_STATUSES.get(answer.code) or STATUSES[answer.code]
     kind = "server_error" if status >= 500 else "rate_limit_error" if status == 429 else "invalid_request_error"
     errors = answer.errors
@@ -110,5 +105,4 @@ OPENAI_ERRORS = ErrorFormat(_code_of, _render)
 
 
 def stream_error(error: DeliberationError, request_id: str) -> OpenAIError:
-    """The error that ends a chat completion's stream after its status has been sent."""
     return _openai_error(answer_to(error, OPENAI_ERRORS, request_id))[1]

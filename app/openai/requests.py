@@ -92,7 +92,6 @@ def _part_text(index: int, part: object) -> str:
 
 
 def _joined(content: object) -> object:
-    """A message's content as one text: parts on separate lines, null as empty text."""
     if content is None:
         return ""
     if isinstance(content, list):
@@ -134,7 +133,6 @@ class ChatRequestMessage(BaseModel):
 
     @property
     def text(self) -> str:
-        """The message's text."""
         return self.content or self.refusal or ""
 
 
@@ -164,7 +162,6 @@ class ResponseFormat(RequestModel):
 
     @property
     def answer_schema(self) -> dict[str, Any] | None:
-        """The schema that answers must satisfy; None for texts."""
         if self.type == "text":
             return None
         given = None if self.json_schema is None else self.json_schema.json_schema
@@ -268,11 +265,9 @@ class ChatCompletionRequest(RequestModel):
 
     @property
     def counts_usage(self) -> bool:
-        """Whether the stream has a last chunk with the usage."""
         return self.stream_options is not None and self.stream_options.include_usage is True
 
     def truncated(self, text: str) -> str:
-        """`text` up to its first stop sequence."""
         return text[: min((index for stop in self.stop or () if (index := text.find(stop)) >= 0), default=None)]
 
     @model_validator(mode="after")

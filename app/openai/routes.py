@@ -52,19 +52,13 @@ class PendingCompletion:
     resumable: bool
 
     async def wait(self) -> bool:
-        """Wait until the deliberation ends, at most until shortly after its deadline; whether it has ended.
-
-        A process that drains ends the wait early.
-        """
+        """Whether the deliberation ends until shortly after its deadline; a process that drains ends the wait early."""
         gateway, accepted = self.gateway, self.state.accepted
         left_s = max(0.0, (accepted.deadline_at - gateway["clock"].now()).total_seconds())
         return await gateway["deliberations"].ended(self.tenant, accepted.deliberation_id, left_s + END_GRACE_S)
 
     async def final_state(self, ended: bool) -> State:
-        """The state with its end, after `wait` has returned `ended`.
-
-        Raises NotReady while the process drains, NoVerdict if no end was recorded by the deadline, JournalUnavailable.
-        """
+        """The state with its end, after `wait`; raises NotReady while draining, NoVerdict and JournalUnavailable."""
         if not ended and self.gateway["feed"].draining.is_set():
             raise NotReady("This gateway is stopping; ask again.")
         if not ended:
@@ -79,7 +73,6 @@ class PendingCompletion:
         raise JournalUnavailable("The deliberation has ended, but its end cannot be read yet.")
 
     async def cancel_if_abandoned(self) -> None:
-        """Cancel the deliberation if it still runs and its client cannot ask for it again."""
         gateway, id = self.gateway, self.state.deliberation_id
         overdue = gateway["clock"].now() >= self.state.accepted.deadline_at
         if self.resumable or overdue:
@@ -116,7 +109,6 @@ async def _wait_while_connected(request: Request, pending: PendingCompletion) ->
 
 
 async def _answer(request: Request, chat: ChatCompletionRequest, pending: PendingCompletion) -> Response:
-    """The whole completion, once the deliberation has ended."""
     ended = await _wait_while_connected(request, pending)
     if not ended:
         await pending.cancel_if_abandoned()
@@ -129,7 +121,6 @@ async def _answer(request: Request, chat: ChatCompletionRequest, pending: Pendin
 async def stream(
     chat: ChatCompletionRequest, pending: PendingCompletion, request_id: str
 ) -> AsyncGenerator[bytes, None]:
-    """The chunks as frames: the role at once, the text after the end, or an error in its place."""
     yield opening_frame(chat, pending.state)
     try:
         state = await pending.final_state(await pending.wait())
@@ -153,7 +144,6 @@ class ChatStream(EventStreamResponse):
         self._pending = pending
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer an ASGI request."""
         try:
             await super().__call__(scope, receive, send)
         finally:
@@ -162,8 +152,6 @@ class ChatStream(EventStreamResponse):
 
 
 def openai_errors(*statuses: int) -> Declared:
-    """Declared errors in OpenAI's format for these statuses and 500."""
-
     def content(_: Iterable[str]) -> dict[str, Any]:
         return {"application/json": {"schema": {"$ref": "#/components/schemas/OpenAIError"}}}
 

@@ -91,7 +91,7 @@ _SPARSE = ConfigDict(frozen=True, json_schema_serialization_defaults_required=Fa
 
 
 class ChatDelta(Resource):
-    """What a chunk adds to a choice."""
+    """The addition of a chunk to a choice."""
 
     model_config = _SPARSE
 

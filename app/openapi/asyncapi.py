@@ -31,7 +31,6 @@ ENDS: tuple[Model, ...] = get_args(End)
 
 
 def type_of(model: Model) -> str:
-    """The `type` of a model's events."""
     return str(model.model_fields["type"].default)
 
 
@@ -86,7 +85,6 @@ def _sends(channel: str, description: str, **more: object) -> dict[str, Any]:
     return {"action": "send", "channel": {"$ref": f"#/channels/{channel}"}, "description": description, **more}
 
 
-# Long by its data: an entry for each channel.
 def _channels() -> dict[str, dict[str, Any]]:
     id = {"description": "Letters a-z, digits, `-` and `_`, at most 64", "examples": [ID]}
     status = {"description": "The terminal status", "enum": [type_of(end).rpartition(".")[2] for end in ENDS]}
@@ -165,7 +163,6 @@ def _channels() -> dict[str, dict[str, Any]]:
 
 
 def asyncapi() -> dict[str, Any]:
-    """The document (AsyncAPI 3.0)."""
     models = (*EVENTS, *STREAM_EVENTS)
     neighbours = [*((model, "serialization") for model in NEIGHBOURS.values())]
     given: Any = [(model, "serialization") for model in models] + neighbours

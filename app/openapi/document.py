@@ -24,8 +24,7 @@ from app.openai.completions import DONE_DATA
 from app.openai.requests import ChatCompletionRequest
 from app.openai.routes import openai_errors
 from app.openai.schemas import ChatCompletionChunk, OpenAIError
-from app.openapi.examples import EVENT_STREAM, composed
-from app.openapi.webhooks import receiver_operation
+from app.openapi.examples import DELIVERY, EVENT_STREAM, composed
 from app.planning import routes as plans
 from app.planning.events import PlanRequest
 from app.routes import cluster, deliberations, events, health, login, roles, statistics
@@ -100,10 +99,10 @@ _LINKS = {
     "Deliberation": ("$response.body#/id", (*_OF_ONE, "delete_deliberation")),
     "DeliberationPage": ("$response.body#/items/0/id", ("get_deliberation",)),
 }
+_SIGNATURE = "v1,K5oZfzN95Z9UVu1EsfQmfVNQhnkZ2pj9o9NDN/H/pI4="
 
 
 def _schemas() -> dict[str, Any]:
-    """Schemas of bodies that routes parse and serialize themselves, by name."""
     _, taken = models_json_schema(
         [(body, "validation") for body in _BODIES],
         ref_template=_REFS,
@@ -150,7 +149,6 @@ def _replace_validation_error(operation: dict[str, Any]) -> None:
 
 
 def _declare_access(path: str, operation: dict[str, Any]) -> None:
-    """Declare the required scope, and the errors and headers of authentication and rate limits."""
     needed = ACCESS[operation["operationId"]]
     statuses = (400,) if needed is None else (400, 401, 403, 429) if needed else (400, 401, 429)
     errors = openai_errors(*statuses) if path.startswith("/v1/") else problems(*statuses)
@@ -170,13 +168,11 @@ def _declare_access(path: str, operation: dict[str, Any]) -> None:
 
 
 def _operations(made: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Path and operation, for all operations."""
     for path, methods in made["paths"].items():
         yield from ((path, operation) for method, operation in methods.items() if method != "parameters")
 
 
 def _add_links(operation: dict[str, Any], known: set[str]) -> None:
-    """Link answers to the operations that take their ids."""
     for declared in operation["responses"].values():
         schema = declared.get("content", {}).get("application/json", {}).get("schema", {})
         expression, targets = _LINKS.get(schema.get("$ref", "").rpartition("/")[2], ("", ()))
@@ -197,7 +193,6 @@ def _json_first(operation: dict[str, Any]) -> None:
 
 
 def _add_examples(operation: dict[str, Any], schemas: dict[str, Any]) -> None:
-    """Add examples of required parameters, of bodies, and of answers other than problems, which have their own."""
     for declared in operation.get("parameters", ()):
         if declared.get("required"):
             declared["example"] = composed(declared["schema"], schemas, declared["name"], operation["operationId"])
@@ -208,6 +203,37 @@ def _add_examples(operation: dict[str, Any], schemas: dict[str, Any]) -> None:
         if int(status) < 400:
             for content in declared.get("content", {}).values():
                 content["example"] = composed(content["schema"], schemas, operation["operationId"])
+
+
+def _header(name: str, description: str, example: str) -> dict[str, Any]:
+    declared = {"in": "header", "name": name, "required": True, "description": description}
+    return {**declared, "schema": {"type": "string"}, "example": example}
+
+
+def _receiver_operation(schemas: dict[str, Any]) -> dict[str, Any]:
+    schema = {"$ref": "#/components/schemas/WebhookPayload"}
+    return {
+        "operationId": "receive_event",
+        "summary": "An event of a deliberation with a webhook",
+        "description": "Sent at least once per subscribed event, signed by Standard Webhooks 1.0.0. Verify the "
+        "signature over the bytes as received. Repeated deliveries of an event have the same `webhook-id`.",
+        "tags": ["webhooks"],
+        "security": [],
+        "parameters": [
+            _header("webhook-id", "The delivery's id, the same at every attempt", DELIVERY),
+            _header("webhook-timestamp", "Seconds since 1970 of this attempt", "1767225600"),
+            _header("webhook-signature", "`v1,` and HMAC-SHA256 in base64, for each secret", _SIGNATURE),
+        ],
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": schema, "example": composed(schema, schemas)}},
+        },
+        "responses": {
+            "2XX": {"description": "Accepted"},
+            "410": {"description": "Gone: no more events of this deliberation are sent"},
+            "default": {"description": "Failed: the delivery is retried later"},
+        },
+    }
 
 
 @lru_cache(maxsize=2)
@@ -237,7 +263,7 @@ def document(*, development: bool = False) -> dict[str, Any]:
     components["examples"] = EXAMPLES
     components["securitySchemes"] = _SECURITY
     components["parameters"] = {"X-Request-Id": _REQUEST_ID}
-    made["webhooks"] = {"event": {"post": receiver_operation(schemas)}}
+    made["webhooks"] = {"event": {"post": _receiver_operation(schemas)}}
     known = {operation["operationId"] for _, operation in _operations(made)}
     for path, operation in _operations(made):
         _replace_validation_error(operation)
@@ -253,7 +279,6 @@ def document(*, development: bool = False) -> dict[str, Any]:
 
 
 def _use_item_schema(content: dict[str, Any], operation_id: str) -> None:
-    """Replace an event stream's `schema` by `itemSchema`, the schema of one server-sent event."""
     data: dict[str, Any] = {"type": "string", "contentMediaType": "application/json"}
     data["contentSchema"] = content.pop("schema")
     if operation_id == "create_chat_completion":
@@ -308,6 +333,5 @@ def install(app: FastAPI, *, development: bool) -> None:
 
 
 def events_schema() -> dict[str, Any]:
-    """The JSON Schema (2020-12) of all events of streams."""
     schema = DeliberationEvent.model_json_schema(mode="serialization")
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

@@ -1,4 +1,4 @@
-"""Examples of answers and events, composed from their JSON Schemas. Those of requests stand on the models.
+"""Examples of answers and events, composed from their JSON Schemas; examples of requests stand on the models.
 
 A field takes the value of its name in `VALUES`, so that one agent, model or time is the same in every example.
 `Model.field` comes before `field`. Fields without an entry take what their schema says.
@@ -87,7 +87,6 @@ VALUES: dict[str, Any] = {
 
 
 def composed(schema: Mapping[str, Any], schemas: Mapping[str, Any], name: str = "", model: str = "") -> Any:  # noqa: ANN401 -- JSON
-    """An example of a schema; `schemas` are those that it refers to, `name` and `model` say where it stands."""
     found = VALUES.get(f"{model}.{name}", VALUES.get(name, _UNKNOWN))
     if found == [] or (found is None and _is_nullable(schema)) or found in schema.get("enum", ()):
         return found

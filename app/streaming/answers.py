@@ -47,13 +47,11 @@ def _field(raw: str) -> object:
 
 
 def growing_answer(raw: str) -> str:
-    """The text of the answer in an output that is still being written; empty where there is none yet."""
     found = _field(raw)
     return found if isinstance(found, str) else ""
 
 
 def finished_answer(raw: str) -> str | None:
-    """The answer in a complete output, as JSON where it is no text; None where the output has none."""
     found = _field(raw)
     return found if found is None or isinstance(found, str) else to_json(found).decode()
 
@@ -65,10 +63,7 @@ def unfinished_answer(call: UnfinishedCall) -> UnfinishedCall:
 
 
 class AnswerFrames:
-    """Frames of calls with answers in place of raw text. A frame without data adds nothing to an answer.
-
-    The newest raw texts are kept, `CHARS_MAX` characters in all, and the newest frames, `FRAMES_BYTES_MAX` in all.
-    """
+    """Frames with answers in place of raw text, and without data where nothing is added; the newest are kept."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -81,7 +76,6 @@ class AnswerFrames:
     async def of(
         self, tenant: str, frames: Iterable[EventFrame], takes: Callable[[EventFrame], bool]
     ) -> Sequence[EventFrame]:
-        """The frames, those that `takes` selects with answers; raises JournalUnavailable."""
         return [await self._of(tenant, frame) if takes(frame) else frame for frame in frames]
 
     async def _of(self, tenant: str, frame: EventFrame) -> EventFrame:
@@ -101,7 +95,6 @@ class AnswerFrames:
         return made
 
     async def _delta(self, tenant: str, frame: EventFrame, event: dict[str, Any]) -> dict[str, Any] | None:
-        """The answer's piece and its offset; None where the delta adds none."""
         key, attempt = _CallKey(tenant, frame.deliberation_id, event["call_id"]), event["attempt"]
         async with self._lock:
             before = self._known(key, attempt, event["offset"])
@@ -116,14 +109,12 @@ class AnswerFrames:
         return {"offset": len(old), "text": new[len(old) :]} if grown else None
 
     def _known(self, key: _CallKey, attempt: int, offset: int) -> str | None:
-        """The attempt's raw text before `offset`; None if it is not kept."""
         if offset == 0:
             return ""
         kept = self._texts.get(key)
         return kept.text[:offset] if kept and kept.attempt == attempt and len(kept.text) >= offset else None
 
     async def _stored(self, key: _CallKey, attempt: int, sequence: int) -> str | None:
-        """The attempt's raw text before an event of the log; None if its beginning is past retention."""
         text = CallText(key.call_id, "", attempt)
         pattern = f"{prefix(key.tenant, key.deliberation_id)}.call.{key.call_id}.delta"
         async for record in self._journal.read(pattern, 0):
@@ -148,7 +139,6 @@ class AnswerFrames:
 
 
 def _finished(event: dict[str, Any]) -> dict[str, Any]:
-    """The answer as the text of a finished call; another output, such as a critique, as it is."""
     raw = event["text"]
     answer = None if raw is None else finished_answer(raw)
     return {} if answer is None else {"text": answer}

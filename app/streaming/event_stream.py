@@ -30,17 +30,11 @@ _HEARTBEAT = b": \n\n"
 log = structlog.get_logger(__name__)
 
 
-def connection_of(scope: Scope) -> Transport | None:
-    """The transport of a request's connection; None under another server."""
-    return scope.get("extensions", {}).get(EXTENSION)
-
-
 def limit_unsent(connection: Transport, stalled_s: float) -> None:
     """Bound the unsent bytes of a connection, and have the system end it when they stay unsent for `stalled_s`.
 
     TCP_NOTSENT_LOWAT bounds what the system takes beyond what it can send, at no cost for a fast reader.
-    TCP_USER_TIMEOUT ends a connection when its bytes stay unacknowledged or unread for that long. That covers peers
-    that vanished, and those with too few unsent bytes for the server to notice.
+    TCP_USER_TIMEOUT ends a connection whose peer vanished, or has too few unsent bytes for the server to notice.
     """
     connection.set_write_buffer_limits(high=BUFFER_BYTES)
     opened = connection.get_extra_info("socket")
@@ -50,10 +44,7 @@ def limit_unsent(connection: Transport, stalled_s: float) -> None:
 
 
 class EventStreamResponse(Response):
-    """An event stream of whole frames, with a comment after every `heartbeat_s` of silence.
-
-    The connection of a viewer that takes no byte for `stalled_s` is aborted, and its unsent bytes are dropped.
-    """
+    """An event stream with comments after `heartbeat_s` of silence; aborted when no byte is taken for `stalled_s`."""
 
     media_type = "text/event-stream"
 
@@ -71,7 +62,7 @@ class EventStreamResponse(Response):
         self._sent_at_s = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        connection = connection_of(scope)
+        connection: Transport | None = scope.get("extensions", {}).get(EXTENSION)  # None under another server
         if connection is not None:
             limit_unsent(connection, self._stalled_s)
         try:
@@ -102,7 +93,6 @@ class EventStreamResponse(Response):
         self._sent_at_s = asyncio.get_running_loop().time()
 
     async def _heartbeat(self, receive: Receive, send: Send, stream: anyio.CancelScope) -> None:
-        """Send a comment after each silence; cancel the stream when the viewer disconnects."""
         loop = asyncio.get_running_loop()
         self._sent_at_s = loop.time()
         while True:

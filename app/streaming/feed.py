@@ -104,11 +104,9 @@ class Watch:
             self.resync()
 
     def resync(self) -> None:
-        """Read the log again from the newest frame on, because live events may have been lost."""
         self._projection.stale.set()
 
     def wake(self) -> None:
-        """Wake every waiting viewer, once for all events that came in one turn of the event loop."""
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -119,7 +117,6 @@ class Watch:
                 await event.wait()
 
     async def run(self) -> None:
-        """Hold the subscription and resync it after every loss, until cancelled or until the log is replaced."""
         with suppress(_LogReplaced):
             await self._projection.run()
 
@@ -184,10 +181,7 @@ class Watch:
         self.wake()
 
     async def page(self, patterns: Patterns, after: int) -> _Frames:
-        """Stored frames above `after` under some patterns, and the position up to which they are complete.
-
-        Viewers behind the ring share one read and its frames for a moment. Raises JournalUnavailable.
-        """
+        """Stored frames above `after`, and the position up to which they are complete, read once for viewers."""
         assert self.ring is not None, "the first replay makes the ring"
         # The floor is taken before the log is read, so that the ring holds everything above it.
         floor = self.ring.floor
@@ -221,10 +215,7 @@ class Watch:
 
 
 class Viewer:
-    """A reader of a watch that has received everything up to `position`. No frame is kept for it.
-
-    Behind the ring it reads the log under `stored`: the watch's patterns, or narrower ones.
-    """
+    """A reader of a watch up to `position`. Behind the ring it reads the log under `stored`."""
 
     def __init__(self, watch: Watch, position: int, limits: RingLimits, stored: Patterns | None = None) -> None:
         self.position = position
@@ -262,11 +253,7 @@ class Viewer:
 
 
 class Feed:
-    """All watches of this process. An async context manager: leaving it ends them.
-
-    `streams_max` and `streams_per_client_max` bound the open streams. `observe` receives every event before a viewer
-    does.
-    """
+    """All watches of this process, and the bounds on open streams. `observe` gets every event before a viewer does."""
 
     def __init__(
         self,
@@ -312,7 +299,6 @@ class Feed:
         return self._streams_of.total()
 
     def drain(self) -> None:
-        """End every stream with `stream.reconnect`, now and from now on. Idempotent."""
         self.draining.set()
         for watch in self._watches.values():
             watch.wake()
@@ -322,7 +308,6 @@ class Feed:
         self.drain()
 
     def acquire_slot(self, client: str) -> bool:
-        """Count one more stream of `client`; False at a limit. Each acquired slot must be released."""
         if self.streams >= self._streams_max or self._streams_of[client] >= self._streams_per_client_max:
             return False
         self._streams_of[client] += 1
@@ -362,10 +347,7 @@ class Feed:
         return Viewer(watch, position, self._limits, stored)
 
     async def changed(self, tenant: str, deliberation_id: str, after_sequence: int, timeout_s: float) -> bool:
-        """Whether a fact (not a view) above `after_sequence` is stored, before the call or within `timeout_s`.
-
-        False at once when the process drains. Raises JournalUnavailable when the log cannot be read.
-        """
+        """Whether a fact above `after_sequence` is stored by `timeout_s` from now; False while draining."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + timeout_s
         async with self.watch(of_deliberation(tenant, deliberation_id)) as watch:

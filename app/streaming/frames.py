@@ -17,17 +17,12 @@ CHUNK_BYTES = 32_768
 log = structlog.get_logger(__name__)
 
 EVENT_TYPES: frozenset[str] = frozenset(event.model_fields["type"].default for event in get_args(Event))
-"""Every type of event that the log holds."""
 VIEW_TYPES: frozenset[str] = frozenset(view.model_fields["type"].default for view in get_args(View))
-"""The types of views: events that no state depends on."""
 DELETED: str = Deleted.model_fields["type"].default
-"""The type of the fact that a deliberation was deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventFrame:
-    """One event as SSE bytes, shared by all viewers."""
-
     sequence: int
     type: str
     data: bytes
@@ -69,7 +64,6 @@ class Ring:
         return len(self._frames)
 
     def push(self, frame: EventFrame) -> None:
-        """Add a frame newer than all others, and drop the oldest ones beyond `frames_max` or `bytes_max`."""
         self.last = frame.sequence
         self._frames.append(frame)
         self._sequences.append(frame.sequence)
@@ -84,7 +78,6 @@ class Ring:
         del self._frames[:surplus], self._sequences[:surplus]
 
     def after(self, sequence: int) -> Sequence[EventFrame]:
-        """The frames above `sequence`, which must not be below `floor`."""
         return self._frames[bisect_right(self._sequences, sequence) :]
 
 
@@ -96,7 +89,6 @@ class EventSelection:
     types: frozenset[str] | None = None
 
     def takes(self, frame: EventFrame) -> bool:
-        """Whether the viewer receives this event; none without data."""
         return (
             bool(frame.data)
             and (self.deltas or frame.type != "call.delta")
@@ -105,12 +97,10 @@ class EventSelection:
 
 
 def control_frame(kind: str, data: bytes) -> bytes:
-    """A frame without an id, for an event about the stream itself, which is not in the log."""
     return ServerSentEvent(data.decode(), event=kind, sep="\n").encode()
 
 
 def event_in(control: bytes) -> bytes:
-    """The event's JSON in a frame."""
     return control.partition(b"\ndata: ")[2].removesuffix(b"\n\n")
 
 
@@ -135,17 +125,13 @@ def chunked(frames: Iterable[bytes], bytes_max: int = CHUNK_BYTES) -> Iterator[b
 
 @dataclass(slots=True)
 class FrameBatcher:
-    """Selects and chunks one viewer's frames. `skipped` is the last event left out, None once a later one was sent.
-
-    `takes` is called in the order of the log.
-    """
+    """Selects and chunks one viewer's frames; `skipped` is the last event left out, None once a later one was sent."""
 
     takes: Callable[[EventFrame], bool]
     epoch: str
     skipped: int | None = None
 
     def chunks(self, frames: Sequence[EventFrame], bytes_max: int = CHUNK_BYTES) -> Iterator[bytes]:
-        """The selected frames in as few chunks as possible, none above `bytes_max` unless one frame is."""
         selected: list[bytes] = []
         for frame in frames:
             if self.takes(frame):
@@ -156,7 +142,6 @@ class FrameBatcher:
         return chunked(selected, bytes_max)
 
     def cursor_update(self) -> bytes:
-        """The frame that moves the cursor past the events left out; empty when there is none."""
         if self.skipped is None:
             return b""
         update, self.skipped = cursor_frame(self.epoch, self.skipped), None

@@ -33,7 +33,6 @@ class EventsRequest:
 
     @property
     def deliberation_id(self) -> str | None:
-        """The id in control events; None on a stream of several."""
         return next(iter(self.ids)) if self.single else None
 
     @property
@@ -44,7 +43,6 @@ class EventsRequest:
 
     @property
     def stored(self) -> Patterns:
-        """The subjects to read of the log."""
         if self.ids:
             return of_deliberations(self.tenant, self.ids)
         return of_tenant(self.tenant, deltas=self.selection.deltas)
@@ -84,12 +82,11 @@ class ResumePoint:
 
     @property
     def begin(self) -> int:
-        """The sequence before the first event of the named deliberations; 0 when none is named."""
         return min((snapshot.begin_sequence for snapshot in self.known.snapshots), default=1) - 1
 
     @property
     def start(self) -> int:
-        """The sequence above which a stream sends events. That of a list is known once the list is read."""
+        """The sequence above which a stream sends events; of a list it is known once the list is read."""
         if self.cursor is not None:
             return max(self.cursor.sequence, self.begin) if self.request.single else self.cursor.sequence
         end = self.known.snapshots[0].end_sequence if self.request.single else None
@@ -99,11 +96,9 @@ class ResumePoint:
 
     @property
     def over(self) -> bool:
-        """Whether a stream has no event to send: every named deliberation has ended."""
         return bool(self.request.ids) and not self.unended_after(self.start)
 
     def unended_after(self, sequence: int) -> set[str]:
-        """The named deliberations without a terminal event up to `sequence`."""
         return {
             snapshot.deliberation_id
             for snapshot in self.known.snapshots
@@ -112,10 +107,7 @@ class ResumePoint:
 
 
 def gap_reason(cursor: Cursor, log: StreamState) -> Literal["retention", "epoch", "beyond_end"] | None:
-    """The reason for which a replay after `cursor` has a gap; None without a gap.
-
-    A log that lost its newest events gives their sequences out again: the events that its clients know are gone.
-    """
+    """The reason for which a replay after `cursor` has a gap; a log that lost events reuses their sequences."""
     if cursor == BEGINNING:
         return None
     if cursor.epoch != log.epoch:
@@ -126,7 +118,6 @@ def gap_reason(cursor: Cursor, log: StreamState) -> Literal["retention", "epoch"
 
 
 def resume_at(request: EventsRequest, known: SnapshotSet, now: datetime) -> ResumePoint:
-    """The point at which a request resumes within the log: its cursor, or the snapshots after a gap."""
     cursor, log = request.cursor, known.log
     reason = None if cursor is None else gap_reason(cursor, log)
     if reason is None:

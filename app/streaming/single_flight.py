@@ -11,10 +11,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 class SingleFlightCache(Generic[_Value]):
-    """One value, fresh for `fresh_s`. Requests during a load wait for it, and fail with it.
-
-    With `pace` the value stays fresh for `pace` times its cost, `fresh_s` at most: a cheap value is nearly always new.
-    """
+    """One value, fresh for `fresh_s`, or for `pace` times its cost if that is less; one load serves all requests."""
 
     def __init__(self, fresh_s: float, pace: float | None = None) -> None:
         self._fresh_s = fresh_s
@@ -27,14 +24,12 @@ class SingleFlightCache(Generic[_Value]):
 
     @property
     def idle(self) -> bool:
-        """Whether no load is running and the value is stale."""
         return not self._lock.locked() and asyncio.get_running_loop().time() > self._fresh_until_s
 
     def clear(self) -> None:
         self._values.clear()
 
     def charge(self, spent_s: float) -> None:
-        """Keep the value fresh until `pace` times `spent_s` from now, `fresh_s` at most."""
         fresh_s = self._fresh_s if self._pace is None else min(self._fresh_s, self._pace * spent_s)
         self._fresh_until_s = max(self._fresh_until_s, asyncio.get_running_loop().time() + fresh_s)
 

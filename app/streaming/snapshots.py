@@ -27,10 +27,7 @@ CheckFacts = Callable[[str, str, Sequence[Record]], None]
 
 
 class SnapshotKey(NamedTuple):
-    """The deliberations of a set. With `strict` each must exist; otherwise one that is left is enough.
-
-    With `answers` its frames have the calls' answers so far in place of their raw texts.
-    """
+    """The deliberations of a set, each of which must exist if `strict`; `answers` replace raw texts in frames."""
 
     tenant: str
     ids: frozenset[str]
@@ -41,8 +38,6 @@ class SnapshotKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One deliberation: its state, and the sequences of its acceptance and of its end, None while it has none."""
-
     deliberation_id: str
     state: State
     begin_sequence: int
@@ -71,7 +66,6 @@ def _sequence(records: Sequence[Record], suffix: str) -> int | None:
 
 
 def snapshot_at(records: Sequence[Record], last_sequence: int) -> Snapshot:
-    """The snapshot of a deliberation from its facts up to a sequence, which its acceptance must not exceed."""
     records = [record for record in records if record.sequence <= last_sequence]
     state = state_of(records)
     assert state is not None, "the facts begin with the acceptance"
@@ -106,26 +100,19 @@ def unfinished_calls(state: State, views: Iterable[CallStarted | CallDelta]) -> 
 
 
 class SnapshotCache:
-    """Recent snapshot sets. Viewers that open within a moment share one load."""
-
     def __init__(self, journal: Journal, check: CheckFacts) -> None:
         self._journal = journal
         self._check = check
         self._sets = KeyedSingleFlightCache[SnapshotKey, SnapshotSet](FRESH_S, PACE, SETS_MAX)
 
     def clear(self) -> None:
-        """Drop every set, because the log may have been replaced."""
         self._sets.clear()
 
     async def get(self, key: SnapshotKey, at_least: int) -> SnapshotSet:
-        """A set of the last moment, at a position of the log not below `at_least`.
-
-        Raises NotFound, Gone and JournalUnavailable.
-        """
+        """A set of the last moment, not below the position `at_least`; raises NotFound, Gone and JournalUnavailable."""
         return await self._sets[key].get(lambda: self._load(key), lambda known: known.log.last_sequence >= at_least)
 
     def charge(self, key: SnapshotKey, spent_s: float) -> None:
-        """Keep a set longer, because encoding it took `spent_s` on top of loading it."""
         self._sets[key].charge(spent_s)
 
     async def _load(self, key: SnapshotKey) -> SnapshotSet:
@@ -150,7 +137,6 @@ class SnapshotCache:
         return records
 
     async def unfinished(self, tenant: str, snapshot: Snapshot, last_sequence: int) -> tuple[UnfinishedCall, ...]:
-        """The texts of the calls under way when the log ended at `last_sequence`; raises JournalUnavailable."""
         if snapshot.state.open_stage is None or snapshot.state.ended:
             return ()
         views: list[CallStarted | CallDelta] = []

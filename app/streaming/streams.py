@@ -54,7 +54,6 @@ EXAMINED_MAX = 10_000
 
 
 ReadArchive = Callable[[str, str], Awaitable[Archived | None]]
-"""Reads a deliberation of a tenant from the archive; see `app.lifecycle.deliberations.Deliberations.archived`."""
 
 
 def _item(epoch: str, sequence: int, event: bytes) -> bytes:
@@ -62,7 +61,6 @@ def _item(epoch: str, sequence: int, event: bytes) -> bytes:
 
 
 def _framed(event: StreamEnvelope | DeliberationSnapshot, retry_ms: int | None = None) -> bytes:
-    """The frame of an event that is not in the log, with the time to wait before reconnecting where it sets one."""
     retry = b"" if retry_ms is None else f"retry: {retry_ms}\n".encode()
     return retry + control_frame(event.type, dump(event))
 
@@ -81,8 +79,8 @@ def _up_to_last_end(frames: Sequence[EventFrame], unended: set[str]) -> int | No
 class Streams:
     """Answers requests for events with streams and pages.
 
-    Streams send a comment after `heartbeat_s` of silence. They end after `age_max_s`, and when their viewer takes no
-    byte for `send_timeout_s`. `kept_s` returns for how long a tenant's deliberations can be read.
+    Streams send a comment after `heartbeat_s` of silence, and end after `age_max_s` or `send_timeout_s` without a byte
+    taken. `kept_s` returns for how long a tenant's deliberations can be read.
     """
 
     journal: Journal
@@ -101,7 +99,7 @@ class Streams:
     async def resume(self, request: EventsRequest, *, patient: bool = False) -> ResumePoint:
         """The point at which the request resumes; raises NotFound, Gone and JournalUnavailable.
 
-        With `patient` it waits `LOG_TIMEOUT_S` for the log: a browser gives up a stream that any status refuses.
+        With `patient` it waits for the log: a browser gives up a stream that any status refuses.
         """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + (LOG_TIMEOUT_S if patient else 0.0)
@@ -121,7 +119,6 @@ class Streams:
             await asyncio.sleep(_RETRY_S)
 
     async def _in_archive(self, request: EventsRequest) -> ResumePoint | None:
-        """The point at which a request for an archived deliberation resumes; None when the archive lacks it."""
         if request.deliberation_id is None:
             return None
         found = await self.archived(request.tenant, request.deliberation_id)
@@ -144,7 +141,6 @@ class Streams:
         return known
 
     async def _snapshot_frames(self, point: ResumePoint) -> tuple[bytes, ...]:
-        """A snapshot of each named deliberation, or a list of the tenant's newest; encoded once for all viewers."""
         request, known, loop = point.request, point.known, asyncio.get_running_loop()
 
         async def encode() -> tuple[bytes, ...]:
@@ -181,7 +177,6 @@ class Streams:
         )
 
     def _opened(self, point: ResumePoint) -> StreamOpened:
-        """The first event of a stream: the bounds of what can be replayed."""
         log, last_sequence, retention_until = point.known.log, point.known.log.last_sequence, None
         if point.request.single:
             state = point.known.snapshots[0].state
@@ -197,7 +192,6 @@ class Streams:
         )
 
     async def head(self, point: ResumePoint) -> list[bytes]:
-        """The first frames of a stream: its bounds, a gap if there is one, and snapshots unless it has a cursor."""
         frames = [_framed(self._opened(point), RETRY_MS)]
         if point.gap is not None:
             frames.append(_framed(point.gap))
@@ -277,7 +271,6 @@ class Streams:
         return not request.statuses.isdisjoint((entry.status_at(frame.sequence - 1), entry.status_at(frame.sequence)))
 
     async def response(self, point: ResumePoint, headers: Mapping[str, str]) -> EventStreamResponse:
-        """The stream from this point on; raises JournalUnavailable."""
         head, unended = await self.head(point), point.unended_after(point.start)
         if point.archived is None:
             chunks = self._chunks(point.request, point.epoch, point.start, unended, head)
@@ -286,7 +279,6 @@ class Streams:
         return EventStreamResponse(chunks, heartbeat_s=self.heartbeat_s, stalled_s=self.send_timeout_s, headers=headers)
 
     async def _archived_chunks(self, point: ResumePoint, head: list[bytes]) -> AsyncGenerator[bytes, None]:
-        """The whole stream of a deliberation that has left the log: the head, then the events above the start."""
         left = [record for record in point.archived or () if record.sequence > point.start]
         stored = [frame for record in left if (frame := frame_of(point.epoch, record)) is not None]
         frames = await self._shown_patiently(point.request, stored)
@@ -296,16 +288,15 @@ class Streams:
             yield chunk
 
     def _reconnect(self, request: EventsRequest, reason: Literal["draining", "max_age", "slow_consumer"]) -> bytes:
-        """The frame that asks a viewer to come back with its last id, after a random time that spreads reconnects."""
         event = StreamReconnect(deliberation_id=request.deliberation_id, ts=self.clock.now(), reason=reason)
         return _framed(event, RETRY_MS // 2 + random.randrange(RETRY_MS))
 
     async def _chunks(
         self, request: EventsRequest, epoch: str, start: int, unended: set[str], head: list[bytes]
     ) -> AsyncGenerator[bytes, None]:
-        """The stream's bytes in whole frames: the head, then the events above `start`, stored and live.
+        """The stream's whole frames: the head, then events above `start`, stored and live, up to the last of `unended`.
 
-        It ends with the last of the `unended`. The head is emptied, so that no viewer keeps a snapshot in memory.
+        The head is emptied, so that no viewer keeps a snapshot in memory.
         """
         feed, loop = self.feed, asyncio.get_running_loop()
         ends_at_s = loop.time() + self.age_max_s * random.uniform(0.9, 1.0)

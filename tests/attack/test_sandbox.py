@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from app.deliberation.calls import Call, FactProblem
-from app.deliberation.strategies.steps.programs import ProgramParameters
+from app.deliberation.strategies.execute import ProgramParameters
 from serve_deployments.sandbox.checks import Sandbox
 from tests.attack.forgeries import ESCAPES, HONEST, STATEMENT, SYSTEM_CALLS, TESTS, VERDICTS
 from tests.fakes import Reply

@@ -25,7 +25,6 @@ FLAGS = [
 
 @pytest.fixture(scope="session")
 async def chromium(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[BrowserContext]:
-    """One browser for the whole run, with a profile of its own."""
     assert os.access(CHROMIUM, os.X_OK), f"{CHROMIUM} is missing: `make test-browser` installs it"
     profile = tmp_path_factory.mktemp("chromium")
     async with async_playwright() as playwright:
@@ -38,7 +37,6 @@ async def chromium(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Br
 
 @pytest.fixture
 async def page(chromium: BrowserContext, stack: Stack) -> AsyncIterator[Page]:
-    """A page of the gateway's own origin, as a dashboard would be."""
     opened = await chromium.new_page()
     await opened.goto(f"{stack.url}/healthz")
     yield opened

@@ -1,5 +1,3 @@
-"""An EventSource in a real browser follows a council through a restart of the gateway, as browsers do by themselves."""
-
 import asyncio
 import json
 import os
@@ -32,8 +30,6 @@ FOLLOW = """([path, types]) => {
 
 @dataclass
 class Follower:
-    """An EventSource in a page."""
-
     page: Page
 
     async def open(self, path: str) -> None:
@@ -46,7 +42,6 @@ class Follower:
         return await self.page.evaluate("seen.said")
 
     async def events(self) -> list[tuple[str, str, str]]:
-        """Id, type and data of every event, as the browser gave them out."""
         return [tuple(event) for event in await self.page.evaluate("seen.events")]
 
 
@@ -63,7 +58,6 @@ async def stored(stack: Stack, deliberation_id: str) -> list[tuple[str, str, str
 
 
 async def restarted(stack: Stack, follower: Follower, number: int) -> tuple[datetime, datetime]:
-    """Stop the gateway; when it had gone and another one was started, and when the browser was back."""
     pid = stack.child("gateway")["pid"]
     os.kill(pid, number)
     async with asyncio.timeout(60):
@@ -75,7 +69,6 @@ async def restarted(stack: Stack, follower: Follower, number: int) -> tuple[date
 
 
 def rebuilt(events: list[tuple[str, str, str]]) -> tuple[dict[str, str], dict[str, str]]:
-    """Texts by call, put together from deltas by their offsets; and as they were recorded."""
     pieces: dict[str, str] = {}
     recorded: dict[str, str] = {}
     for _, kind, data in events:
@@ -91,7 +84,6 @@ def rebuilt(events: list[tuple[str, str, str]]) -> tuple[dict[str, str], dict[st
 
 
 async def followed_to_its_end(stack: Stack, follower: Follower, deliberation_id: str) -> list[tuple[str, str, str]]:
-    """Wait until the browser has closed its stream, as 204 makes it: its events are the log's, in order, each once."""
     await follower.until("stream.readyState === EventSource.CLOSED")
     seen = await follower.events()
     log = await stored(stack, deliberation_id)

@@ -1,5 +1,3 @@
-"""The example's page in a real browser, behind its proxy: it goes on when the gateway behind the proxy is killed."""
-
 import asyncio
 import os
 import signal
@@ -24,7 +22,6 @@ async def shown(page: Page, url: str) -> None:
 
 
 async def test_the_page_shows_the_verdict_although_its_proxy_refused_it_meanwhile(stack: Stack, page: Page) -> None:
-    """A browser gives up an EventSource that is answered with 502; the page opens another from the last event on."""
     await stack.script(duration_ms=1_500, faults=[], behaviour="normal")
     async with proxied(stack.url) as origin:
         await shown(page, f"{origin}/")

@@ -1,5 +1,3 @@
-"""Texts of agents and of clients that would run as a page's own, in a real browser with the real policy."""
-
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -40,7 +38,6 @@ ELEMENTS = "img, iframe, svg, style, base, meta[http-equiv], script:not([src]), 
 
 @asynccontextmanager
 async def opened(chromium: BrowserContext, gateway: Gateway, path: str) -> AsyncGenerator[Page]:
-    """A page that must send requests to the gateway only, break no policy, open no dialog and raise no error."""
     page, faults, url = await chromium.new_page(), list[str](), str(gateway.client.base_url)
     page.on("request", lambda request: None if request.url.startswith((url, "data:")) else faults.append(request.url))
     page.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)
@@ -65,7 +62,6 @@ async def opened(chromium: BrowserContext, gateway: Gateway, path: str) -> Async
 
 
 async def deliberated(gateway: Gateway, text: str) -> Story:
-    """A deliberation with `text` as its task, both agents' answers and its verdict."""
     story = Story("a" * 26)
     fact = story.accepted()
     specification = fact.specification.model_copy(update={"task": text})

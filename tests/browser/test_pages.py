@@ -1,5 +1,3 @@
-"""The dashboard and the page of the OpenAPI document, in a browser that reaches nothing but the gateway."""
-
 import asyncio
 import json
 from collections.abc import AsyncIterator
@@ -25,7 +23,6 @@ PROGRESS = """() => {
 
 @pytest.fixture
 async def quiet(page: Page, stack: Stack) -> AsyncIterator[Page]:
-    """A page that sends requests to the gateway only, and logs no error."""
     asked: list[str] = []
     complaints: list[str] = []
 

@@ -1,5 +1,3 @@
-"""The documentation's site, which `make docs` has built: search finds pages, and nothing comes from other hosts."""
-
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -22,7 +20,6 @@ class Quiet(SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[str]:
-    """The address of the site, served by Python's own server as `make docs` suggests."""
     folder = WORK / "site"
     assert (folder / "index.html").exists(), "`make docs` builds the site"
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as server:

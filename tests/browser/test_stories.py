@@ -1,5 +1,3 @@
-"""The dashboard shows of each agent what the core reads off the facts."""
-
 from collections.abc import AsyncIterator
 
 import pytest

@@ -24,8 +24,6 @@ CUT_WITHIN_S = 0.25
 
 @dataclass
 class Audit:
-    """Findings about one deliberation. `in_flight` bounds the calls that may be repeated."""
-
     stack: Stack
     deliberation_id: str
     in_flight: int = 0
@@ -74,7 +72,6 @@ class Audit:
         self._hold_announcements(state)
 
     def _hold_announcements(self, state: State) -> None:
-        """Check that the end was announced with all that led to it, and that every outcome was told of."""
         told = self.stack.server.announced.get(f"announced.{TENANT}.{self.deliberation_id}")
         expected = announcement(TENANT, self.ends[0], state) if self.ends else None
         announced = told and Announcement.model_validate_json(told)
@@ -87,7 +84,6 @@ class Audit:
         self.expect(recorded <= set(responses) and len(responses) == len(set(responses)), f"told of {responses}")
 
     def _hold_verdict(self) -> None:
-        """Check that the verdict follows from the facts that stand before it."""
         state, end = fold(self.facts[: len(self.before_end)]), self.ends[0] if self.ends else None
         if not isinstance(end, Completed) or state is None or state.cancel is not None:
             return
@@ -98,7 +94,6 @@ class Audit:
         self.expect(expected is not None and expected == self.verdict, f"the facts lead to {decision}")
 
     def hold_calls(self) -> None:
-        """Check the requests that reached the engine against the recorded outcomes and the calls in flight."""
         asked = [each for each in self.stack.engine.asked if each.deliberation_id == self.deliberation_id]
         again = [f"{each.call_id} by {each.process.name}" for each in asked if each.recorded]
         self.expect(not again, f"asked for again after it was recorded: {again}")

@@ -24,7 +24,6 @@ _numbers = itertools.count(1)
 
 
 def kind(subject: str) -> str:
-    """A subject without the names in it, which makes points easier to read."""
     tokens = subject.split(".")
     if subject.startswith(ACK):
         return "ack"
@@ -39,8 +38,6 @@ def kind(subject: str) -> str:
 
 @dataclass(eq=False)
 class _Subscription:
-    """A subscription with its queue of messages, and the task that delivers them one by one."""
-
     client: "InMemoryClient"
     interest: Interest
     cb: Callable[[Msg], Awaitable[None]]
@@ -80,8 +77,6 @@ class _Subscription:
 
 
 class InMemoryClient:
-    """The part of `nats.aio.client.Client` that the product uses. `process` makes its steps, if any."""
-
     def __init__(self, server: InMemoryServer, process: Process | None = None) -> None:
         self.server = server
         self.is_closed = False

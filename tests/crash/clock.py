@@ -25,8 +25,6 @@ class NothingWillHappen(RuntimeError):
 
 
 class _Jump(selectors.SelectSelector):
-    """Moves the loop's time to the next timer instead of waiting."""
-
     loop: "VirtualLoop"
 
     def select(self, timeout: float | None = None) -> list[Any]:
@@ -37,8 +35,6 @@ class _Jump(selectors.SelectSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop with virtual `time`, without sockets, pipes and threads."""
-
     now_s: float = 0.0
     epoch = EPOCH
 
@@ -66,7 +62,6 @@ def _datetime_of(now: Callable[[], datetime]) -> type[datetime]:
 
 @cache
 def _reading_clocks() -> list[ModuleType]:
-    """The modules that read a clock themselves: serve_deployments and the retry library."""
     return [tenacity, *(module for name, module in sys.modules.items() if name.startswith("serve_deployments."))]
 
 

@@ -17,8 +17,6 @@ Deliver = Callable[[str, int, int, int], bool]
 
 @dataclass(eq=False)
 class Pull:
-    """A request for the next messages."""
-
     inbox: str
     left: int
     expires_s: float
@@ -36,8 +34,6 @@ class Pull:
 
 @dataclass(eq=False)
 class _Outstanding:
-    """A delivered and unacknowledged message: its deliveries, and the timer of the next one."""
-
     deliveries: int
     flushed_at_s: float = 0.0
     timer: asyncio.TimerHandle | None = None
@@ -101,7 +97,6 @@ class Consumer:
         return list(self._outstanding)
 
     def acknowledge(self, sequence: int, word: bytes) -> None:
-        """Take an acknowledgement of any delivery; without effect when the message is not outstanding."""
         held = self._outstanding.get(sequence)
         if held is None:
             return
@@ -120,7 +115,6 @@ class Consumer:
             raise AssertionError(f"unknown word {word!r}")
 
     def forget(self, sequence: int) -> None:
-        """The stream has removed a message: it is not delivered any more."""
         if sequence in self._new:
             self._new.remove(sequence)
         if (held := self._outstanding.pop(sequence, None)) is not None:
@@ -128,7 +122,6 @@ class Consumer:
             self._unqueue(sequence)
 
     def die(self) -> None:
-        """The server dies, and every pull with it; it forgets deliveries that were not on disk yet."""
         self._up = False
         for pull in self._pulls:
             pull.end()

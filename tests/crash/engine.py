@@ -51,7 +51,6 @@ class Engine:
     calls: dict[tuple[str, str], Call] = field(default_factory=dict[tuple[str, str], Call])
 
     def begin(self, asked: Asked) -> None:
-        """Record that a request has arrived, and what stood in the log by then."""
         asked.at_s = asyncio.get_running_loop().time()
         asked.recorded = self.stands(asked.deliberation_id, f"call.{asked.call_id}.finished")
         asked.ended = self.stands(asked.deliberation_id, "end")
@@ -69,8 +68,6 @@ class Engine:
 
 @dataclass(eq=False)
 class _Stream(httpx.AsyncByteStream):
-    """An answer as a stream of pieces."""
-
     engine: Engine
     asked: Asked
     text: str
@@ -93,8 +90,6 @@ def _line(body: object) -> bytes:
 
 
 class EngineTransport(httpx.AsyncBaseTransport):
-    """The HTTP transport of one process to the engine."""
-
     def __init__(self, engine: Engine, process: Process) -> None:
         self._engine = engine
         self._process = process

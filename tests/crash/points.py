@@ -14,8 +14,6 @@ PROCESS: ContextVar["Process | None"] = ContextVar("PROCESS", default=None)
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A step that was reached: its number from 1, its process, its name, and whether it has an effect."""
-
     number: int
     process: str
     step: str
@@ -53,7 +51,6 @@ class Process:
         self._going_on: asyncio.Event | None = None
 
     def start(self, work: Coroutine[Any, Any, _Returned]) -> asyncio.Task[_Returned]:
-        """Start a task of this process; tasks that it starts belong to the process too."""
         return asyncio.get_running_loop().create_task(work, context=self.context)
 
     def adopt(self, task: "asyncio.Task[Any]") -> None:
@@ -61,7 +58,6 @@ class Process:
         task.add_done_callback(self._tasks.discard)
 
     def on_death(self, call: Callable[[], None]) -> None:
-        """Call `call` at the moment of death, as the operating system closes connections."""
         self._deaths.append(call)
 
     def die(self) -> None:
@@ -127,7 +123,6 @@ def nothing() -> None:
 def adopting(
     loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], *, context: Context | None = None
 ) -> "asyncio.Task[Any]":
-    """A task factory: each task belongs to the process that started it."""
     task = asyncio.Task(work, loop=loop, context=context)
     process = PROCESS.get() if context is None else context.get(PROCESS)
     if process is not None:

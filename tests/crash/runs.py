@@ -30,8 +30,6 @@ def answered(call: Call) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """A kill before or after the effect of a step, of its process or of all processes."""
-
     number: int
     side: Side
     victim: Victim
@@ -42,14 +40,11 @@ class Kill:
 
 @dataclass
 class Ran:
-    """A finished run: the steps that were reached, and the audit."""
-
     reached: list[Point]
     audit: Audit
 
     @property
     def ended_s(self) -> float:
-        """Seconds until its end was in the log; its item may be acknowledged later."""
         facts = [fact for _, fact in self.audit.facts]
         return (self.audit.ends[0].ts - facts[0].ts).total_seconds() if self.audit.ends else float("inf")
 
@@ -66,8 +61,6 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """The process hangs before a step's effect, and goes on some seconds later."""
-
     number: int
     seconds: float
 
@@ -153,13 +146,11 @@ class Script:
 
 
 def unrecorded(stack: Stack) -> int:
-    """The number of calls that reached the engine and have no outcome in the log."""
     asked = {(each.deliberation_id, each.call_id) for each in stack.engine.asked}
     return sum(not stack.stands(deliberation, f"call.{call}.finished") for deliberation, call in asked)
 
 
 def hold_cancel(audit: Audit) -> None:
-    """Check that soon after the cancel no call is sent and every open one is cut."""
     requested = [event for _, event in audit.events if isinstance(event, CancelRequested)]
     if not requested:
         return

@@ -44,15 +44,11 @@ Fate = Literal["served", "unanswered", "late", "lost"]
 
 
 class Connection(Protocol):
-    """The owner of a subscription."""
-
     connected: bool
 
 
 @dataclass(eq=False)
 class Interest:
-    """A subscription of a client: `take` gets every message on its subject."""
-
     subject: str
     take: Callable[[Msg], None]
     owner: Connection
@@ -104,7 +100,6 @@ class InMemoryServer:
         return all(consumer.empty for consumer in self.consumers.values())
 
     def kill(self) -> None:
-        """SIGKILL: connections, pulls and what the consumer had not written to disk are lost."""
         if self.up:
             self.up = False
             self.batches.clear()
@@ -138,7 +133,6 @@ class InMemoryServer:
         return bool(heard)
 
     def request(self, subject: str, data: bytes, headers: Headers) -> dict[str, Any] | None:
-        """The server's answer to a request; None when the subject is not its own."""
         stream = next((name for prefix, name in STREAMS.items() if subject.startswith(f"{prefix}.")), None)
         if stream is not None:
             return self._append(self._streams[stream], subject, data, headers)
@@ -164,7 +158,6 @@ class InMemoryServer:
                 return {"error": {"code": 404, "err_code": 10_059, "description": "not found"}}
 
     def _announce(self, mark: str | None, data: bytes) -> dict[str, Any]:
-        """Commit a batch: its mark, when that is new, and the announcement."""
         if mark is None:
             return {"error": {"code": 400, "err_code": 10_176, "description": "batch publish ID unknown"}}
         if mark in self.announced:

@@ -45,16 +45,12 @@ AgentsOver = Literal["ray", "nats"]
 
 
 class _Response:
-    """The result of a handle call: None once the replica is finished, or an error, such as the replica's death."""
-
     def __init__(self) -> None:
         self.result: asyncio.Queue[RayError | None] = asyncio.Queue()
 
 
 @dataclass
 class RoleHandle:
-    """Stands in for Ray's handle, in its default mode: a caller that stops waiting stops nothing at the replica."""
-
     stack: "Stack"
     process: Process
 
@@ -75,8 +71,6 @@ class RoleHandle:
 
 
 class _Replica(AgentReplica):
-    """Registers its calls at the engine, because a request alone does not identify its call."""
-
     def __init__(self, engine: Engine, engines: Engines, journal: JetStreamJournal) -> None:
         role = Role(persona="You test.")
         super().__init__("DEV", role, engines, journal, stream_deltas=True, engine_away_timeout_s=30)
@@ -125,7 +119,6 @@ class Service:
             process.die()
 
     def replace(self) -> None:
-        """Replace it as Serve does: cancel the old process, and start a new one when it has stopped."""
         process, running = self.process, self._running
         if running is not None:
             running.add_done_callback(lambda _: process.die())
@@ -139,8 +132,6 @@ class Service:
 
 @dataclass
 class Stack:
-    """All services, and clients that outlive them. Run it in a loop of `virtual_time`."""
-
     loop: VirtualLoop
     points: Points
     answer: Callable[[Call], str]
@@ -170,7 +161,6 @@ class Stack:
         await asyncio.sleep(1)
 
     def die(self) -> None:
-        """Every process dies at once; the server and the engine live on."""
         for service in self.services:
             service.process.die()
 
@@ -233,7 +223,6 @@ class Stack:
         await replica.serve(asyncio.Event())
 
     async def request(self, method: str, path: str, **options: Any) -> httpx.Response | None:
-        """A client's request; None when there is no gateway, or when it dies before its answer."""
         if not self.gateway.ready:
             return None
         process, client = self.gateway.process, cast("httpx.AsyncClient", self.gateway.part)
@@ -252,7 +241,6 @@ class Stack:
         return await answer
 
     async def insist(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """A client's request, repeated until a gateway answers it with neither 429 nor 503."""
         while True:
             response = await self.request(method, path, **options)
             if response is not None and response.status_code not in (429, 503):
@@ -299,7 +287,6 @@ class Stack:
             service.process.go_on()
 
     async def quiet(self, deliberation_ids: list[str], within_s: float) -> bool:
-        """Wait until all have ended and the queue is empty; False after `within_s`."""
         until_s = self.loop.time() + within_s
         while self.loop.time() < until_s:
             if self.server.idle and all(self.stands(each, "end") for each in deliberation_ids):

@@ -16,8 +16,6 @@ Headers = dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A message of a stream."""
-
     subject: str
     sequence: int
     data: bytes
@@ -25,8 +23,6 @@ class Stored:
 
 @dataclass
 class Stream:
-    """Keeps everything, and hides what was `removed`; sequences count from 1 without a gap."""
-
     name: str
     stored: list[Stored] = field(default_factory=list[Stored])
     last: dict[str, Stored] = field(default_factory=dict[str, Stored])
@@ -34,7 +30,6 @@ class Stream:
     ids: dict[str, tuple[float, int]] = field(default_factory=dict[str, tuple[float, int]])
 
     def append(self, subject: str, data: bytes, headers: Headers) -> Stored | dict[str, Any]:
-        """Store a message; returns it, or the API's answer to one that is refused or stored already."""
         now_s, id = asyncio.get_running_loop().time(), headers.get("Nats-Msg-Id", "")
         at_s, sequence = self.ids.get(id, (float("-inf"), 0))
         if now_s - at_s < DUPLICATES_S:
@@ -56,7 +51,6 @@ class Stream:
         return {"created": CREATED, "config": {"name": self.name}, "state": bounds}
 
     def message(self, query: dict[str, Any]) -> dict[str, Any]:
-        """The API's answer: the last message on a subject, or the first from a sequence on."""
         if "last_by_subj" in query:
             found = self._last(query["last_by_subj"])
         else:
@@ -100,7 +94,6 @@ class Stream:
         ]
 
     def query(self, query: dict[str, Any]) -> tuple[list[Stored], int]:
-        """The messages of a batched direct get, and how many more match."""
         if "multi_last" in query:
             found = [each for s, each in self.last.items() if any(subject_matches(p, s) for p in query["multi_last"])]
             return sorted(found, key=lambda message: message.sequence), 0

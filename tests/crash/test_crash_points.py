@@ -59,7 +59,6 @@ def sampled(runs: Sequence[_Item], strategy: str, agents: AgentsOver) -> Sequenc
 
 
 def faults_of(ran: Ran, strategy: str, *, stopped: bool = False) -> list[str]:
-    """Violated invariants. The verdict must equal that of an undisturbed run, unless a cancel came first."""
     if stopped and any(isinstance(end, Cancelled) for end in ran.audit.ends):
         return ran.audit.faults
     same = ran.verdict == undisturbed(strategy).verdict
@@ -97,7 +96,6 @@ def test_a_run_reaches_steps_of_every_process() -> None:
 
 
 def test_coordinators_killed_at_the_deadline_leave_the_same_verdict_to_their_successor() -> None:
-    """One dies in the second stage; its successor finds the deadline passed, and dies at any of its steps."""
     first = next(
         point.number
         for point in Script("short council").run().reached
@@ -141,7 +139,6 @@ def test_a_kill_at_any_step_changes_neither_end_nor_verdict(strategy: str, victi
 def test_a_coordinator_that_wakes_up_does_not_disturb_its_successor(
     strategy: str, agents: AgentsOver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It wakes up while its successor works: after its silence was noticed, and before the end."""
     # Lookups of late requests would hide faults of the other guards.
     monkeypatch.setattr("serve_deployments.agent.outcome_check.ABSENT_FOR_S", 3_600.0)
     faults: list[str] = []
@@ -158,7 +155,6 @@ def test_a_coordinator_that_wakes_up_does_not_disturb_its_successor(
 @every_strategy
 @both_agents
 def test_a_coordinator_replaced_at_any_step_hands_over_at_once(strategy: str, agents: AgentsOver) -> None:
-    """No call is repeated, the takeover need not wait for `ack_wait`, and no hand-over follows an end."""
     faults: list[str] = []
     points = undisturbed(strategy, agents).reached[:: REPLACED_EVERY[strategy]]
     for point in sampled(points, strategy, agents):

@@ -26,8 +26,6 @@ ACCEPTED = "deliberations.*.*.accepted"
 
 
 def result_of(story: Callable[[Stack], Coroutine[Any, Any, _Result]], **options: Any) -> _Result:
-    """Run a story on a stack of its own; returns its result."""
-
     async def played(stack: Stack) -> _Result:
         stack.start()
         try:
@@ -40,7 +38,6 @@ def result_of(story: Callable[[Stack], Coroutine[Any, Any, _Result]], **options:
 
 
 async def audited(stack: Stack, *ids: str) -> list[Audit]:
-    """Assert that these deliberations end within minutes and that every invariant holds; returns their audits."""
     quiet = await stack.quiet(list(ids), 200)
     audits = [Audit(stack, each) for each in ids]
     for audit in audits:
@@ -182,8 +179,6 @@ def test_poisoned_work_fails_after_five_takeovers_and_leaves_the_queue() -> None
 
 
 def test_adopts_a_stage_that_another_coordinator_closed_differently() -> None:
-    """All three answers are in, but another coordinator that saw one of them closed the stage first."""
-
     async def story(stack: Stack) -> None:
         def foreign(process: Process, step: str) -> None:
             if step == "request deliberations.stage.1.closed":
@@ -208,8 +203,6 @@ def test_adopts_a_stage_that_another_coordinator_closed_differently() -> None:
 
 
 def test_a_cancel_may_arrive_before_its_deliberation() -> None:
-    """The deliberation stays in the queue, because the coordinator's pull was lost."""
-
     async def story(stack: Stack) -> None:
         stack.server.fates.append(("$JS.API.CONSUMER.MSG.NEXT.>", "lost"))
         found = await stack.submit(BODIES["vote"], "key")
@@ -246,7 +239,6 @@ def test_a_killed_server_loses_no_work(down_s: float) -> None:
 
 @pytest.mark.parametrize("service", ["coordinator", "agent"])
 def test_a_cancel_during_a_lost_connection_is_not_missed(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The service has no connection when the cancel is stored; a second later it has one again."""
     monkeypatch.setattr("tests.crash.engine.FIRST_S", 60.0)
     # Handle calls that return make the coordinator read the log as well.
     monkeypatch.setattr("serve_deployments.coordinator.coordinator.HEARD_WITHIN_S", 3_600.0)
@@ -278,8 +270,6 @@ CUT: dict[str, Any] = {
 
 
 def cut_by_its_last_stage(watch: Callable[[Stack, str], None] = lambda *_: None) -> tuple[Audit, StageClosed, int]:
-    """The deliberation `CUT`, its closed stage, and the requests that reached the engine."""
-
     async def story(stack: Stack) -> tuple[Audit, int]:
         stack.points.watch = lambda _, step: watch(stack, step)
         (audit,) = await audited(stack, await stack.submit(CUT, "key"))

@@ -36,8 +36,6 @@ SETTINGS = Settings(queue_depth_max=1_000_000, webhooks=True, log_level="error")
 
 
 class ShortJournal(InMemoryJournal):
-    """A log that keeps only the last record."""
-
     async def append(self, tenant: str, fact: Fact | Deleted) -> Appended:
         self.records.clear()
         return await super().append(tenant, fact)
@@ -45,8 +43,6 @@ class ShortJournal(InMemoryJournal):
 
 @dataclass
 class Answers:
-    """The count of answers by status, and each body with a wrong answer."""
-
     statuses: Counter[int] = field(default_factory=Counter[int])
     faults: list[tuple[bytes, str]] = field(default_factory=list[tuple[bytes, str]])
 
@@ -79,7 +75,6 @@ async def _posted(app: ASGIApp, state: object, body: bytes) -> tuple[int, bytes]
 
 
 def fault_of(status: int, content: bytes, journal: InMemoryJournal) -> str | None:
-    """The fault in an answer's status, in its shape, or in the stored acceptance; None if there is none."""
     if status not in DECLARED:
         return f"{status}: {content[:500]!r}"
     try:
@@ -120,7 +115,6 @@ async def post_all(count: int, seed: int) -> Answers:
 
 
 def main() -> int:
-    """Print the answers; 1 if any of them was wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)

@@ -1,5 +1,3 @@
-"""A check besides schemathesis' own: every header of an answer is declared."""
-
 from typing import Any
 
 import schemathesis
@@ -12,7 +10,6 @@ TRANSPORT = {"connection", "content-length", "content-type", "date", "keep-alive
 def every_header_is_declared(
     ctx: schemathesis.CheckContext, response: schemathesis.Response, case: schemathesis.Case[Any]
 ) -> None:
-    """Fail on an undeclared header. Answers to unsupported methods belong to no operation and are not checked."""
     answers: dict[str, Any] = case.operation.definition.raw["responses"]
     declared = answers.get(str(response.status_code))
     if declared is None or case.method.upper() != case.operation.method.upper():

@@ -42,15 +42,12 @@ RECORDS_MAX = 600
 
 
 def facts_after(accepted: Accepted) -> list[Fact]:
-    """The facts after an acceptance: a small council deliberates, a large one fails, so that no request waits."""
     if accepted.specification.size <= 3 and accepted.specification.rounds <= 1:
         return played(accepted, now=lambda: accepted.ts, write=answer_text)
     return [Failed(deliberation_id=accepted.deliberation_id, ts=accepted.ts)]
 
 
 class Player:
-    """Ends accepted and cancelled deliberations like a coordinator, and drops the oldest from the log."""
-
     def __init__(self, journal: InMemoryJournal) -> None:
         self.journal = journal
         self.kept = frozenset(record.tokens[2] for record in journal.records)

@@ -1,5 +1,3 @@
-"""Almost valid bodies: valid ones with a few mutations of their values or bytes."""
-
 import json
 import random
 import re
@@ -70,8 +68,6 @@ def positions(node: object) -> Iterator[tuple[Any, Any]]:
 
 
 class Mutator:
-    """Generates bodies, deterministic for a seed."""
-
     def __init__(self, seed: int) -> None:
         self._draw = random.Random(seed)
         self._mutations = (
@@ -114,7 +110,6 @@ class Mutator:
             container[name] = container.pop(key)
 
     def _borrowed(self, container: Any, key: Any) -> None:
-        """Replace a value by one from another place in a valid body."""
         other, name = self._draw.choice(list(positions(self._draw.choice(SEEDS))))
         container[key] = json.loads(json.dumps(other[name]))
 

@@ -1,5 +1,3 @@
-"""Mutated bodies cause no server error, and every accepted one can be run."""
-
 from tests.fuzz.bodies import post_all
 
 COUNT = 3_000  # `make fuzz` posts 100,000

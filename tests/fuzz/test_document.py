@@ -1,5 +1,3 @@
-"""The gateway conforms to its document: no server error, and nothing undeclared."""
-
 import asyncio
 
 from tests.fuzz.document import fuzz

@@ -1,5 +1,3 @@
-"""Builders for tests of the core: specifications, facts, answers, and scripted agents."""
-
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -189,7 +187,6 @@ def choice(label: str) -> str:
 
 
 def report(call: Call, passes: Callable[[Call, int], bool], fault: str = "") -> str:
-    """A sandbox's report on the call's program; `passes` decides each test by its place."""
     assert call.check is not None
     verdicts = [not fault and passes(call, place) for place in range(len(call.check.tests))]
     outcomes = [
@@ -205,7 +202,6 @@ def report(call: Call, passes: Callable[[Call, int], bool], fault: str = "") -> 
 
 
 def by_number(candidate: str) -> int:
-    """A score: the lower an agent's number, the higher; a revision scores one more than its original."""
     agent, _, version = candidate.partition("#")
     return max(0, 9 - int(agent[-3:])) + (1 if version else 0)
 
@@ -273,8 +269,6 @@ class CouncilScript:
 
 @dataclass
 class Run:
-    """A deliberation that has ended."""
-
     facts: list[Fact]
     calls: list[Call]
 
@@ -332,6 +326,5 @@ def run(asked: Specification, script: Callable[[Call], Reply] | None = None) -> 
 def resumed(
     facts: Sequence[Fact], script: Callable[[Call], Reply] | None = None, clock: FakeClock | None = None
 ) -> Run:
-    """The rest of a deliberation, as a coordinator finds it that knows only these facts; the clock is at the last."""
     agents = ScriptedAgents(script or CouncilScript(), clock or FakeClock(facts[-1].ts))
     return Run(agents.deliberate(facts), agents.calls)

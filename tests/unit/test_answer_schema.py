@@ -1,5 +1,3 @@
-"""The JSON Schema that a client may demand of answers: what passes, what is refused, and what satisfies it."""
-
 import json
 from typing import Any
 

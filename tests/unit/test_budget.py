@@ -1,5 +1,3 @@
-"""Budgets admit or refuse stages, and stages share the time left."""
-
 from collections.abc import Iterable
 from datetime import timedelta
 from decimal import Decimal
@@ -25,7 +23,6 @@ from tests.unit.facts_of import NOW, finished
 
 
 def call(agent: str = "dev-001", prompt: str = "x" * 297, max_tokens: int = 100) -> Call:
-    """By default a call that is foreseen to cost 200 tokens: a system message of 3 bytes and a prompt of 297."""
     return Call(
         call_id=f"s1-{agent}",
         agent_id=agent,
@@ -119,26 +116,6 @@ def test_a_stage_is_refused_when_spent_and_predicted_costs_do_not_fit(
     budget: Budget, spent: Cost, refused: CutBy | None
 ) -> None:
     assert refused_by(budget, spent, TWO, Cost()) == refused
-
-
-@pytest.mark.parametrize(
-    ("budget", "reserve", "refused"),
-    [
-        (Budget(), Cost(calls=10**9, tokens=10**9), None),
-        (Budget(max_calls=5), Cost(calls=3), None),
-        (Budget(max_calls=4), Cost(calls=3), "calls"),
-        (Budget(max_tokens=450), Cost(calls=3, tokens=50), None),
-        (Budget(max_tokens=449), Cost(tokens=50), "tokens"),
-        (Budget(max_cost=Decimal("0.0005"), prices=DEV), Cost(tokens=50, amount=Decimal("0.0001")), None),
-        (Budget(max_cost=Decimal("0.0005"), prices=DEV), Cost(amount=Decimal("0.000101")), "cost"),
-    ],
-)
-def test_a_stage_is_refused_too_where_the_reserve_would_not_fit_besides(
-    budget: Budget, reserve: Cost, refused: CutBy | None
-) -> None:
-    assert refused_by(budget, Cost(), TWO, reserve) == refused
-    assert refused_by(budget, Cost(), TWO, Cost()) is None
-    assert Cost(calls=1, tokens=2) + Cost(calls=3, tokens=4) == Cost(calls=4, tokens=6)
 
 
 def test_a_first_stage_that_is_refused_says_what_it_needs_and_what_there_is() -> None:

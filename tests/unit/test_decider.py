@@ -1,5 +1,3 @@
-"""The decider decides every next step anew, from the facts alone."""
-
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -40,7 +38,6 @@ from tests.unit.facts_of import (
     CouncilScript,
     Run,
     accepted,
-    agent_ids,
     cancelling,
     finished,
     in_seconds,
@@ -125,15 +122,6 @@ def test_the_same_seed_and_answers_give_the_same_facts_in_any_order_of_arrival(
         assert without_times(shuffled.all(kind)) == without_times(straight.all(kind))
 
 
-@settings(max_examples=10, deadline=None)
-@given(st.permutations([f"s1-dev-00{number}" for number in range(1, 6)]))
-def test_facts_that_arrive_at_one_moment_in_another_order_are_equal_byte_for_byte(order: list[str]) -> None:
-    asked = specification(5, strategy="best_of_n")
-    shuffled = run(asked, CouncilScript(place={call_id: place for place, call_id in enumerate(order)}))
-    assert [fact.call_id for fact in shuffled.all(CallFinished)[:5]] == order
-    assert sorted(map(encode, shuffled.facts)) == sorted(map(encode, run(asked).facts))
-
-
 # Late answers
 
 
@@ -146,7 +134,6 @@ def decisions_of(ended: Run) -> list[bytes]:
 
 @pytest.mark.parametrize("place", range(1, 20))
 def test_a_late_answer_never_changes_the_verdict(place: int) -> None:
-    """Whenever the answer that the first stage did not wait for is recorded, and whether or not it ever is."""
     script = CouncilScript(silent=["s1-dev-002"])
     whole = run(specification(), script)
     first_close = next(i for i, fact in enumerate(whole.facts) if isinstance(fact, StageClosed))
@@ -162,7 +149,6 @@ def test_a_late_answer_never_changes_the_verdict(place: int) -> None:
 
 
 def test_an_answer_that_comes_while_the_next_stage_runs_is_late() -> None:
-    """The first stage closes with its quorum after 25 s; the third answer comes 2 s into the critiques."""
     slow = {f"s2-dev-00{number}": 5.0 for number in (1, 3)}
     late = run(specification(), CouncilScript(after_s={"s1-dev-002": 27.0, **slow}))
     never = run(specification(), CouncilScript(silent=["s1-dev-002"], after_s=slow))
@@ -197,7 +183,6 @@ def test_the_cost_of_a_late_answer_does_not_change_admission_in_a_replay() -> No
 def test_a_stage_closes_at_its_soft_deadline_with_a_quorum_and_else_when_its_calls_are_given_up(
     silent: list[str], closings: list[tuple[float, str]]
 ) -> None:
-    """100 s for four stages: the first one's soft deadline is at 25 s, its calls' half-way between that and 100 s."""
     ended = run(specification(), CouncilScript(silent=silent))
     first = ended.all(StageClosed)[0]
     assert [(first.ts, first.reason)] == [(in_seconds(at), reason) for at, reason in closings]
@@ -219,7 +204,6 @@ def test_a_problem_is_no_answer_for_the_quorum() -> None:
 
 
 def test_a_deadline_that_must_fail_ends_a_deliberation_with_its_cost() -> None:
-    """Coordinators were away too long, so that calls which would have been given up are not even looked at."""
     whole = run(specification(on_deadline="fail"))
     for cut in range(1, len(whole.facts)):
         decision = decided(whole.facts[:cut], now=in_seconds(TIMEOUT_S))
@@ -229,14 +213,6 @@ def test_a_deadline_that_must_fail_ends_a_deliberation_with_its_cost() -> None:
         assert (decision.fact.problem.code, decision.fact.problem.retryable) == ("deadline_exceeded", True)
         assert decision.fact.verdict is None
         assert decision.fact.usage.calls == sum(isinstance(fact, CallFinished) for fact in whole.facts[:cut])
-
-
-def test_a_deadline_without_an_answer_is_a_timeout() -> None:
-    unanswered = run(specification(), CouncilScript(failing=[f"s1-{agent}" for agent in agent_ids(3)]))
-    for cut in range(1, len(unanswered.facts)):
-        decision = decided(unanswered.facts[:cut], now=in_seconds(TIMEOUT_S))
-        assert isinstance(decision, Finish) and isinstance(decision.fact, TimedOut)
-        assert decision.fact.problem is not None and "100 seconds" in decision.fact.problem.detail
 
 
 def test_a_request_to_stop_and_a_poisoned_deliberation_keep_their_end_at_the_deadline() -> None:
@@ -259,7 +235,6 @@ def test_a_successor_whose_clock_is_behind_opens_no_stage_after_the_deadline() -
 
 
 def test_an_end_names_the_stages_that_the_budget_and_the_deadline_cut() -> None:
-    """The budget refuses the critiques; two ballots are not there at the deadline."""
     whole = run(specification(budget=Budget(max_calls=6)), CouncilScript(silent=["s2-dev-001", "s2-dev-002"]))
     assert whole.purposes == ["propose", "score"]
     assert whole.cut == [("critique", 1, "calls"), ("score", 2, "deadline")]

@@ -1,5 +1,3 @@
-"""The diagram of a deliberation's life, and its copy in docs/facts.md."""
-
 import re
 from pathlib import Path
 
@@ -10,7 +8,6 @@ OUTSIDE = "[*]"
 
 
 def mermaid() -> str:
-    """A Mermaid state diagram: one arrow for each pair of statuses, labelled with the facts that lead along it."""
     facts: dict[tuple[str, str], list[str]] = {}
     for (status, fact), following in TRANSITIONS.items():
         facts.setdefault((status or OUTSIDE, following), []).append(fact)

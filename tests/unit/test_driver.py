@@ -1,5 +1,3 @@
-"""The driver: it obeys the decider's decisions, and knows the moments at which time alone decides."""
-
 from collections.abc import Iterator
 from datetime import timedelta
 

@@ -1,5 +1,3 @@
-"""The one error tree."""
-
 import re
 from collections import Counter
 

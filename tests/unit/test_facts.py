@@ -1,5 +1,3 @@
-"""Facts as bytes, and the subjects that they live on."""
-
 import json
 from typing import Annotated
 

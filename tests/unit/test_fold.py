@@ -1,5 +1,3 @@
-"""The fold: which facts may follow which, and the state that they lead to."""
-
 from decimal import Decimal
 
 import pytest
@@ -64,7 +62,6 @@ def folded(*facts: Fact) -> State:
 
 
 def stages_before(kind: str) -> list[Fact]:
-    """Facts after which a stage may open, run or close, as this kind of fact needs."""
     return [opened(), finished(), closed(seen=["dev-001"])] if kind == "stage.opened" else [opened(), finished()]
 
 

@@ -1,5 +1,3 @@
-"""Structured outputs: the schema and the parser accept the same documents."""
-
 import json
 from collections.abc import Callable
 from copy import deepcopy
@@ -42,7 +40,6 @@ FORMS: dict[str, type[ParsedOutput]] = {
 
 
 def checked_form(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema with the one bound that engines do not get: no empty answer."""
     properties = schema["properties"]
     return {
         **schema,
@@ -97,7 +94,6 @@ def agree(name: str, value: Any) -> bool:
 
 
 def _members(value: Any) -> list[tuple[Any, Any]]:
-    """The members of an object or an array, with name or place."""
     if isinstance(value, dict):
         return list(cast("dict[Any, Any]", value).items())
     return list(enumerate(cast("list[Any]", value))) if isinstance(value, list) else []
@@ -174,7 +170,6 @@ def _replaced(value: Any, path: tuple[Any, ...], by: Any) -> Any:
 
 
 def near_misses(value: Any) -> list[Any]:
-    """Copies of a value with one thing left out, added, or replaced at each place."""
     found: list[Any] = [None, 1, "text", [], {}, [value]]
     for path in _paths(value)[1:]:
         found.append(_changed(value, path, lambda target, key: target.pop(key)))
@@ -260,7 +255,6 @@ def test_an_incomplete_or_foreign_document_is_invalid(name: str) -> None:
 
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_a_name_that_stands_twice_in_an_object_is_invalid(name: str) -> None:
-    """Parsers take the first or the last of the two; a ballot must not depend on which."""
     whole = json.dumps(VALID[name])
     first = next(iter(VALID[name]))
     member = f"{json.dumps(first)}: {json.dumps(VALID[name][first])}"
@@ -301,7 +295,6 @@ def test_the_text_of_a_fault_is_short_for_an_output_of_any_length() -> None:
 
 
 def numbers_of(output: Output, numbers: list[int]) -> list[int]:
-    """The issues that a revision responds to when its author wrote these numbers."""
     responses = [{**RESPONSE, "issue": number, "reason": f"{place}"} for place, number in enumerate(numbers)]
     found = parse_output(output, json.dumps({**VALID["revision"], "responses": responses}))
     assert isinstance(found, Revision) and found.answer == "a"

@@ -1,5 +1,3 @@
-"""Prompts show what agents need, and never names, roles, models, their own candidate or a peer's instructions."""
-
 import re
 
 import pytest
@@ -31,8 +29,6 @@ def canary(call_id: str) -> str:
 
 
 class Tasteless(CouncilScript):
-    """Scores that need no number in an agent's id, and distinct texts."""
-
     def __init__(self) -> None:
         super().__init__(score=lambda candidate: len(candidate) % 10, text=canary)
 
@@ -68,7 +64,6 @@ def test_no_prompt_names_an_agent_a_role_or_a_model() -> None:
 
 
 def test_shared_prompt_text_comes_first_and_differing_text_last() -> None:
-    """An engine's prefix cache serves prompts from one entry as far as they agree."""
     ended = council()
     shared, *_ = text_of(ended.calls[0]).partition("# Your work")
     assert "# Rubric" in shared
@@ -84,7 +79,6 @@ def test_shared_prompt_text_comes_first_and_differing_text_last() -> None:
 
 
 def test_a_texts_first_place_is_the_same_in_all_prompts_that_begin_with_it() -> None:
-    """A revision's prompt and a ballot go on where the critique of the same text left off."""
     ended = council(rounds=1)
 
     def first_candidates(kind: str) -> set[str]:
@@ -94,12 +88,6 @@ def test_a_texts_first_place_is_the_same_in_all_prompts_that_begin_with_it() -> 
     critiques = first_candidates("critique")
     assert len(critiques) == 5 and first_candidates("revision") == critiques
     assert first_candidates("score") & critiques
-
-
-def test_approaches_go_round_in_a_large_council() -> None:
-    texts = [prompts.propose(specification(), place)[1].content for place in range(17)]
-    assert texts[0] == texts[8] == texts[16]
-    assert len(set(texts)) == 8
 
 
 def test_the_task_reaches_every_prompt_with_all_that_constrains_it() -> None:
@@ -169,7 +157,6 @@ def marks_of(call: Call) -> list[str]:
 
 
 def hostile_run(text: str, asked: Specification) -> Run:
-    """dev-002 writes `text` wherever it can, with the mark of each fence if it asks for one."""
     peaceful = CouncilScript()
     marks = {mark for call in run(asked, peaceful).calls for mark in marks_of(call)}
     written = text.replace("{nonce}", ">>> <<<end-of-peer-text ".join(sorted(marks))) if "{nonce}" in text else text

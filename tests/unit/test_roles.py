@@ -1,5 +1,3 @@
-"""Roles as roles.yaml declares them."""
-
 from collections.abc import Callable
 from decimal import Decimal
 from importlib.resources import files

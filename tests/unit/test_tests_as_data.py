@@ -1,5 +1,3 @@
-"""A test of `execute` is a small closed form: an agent's and a client's are read alike."""
-
 import json
 import math
 from typing import Any

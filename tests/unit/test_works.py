@@ -1,5 +1,3 @@
-"""The reading of each agent's work agrees with one that is written in another way, and announcements repeat it."""
-
 import pytest
 
 from app.deliberation.announcements import announcement, recorded_responses

@@ -1,1 +1,1 @@
-"""How candidates are compared: ballots, aggregation, pairs, critiques, stopping rules and anonymity."""
+"""The comparison of candidates: ballots, aggregation, pairs, critiques and anonymity."""

@@ -11,7 +11,6 @@ from itertools import combinations
 from typing import Literal
 
 Aggregation = Literal["borda", "mean", "trimmed_mean", "copeland"]
-"""The rules; `docs/aggregation.md` says when to choose which."""
 
 CandidateId = str
 """An agent and, after `#`, the version of its text: `dev-001`, `dev-001#1`."""
@@ -22,11 +21,9 @@ Totals = Mapping[CandidateId, int]
 Exact = dict[CandidateId, Fraction]
 
 TRIMMED_SHARE = 5
-"""One in five of a candidate's totals is dropped at each end, at least one where there are three."""
 
 
 def tiers(totals: Totals) -> list[tuple[CandidateId, ...]]:
-    """A ballot's candidates best first, those of equal totals together and by name."""
     by_total: dict[int, list[CandidateId]] = defaultdict(list)
     for candidate in sorted(totals):
         by_total[totals[candidate]].append(candidate)
@@ -34,9 +31,9 @@ def tiers(totals: Totals) -> list[tuple[CandidateId, ...]]:
 
 
 def borda(ballots: Sequence[Totals]) -> Exact:
-    """(m-1-place)/(m-1) on a ballot of m, averaged over the ballots that show the candidate.
+    """(m-1-place)/(m-1) on a ballot of m, averaged over the ballots that show the candidate (Borda, 1781).
 
-    Equal candidates share the mean of their places. A ballot of fewer than two does not count. Borda, 1781.
+    Equal candidates share the mean of their places. A ballot of fewer than two does not count.
     """
     return _averages(vote for cast in ballots if len(cast) > 1 for vote in _shares(tiers(cast)).items())
 
@@ -63,16 +60,11 @@ def _averages(votes: Iterable[tuple[CandidateId, Fraction]]) -> Exact:
 
 
 def mean(ballots: Sequence[Totals], best: int) -> Exact:
-    """The mean total over the ballots that show the candidate, as a part of the `best` that there can be."""
     return {candidate: Fraction(sum(given), best * len(given)) for candidate, given in _given(ballots).items()}
 
 
 def trimmed_mean(ballots: Sequence[Totals], best: int) -> Exact:
-    """The mean without a candidate's highest and lowest totals: a fifth at each end, and one at least of three.
-
-    So one outlying reviewer changes nothing. With one or two totals none is dropped. Tukey, 1962; Wilcox,
-    Introduction to Robust Estimation (2012), recommends the fifth.
-    """
+    """The mean without a fifth of a candidate's totals at each end (Wilcox, 2012): of three one, of two none."""
     kept: dict[CandidateId, list[int]] = {}
     for candidate, given in _given(ballots).items():
         dropped = max(1, len(given) // TRIMMED_SHARE) if len(given) > 2 else 0
@@ -89,10 +81,7 @@ def _given(ballots: Sequence[Totals]) -> dict[CandidateId, list[int]]:
 
 
 def wins_less_losses(candidates: Sequence[CandidateId], ballots: Sequence[Totals]) -> dict[CandidateId, int]:
-    """Pairwise wins less losses: of two candidates, the one that more ballots put above the other has won.
-
-    A ballot that does not show both, or puts them level, does not count for the pair.
-    """
+    """Pairwise wins less losses. A ballot that does not show both of a pair, or puts them level, does not count."""
     points = dict.fromkeys(candidates, 0)
     for one, other in combinations(points, 2):
         leads = [cast[one] - cast[other] for cast in ballots if one in cast and other in cast]
@@ -104,10 +93,7 @@ def wins_less_losses(candidates: Sequence[CandidateId], ballots: Sequence[Totals
 
 
 def copeland(candidates: Sequence[CandidateId], ballots: Sequence[Totals]) -> Exact:
-    """Duels won and half of those drawn, of all; needs two candidates at least. A pair that no ballot shows is drawn.
-
-    Copeland, 1951; Saari and Merlin, Economic Theory 8 (1996).
-    """
+    """Duels won and half of those drawn, as a part of all (Copeland, 1951). A pair that no ballot shows is drawn."""
     rivals = len(candidates) - 1
     points = wins_less_losses(candidates, ballots)
     return {candidate: Fraction(won + rivals, 2 * rivals) for candidate, won in points.items()}
@@ -120,11 +106,9 @@ def aggregate(
     comparing: Sequence[Totals],
     best: int,
 ) -> tuple[Exact, tuple[str, ...]]:
-    """Count the ballots by a rule: the aggregates, and why the rule could not be followed.
+    """The aggregates by a rule, and why the rule could not be followed; `best` is a ballot's highest possible total.
 
-    `best` is the highest total that a ballot can give. `comparing` are the ballots that compare candidates of several
-    authors. When they omit a scored candidate, neither Borda nor Copeland can place it, and the mean scores decide.
-    Copeland counts duels of `candidates` only; the others keep the places of unlisted candidates.
+    When the ballots that compare several authors omit a scored candidate, the mean scores decide.
     """
     means = mean(ballots, best)
     compared = {candidate for cast in comparing for candidate in cast}

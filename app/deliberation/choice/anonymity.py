@@ -27,12 +27,10 @@ def _digest(*parts: str | int) -> bytes:
 
 
 def _shuffled(drawn: Iterable[str], *key: str | int) -> list[str]:
-    """A permutation that depends on the key and the set of members only."""
     return sorted(set(drawn), key=lambda member: _digest("shuffle", *key, member))
 
 
 def nonce(seed: int, *parts: str | int) -> str:
-    """Twelve hex digits for a fence, drawn from the seed and the fence's purpose."""
     return _digest("nonce", seed, *parts).hex()[:12]
 
 
@@ -42,11 +40,7 @@ def call_seed(seed: int, call_id: str, attempt: int) -> int:
 
 
 def fence(text: str, nonce: str) -> str:
-    """`text` as data between two lines that carry the nonce.
-
-    The nonce and anything like a fence are replaced inside, so that the text can neither close its fence nor open one.
-    Raises ValueError for a malformed nonce.
-    """
+    """`text` as data between two lines with the nonce. The nonce, and anything like a fence, is replaced inside."""
     if _NONCE.fullmatch(nonce) is None:
         raise ValueError("a nonce is 12 lower-case hex digits")
     # Hardly any text contains its nonce, and compiling a pattern costs more than the rest of a prompt.
@@ -56,13 +50,11 @@ def fence(text: str, nonce: str) -> str:
 
 
 def labels(count: int) -> tuple[str, ...]:
-    """The first `count` letters: A to Z, then AA, AB and so on."""
     letters = ("".join(word) for width in range(1, count + 1) for word in product(ascii_uppercase, repeat=width))
     return tuple(islice(letters, count))
 
 
 def lettered(shown: Sequence[str]) -> dict[str, str]:
-    """The shown candidates by letter."""
     return dict(zip(labels(len(shown)), shown, strict=True))
 
 
@@ -72,10 +64,9 @@ def in_one_order(authors: Collection[str], seed: int) -> tuple[str, ...]:
 
 
 def ring(agents: Collection[str], k: int, seed: int, round: int) -> dict[str, tuple[str, ...]]:
-    """The authors that each agent criticises: `k` others on a seeded ring, so that each author gets `k` critics.
+    """The authors that each agent criticises: `k` others on a seeded ring, or all; each author gets `k` critics.
 
-    Each round continues where the last one stopped, so a critic meets every author before it repeats one. `k` is
-    capped to the number of others. Raises ValueError for a negative `k`.
+    Each round continues where the last one stopped, so a critic meets every author before it repeats one.
     """
     if k < 0:
         raise ValueError("the number of critics is not negative")
@@ -119,8 +110,7 @@ def _tails(shown: Mapping[str, Sequence[CandidateId]], shared: int) -> dict[str,
     """The candidates on the places from `shared` on, last place first; only some reviewers' lists are that long.
 
     Each place takes the candidate that stood there least often, then the one with most places still open. When every
-    reviewer is an author no candidate repeats there. With V the most versions of one author, T candidates and N
-    authors, T - V ≥ N - 1: a fresh one is always left.
+    reviewer is an author no candidate repeats there.
     """
     open_count: dict[CandidateId, int] = defaultdict(int)
     for seen in shown.values():
@@ -141,9 +131,8 @@ def _tails(shown: Mapping[str, Sequence[CandidateId]], shared: int) -> dict[str,
 def _equitable(heads: Mapping[str, Sequence[CandidateId]], places: int) -> dict[str, list[CandidateId]]:
     """Give each reviewer's `places` candidates a place each, so that a candidate's places differ by one at most.
 
-    An equitable edge colouring of the bipartite graph of reviewers and candidates, with places for colours (de Werra,
-    1971). A candidate is split into vertices of at most `places` edges. Then no degree exceeds `places`, and
-    alternating paths colour the graph (Kőnig, 1916).
+    An equitable edge colouring of a bipartite graph (de Werra, 1971), with places for colours. A candidate is split
+    into vertices of at most `places` edges; alternating paths colour the graph (Kőnig, 1916).
     """
     names: list[CandidateId] = []
     slots: list[list[int]] = [[_NOBODY] * places for _ in heads]

@@ -27,23 +27,19 @@ from app.deliberation.specification import Criterion
 SCORE_MAX = 10
 
 Tiers = Sequence[Sequence[CandidateId]]
-"""Candidates best first; those of one tier are equal."""
 
 
 @dataclass(frozen=True)
 class Ballot:
-    """One reviewer's scores, 0 to 10, by candidate and criterion id; only the candidates that it was shown."""
-
     reviewer: str
     scores: Mapping[CandidateId, Mapping[str, int]]
 
 
 @dataclass(frozen=True)
 class Ranked:
-    """A strict order and the aggregates behind it.
+    """A strict order and the aggregates behind it, in [0, 1], None for a candidate without a ballot.
 
-    `scores` are in [0, 1], None for a candidate without a ballot. `tie`: the first two have equal aggregates before
-    the tie-breaks. `margin`: the lead of the first over the second, None with fewer than two scored candidates.
+    `tie`: the first two have equal aggregates before the tie-breaks. `margin`: the lead of the first over the second.
     `degraded`: why the requested rule could not be followed exactly.
     """
 
@@ -55,17 +51,14 @@ class Ranked:
 
 
 def candidate_id(author: str, version: int) -> CandidateId:
-    """The author for a first version, `author#n` for later ones."""
     return author if version == 0 else f"{author}#{version}"
 
 
 def author(candidate: CandidateId) -> str:
-    """The agent that wrote a candidate."""
     return candidate.partition("#")[0]
 
 
 def ballot(reviewer: str, labels: Mapping[str, CandidateId], scores: Scores) -> Ballot:
-    """The ballot in a reviewer's answer; `labels` names the candidate behind each letter (else KeyError)."""
     by_letter = scores.candidates.items()
     return Ballot(reviewer, {labels[letter]: {e.id: e.score for e in given.criteria} for letter, given in by_letter})
 
@@ -87,19 +80,16 @@ def _totals(cast: Ballot, weights: Mapping[str, int]) -> Totals:
 
 
 def order(ballot: Ballot, criteria: Sequence[Criterion]) -> list[tuple[CandidateId, ...]]:
-    """The ballot's candidates best first, in tiers of equal weighted totals."""
     return tiers(_totals(ballot, _weights(criteria)))
 
 
 def mean_scores(ballots: Sequence[Ballot], criteria: Sequence[Criterion]) -> dict[CandidateId, float]:
-    """Mean weighted score over the ballots that show the candidate, divided by ten: in [0, 1]."""
     weights = _weights(criteria)
     exact = rules.mean([_totals(cast, weights) for cast in ballots], SCORE_MAX * sum(weights.values()))
     return {candidate: float(value) for candidate, value in exact.items()}
 
 
 def criterion_means(ballots: Sequence[Ballot]) -> dict[CandidateId, dict[str, Fraction]]:
-    """Mean score, 0 to 10, by candidate and criterion, over the ballots that show the candidate."""
     given: dict[CandidateId, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for cast in ballots:
         for candidate, scores in cast.scores.items():
@@ -122,11 +112,10 @@ def rank(
     """Rank the candidates by a rule, or by mean score where a rule cannot compare (a council of two).
 
     Ties: mean score, head to head, the worst criterion's mean (higher first), fewer tokens, a hash of seed and
-    candidate. Candidates without a score come last, by tokens and hash. `tokens` must name every candidate. An
-    unlisted candidate is not ranked, but keeps its place on the ballots, which matters to Borda only.
+    candidate. Candidates without a score come last. An unlisted candidate keeps its place on the ballots.
 
-    A ballot that shows versions of one author compares no authors, and counts in means and tie-breaks only: under Borda
-    it would lift the author's best version to 1.
+    A ballot that shows versions of one author counts in means and tie-breaks only: under Borda it would lift the
+    author's best version to 1.
     """
     weights = _weights(criteria)
     totals = [_totals(cast, weights) for cast in ballots]
@@ -163,11 +152,7 @@ def rank(
 
 
 def kendall_tau(first: Tiers, second: Tiers) -> float:
-    """Kendall's τ-b of two orders of the same candidates, in tiers; on strict orders it is the plain τ.
-
-    0 when one side puts all in one tier: no preference neither agrees nor disagrees (τ-b itself is undefined there).
-    Raises ValueError unless both sides hold the same candidates, two at least. Kendall, Biometrika 33 (1945).
-    """
+    """Kendall's τ-b of two orders of the same candidates, two at least, in tiers; 0 when one side is all one tier."""
     listed = {candidate for tier in first for candidate in tier}
     if listed != {candidate for tier in second for candidate in tier} or len(listed) < 2:
         raise ValueError("Kendall's tau compares two orders of the same candidates, two at least")
@@ -195,7 +180,6 @@ def _relations(tiers: Tiers, bits: Mapping[CandidateId, int]) -> _Relations:
 
 
 def _tau_b(first: _Relations, second: _Relations) -> float | None:
-    """Over the candidates that both have; None when one side puts all of them level."""
     common = first.keys() & second.keys()
     shown = sum(common)
     balance = untied_first = untied_second = 0
@@ -211,10 +195,7 @@ def _tau_b(first: _Relations, second: _Relations) -> float | None:
 
 
 def agreement(ballots: Sequence[Ballot], ranking: Sequence[CandidateId], criteria: Sequence[Criterion]) -> float | None:
-    """Mean Kendall τ-b of each ballot against the ranking of its candidates, in [-1, 1].
-
-    None when no ballot shows two candidates of the ranking.
-    """
+    """Mean Kendall τ-b of ballots against the ranking, in [-1, 1]; None when no ballot shows two candidates of it."""
     taus: list[float] = []
     for cast in ballots:
         tiers = [[candidate for candidate in tier if candidate in ranking] for tier in order(cast, criteria)]
@@ -225,11 +206,9 @@ def agreement(ballots: Sequence[Ballot], ranking: Sequence[CandidateId], criteri
 
 
 def effective_votes(ballots: Sequence[Ballot], criteria: Sequence[Criterion]) -> float | None:
-    """The number of independent ballots that these are worth: N/(1+(N-1)ρ̂), between 1 and N.
+    """The number of independent ballots that these are worth: N/(1+(N-1)ρ̂), None without any (Kish, 1965).
 
-    ρ̂ is the mean Kendall τ-b of two ballots over the candidates that both show, clipped to [0, 1]. N counts ballots
-    with a defined τ-b to another one; None without any. The number errs low: reviewers that agree because they are
-    right count as copies. Kish, Survey Sampling (1965).
+    ρ̂ is the mean Kendall τ-b of two ballots over the candidates that both show, clipped to [0, 1].
     """
     weights = _weights(criteria)
     bits = _bits({candidate for cast in ballots for candidate in cast.scores})
@@ -249,11 +228,7 @@ def effective_votes(ballots: Sequence[Ballot], criteria: Sequence[Criterion]) ->
 def dissent(
     ballots: Sequence[Ballot], winner: CandidateId, criteria: Sequence[Criterion]
 ) -> tuple[tuple[str, str], ...]:
-    """(reviewer, preferred agent) of each ballot with a candidate strictly above the winner's best, by reviewer.
-
-    `winner` is an agent or one of its candidates. A ballot that does not show the winner is no dissent. Of equally
-    preferred agents the first by id is named.
-    """
+    """(reviewer, preferred agent) of each ballot with a candidate strictly above the winner's best, by reviewer."""
     found: list[tuple[str, str]] = []
     for cast in ballots:
         tiers = order(cast, criteria)

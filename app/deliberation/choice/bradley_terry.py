@@ -1,8 +1,7 @@
 """Bradley-Terry: strengths behind pairwise wins, so that a win over a strong candidate counts for more.
 
-The model: i beats j with probability s_i / (s_i + s_j) [Bradley and Terry, Biometrika 39 (1952)]. A candidate without
-a loss would have no finite strength, so each also draws one imaginary game against an opponent of strength 1. This is
-the weak prior of Newman, JMLR 24 (2023), arXiv:2207.00076, at half its weight.
+i beats j with probability s_i / (s_i + s_j) [Biometrika 39 (1952)]. Each candidate also draws one imaginary game
+against strength 1, so that all strengths are finite: half the weak prior of Newman, JMLR 24 (2023).
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,9 +21,8 @@ _Matrix = list[list[float]]
 def bradley_terry(candidates: Sequence[str], outcomes: Mapping[tuple[str, str], Fraction | float]) -> dict[str, float]:
     """Log-strengths by candidate: `outcomes[i, j]` is how often i beat j, and a tie is half a win to each.
 
-    0 is an average opponent's. Maximises the strictly concave log-posterior by Newton's method with step halving. The
-    result does not depend on the order of candidates or outcomes, to the bit. Raises ValueError for a negative number
-    of wins, a candidate against itself, and an unlisted candidate.
+    Maximises the strictly concave log-posterior by Newton's method with step halving; any order of the arguments gives
+    the same bits.
     """
     names = sorted(set(candidates))
     place = {name: index for index, name in enumerate(names)}
@@ -66,7 +64,6 @@ def win_rates(strengths: Mapping[str, float]) -> dict[str, float]:
 
 
 def _chance(lead: float) -> float:
-    """The logistic function, without overflow."""
     return 1 / (1 + exp(-lead)) if lead >= 0 else exp(lead) / (1 + exp(lead))
 
 
@@ -86,7 +83,6 @@ def _log_posterior(wins: _Matrix, strengths: Sequence[float]) -> float:
 
 
 def _slope_and_curvature(wins: _Matrix, strengths: Sequence[float]) -> tuple[list[float], _Matrix]:
-    """The gradient of the log-posterior and its negated second derivatives, a positive definite matrix."""
     slope = [PRIOR_WINS * (1 - 2 * _chance(strength)) for strength in strengths]
     curvature = [[0.0] * len(strengths) for _ in strengths]
     for one, strength in enumerate(strengths):
@@ -106,7 +102,6 @@ def _slope_and_curvature(wins: _Matrix, strengths: Sequence[float]) -> tuple[lis
 
 
 def _solved(matrix: _Matrix, right: Sequence[float]) -> list[float]:
-    """The solution of `matrix · x = right` for a positive definite matrix, by elimination; no pivoting is needed."""
     rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
     size = len(rows)
     for pivot in range(size):

@@ -22,18 +22,13 @@ _DIGITS = 9
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A judge's verdict on two candidates, in the order shown: the better one, or None for a tie."""
-
     judge: str
     pair: Pairing
     winner: CandidateId | None
 
 
 def wins(comparisons: Collection[Comparison]) -> dict[Pairing, Fraction]:
-    """Wins of one over the other, by (one, other); a tie is half a win to each. Unjudged pairs are absent.
-
-    Both orders together weigh one, one order alone weighs half.
-    """
+    """Wins of one over the other, by (one, other); a tie is half a win to each. One order alone weighs half."""
     said: dict[Pairing, list[CandidateId | None]] = {}
     for each in comparisons:
         one, other = sorted(each.pair)
@@ -49,7 +44,6 @@ def wins(comparisons: Collection[Comparison]) -> dict[Pairing, Fraction]:
 
 
 def rates(candidates: Sequence[CandidateId], comparisons: Collection[Comparison]) -> dict[CandidateId, float]:
-    """Each candidate's mean chance, in [0, 1], of beating another, by Bradley-Terry; 0.5 without comparisons."""
     strengths = bradley_terry(candidates, wins(comparisons))
     return {candidate: round(rate, _DIGITS) for candidate, rate in win_rates(strengths).items()}
 
@@ -57,10 +51,7 @@ def rates(candidates: Sequence[CandidateId], comparisons: Collection[Comparison]
 def ranked(
     candidates: Sequence[CandidateId], comparisons: Collection[Comparison], tokens: Mapping[CandidateId, int], seed: int
 ) -> Ranked:
-    """Rank by `rates`. Ties: head to head, fewer tokens, a hash of seed and candidate.
-
-    Candidates without a comparison come last, without a score. `tokens` must name every candidate.
-    """
+    """Rank by `rates`. Ties: head to head, fewer tokens, a hash of seed and candidate. Uncompared ones come last."""
     counted, found = wins(comparisons), rates(candidates, comparisons)
     compared = {candidate for pair in counted for candidate in pair}
     scores = {candidate: rate if candidate in compared else None for candidate, rate in found.items()}
@@ -81,15 +72,11 @@ def ranked(
 def beaten(
     pair: Pairing, comparisons: Collection[Comparison], tokens: Mapping[CandidateId, int], seed: int
 ) -> CandidateId:
-    """The loser of a pair by its own comparisons; the tie-breaks decide between equals."""
     return ranked(pair, [each for each in comparisons if set(each.pair) == set(pair)], tokens, seed).order[-1]
 
 
 def agreement(comparisons: Collection[Comparison], order: Sequence[CandidateId]) -> float | None:
-    """Mean Kendall τ of the comparisons against a ranking: of two candidates it is 1, -1, or 0 for a tie; in [-1, 1].
-
-    None without a comparison.
-    """
+    """Mean Kendall τ of the comparisons against a ranking, in [-1, 1]: 1, 0 or -1 for each; None without any."""
     place = {candidate: place for place, candidate in enumerate(order)}
     taus = [
         0 if each.winner is None else 1 if each.winner == min(each.pair, key=place.__getitem__) else -1
@@ -99,7 +86,6 @@ def agreement(comparisons: Collection[Comparison], order: Sequence[CandidateId])
 
 
 def dissent(comparisons: Collection[Comparison], winner: CandidateId) -> tuple[tuple[str, str], ...]:
-    """(judge, preferred agent) of each judge that put another candidate above the winner, once each, by judge."""
     against = {
         (each.judge, author(each.winner))
         for each in comparisons

@@ -11,7 +11,6 @@ from app.deliberation.choice.ballots import CandidateId, author, kendall_tau
 from app.deliberation.outputs import Critique, Issue
 
 CritiqueStopRule = Literal["no_major", "accepted", "settled", "none"]
-"""When a council's rounds end before the last; `CouncilParameters.stop` describes each rule."""
 
 GAIN_MIN = 0.025
 """The best text must gain a quarter of a point out of ten in a round to justify another round."""
@@ -23,15 +22,11 @@ _GRAVITY = {"blocker": 2, "major": 1, "minor": 0}
 
 
 def is_open(critique: Critique, rule: CritiqueStopRule) -> bool:
-    """Whether a critique asks for a revision."""
     return critique.demands_revision or (rule == "accepted" and critique.verdict != "accept")
 
 
 def demanded(critiques: Mapping[str, Sequence[Critique]], rule: CritiqueStopRule) -> dict[str, list[Issue]]:
-    """The issues to revise on, by author, from all critics, also from those that accept; absent where there is none.
-
-    The same claim at the same place is one issue, at its highest severity.
-    """
+    """The issues to revise on, by author. The same claim at the same place is one issue, at its highest severity."""
     issues = {
         author: _merged(found)
         for author, found in critiques.items()
@@ -60,22 +55,16 @@ def ends_rounds(critiques: Collection[Critique], rule: CritiqueStopRule) -> bool
 
 @dataclass(frozen=True, slots=True)
 class RoundScores:
-    """The first and last versions by a round's ballots: their order, and their mean scores in [0, 1]."""
-
     order: Sequence[CandidateId]
     means: Mapping[CandidateId, float]
 
     @property
     def authors(self) -> list[str]:
-        """The authors, each at the place of its best version."""
         return list(dict.fromkeys(map(author, self.order)))
 
 
 def is_settled(earlier: RoundScores | None, later: RoundScores) -> bool:
-    """Whether the best text gained too little, or the ranking changed too little, for another round.
-
-    `earlier` are the scores of the round before; None compares with the drafts on the same ballots.
-    """
+    """Whether a round gained or changed the ranking too little for another; None compares with the drafts."""
     before = earlier.means.values() if earlier else [m for each, m in later.means.items() if each == author(each)]
     if max(later.means.values()) - max(before, default=0.0) < GAIN_MIN:
         return True

@@ -62,7 +62,6 @@ _SHAPES = (
 
 
 def _figure(digits: str) -> Fraction:
-    """The value of digits with separators; ValueError for a date, a version and other meaningless separators."""
     if len(digits) > DIGITS_MAX:
         raise ValueError("too many digits")
     for shape, thousands, decimal in _SHAPES:
@@ -84,7 +83,6 @@ def _power(base: Fraction, exponent: int) -> Fraction:
 
 
 def _value(term: re.Match[str]) -> Fraction:
-    """The figure with its exponent, power, divisor and magnitude. Raises ValueError or ZeroDivisionError."""
     value = _figure(term["figure"])
     if term["above"]:
         value += Fraction(int(term["above"]), int(term["below"]))
@@ -101,7 +99,6 @@ def _value(term: re.Match[str]) -> Fraction:
 
 
 def _stands_alone(text: str, term: re.Match[str]) -> bool:
-    """Whether the term is a number of its own: no index or exponent, no part of a name, a date, a time or a hash."""
     before, after = text[max(0, term.start() - 2) : term.start()], text[term.end() : term.end() + 2]
     if before and (before[-1].isalnum() or before[-1] in "_^"):
         return False
@@ -111,7 +108,6 @@ def _stands_alone(text: str, term: re.Match[str]) -> bool:
 
 
 def last_number(text: str) -> Fraction | None:
-    """The last number in a text; None when there is none that can be read without a guess."""
     for pattern, by in _LATEX:
         text = pattern.sub(by, text)
     text = _SUPERSCRIPT.sub(lambda found: "^" + found[0].translate(_SUPERSCRIPTS), text)

@@ -18,16 +18,11 @@ _BYE = ""
 
 
 def bracket(candidates: Sequence[CandidateId], seed: int) -> list[CandidateId]:
-    """The candidates in the order that the seed draws; their given order does not matter."""
     return sorted(candidates, key=lambda candidate: nonce(seed, "bracket", candidate))
 
 
 def swiss_rounds_max(size: int) -> int:
-    """How many swiss rounds are possible under any outcomes: ⌈size/2⌉.
-
-    After fewer rounds each candidate still has at least half of the others to meet, and such a graph has a perfect
-    matching (Dirac, 1952). One round more may leave two groups of three that have all met.
-    """
+    """The swiss rounds that are possible under any outcomes, since a perfect matching is left (Dirac, 1952)."""
     return (size + 1) // 2
 
 
@@ -65,15 +60,11 @@ def swiss_round(standing: Sequence[CandidateId], past: Sequence[Sequence[Pairing
 
 
 def knockout_rounds(size: int) -> int:
-    """How many rounds leave one of `size` candidates."""
     return (size - 1).bit_length()
 
 
 def knockout_round(alive: Sequence[CandidateId]) -> list[Pairing]:
-    """The next round of the remaining candidates, in the order of the bracket.
-
-    The first ones sit out, so that a power of two remains for the next round: none sits out after the first round.
-    """
+    """The next round, in the bracket's order. The first ones sit out, so that a power of two is left for the next."""
     byes = 2 ** knockout_rounds(len(alive)) - len(alive)
     playing = alive[byes:]
     return [(playing[place], playing[-1 - place]) for place in range(len(playing) // 2)]
@@ -82,9 +73,8 @@ def knockout_round(alive: Sequence[CandidateId]) -> list[Pairing]:
 def judges(pairs: Sequence[Pairing], members: Sequence[str], load: Counter[str], seed: int, round: int) -> list[Judges]:
     """Two judges for each pair, neither its author; one judge twice where only one member is neutral.
 
-    `load` counts the calls of each member, and is updated. Calls are dealt as evenly as possible: first to the members
-    with the fewest, drawn by the seed among equals. Then they move along paths that even out the loads (Harvey et al.,
-    J. Algorithms 59, 2006). Raises ValueError when no member is neutral.
+    `load` counts the calls of each member, and is updated. Calls go to the members with the fewest, then move along
+    paths that even out the loads (Harvey et al., J. Algorithms 59, 2006).
     """
     neutral = [[each for each in members if each not in (author(one), author(other))] for one, other in pairs]
     if not all(neutral):

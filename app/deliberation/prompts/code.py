@@ -51,7 +51,6 @@ def _listing(tests: Sequence[TestCase]) -> str:
 
 
 def program(specification: Specification, given: Sequence[TestCase], place: int, nonce: str) -> tuple[ChatMessage, ...]:
-    """Solve the task in code, alone; `place` is the agent's place in the council, from 0, and picks its approach."""
     approach = _APPROACHES[place % len(_APPROACHES)]
     return messages(
         specification,
@@ -78,7 +77,6 @@ def tests(specification: Specification, given: Sequence[TestCase], nonce: str) -
 def repair(
     specification: Specification, code: str, failed: Sequence[tuple[TestCase, str]], fault: str, nonce: str
 ) -> tuple[ChatMessage, ...]:
-    """The author repairs its program, given the failed tests with reasons, or why none could be run (`fault`)."""
     result = fault or "\n\n".join(f"{_listing([test])}\n# fails: {reason}" for test, reason in failed)
     return messages(
         specification,

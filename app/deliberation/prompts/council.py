@@ -25,7 +25,6 @@ _APPROACHES = (
 
 
 def propose(specification: Specification, place: int) -> tuple[ChatMessage, ...]:
-    """Solve the task alone; `place` is the agent's place in the council, from 0, and picks its approach."""
     approach = _APPROACHES[place % len(_APPROACHES)]
     return messages(
         specification,
@@ -36,7 +35,6 @@ def propose(specification: Specification, place: int) -> tuple[ChatMessage, ...]
 
 
 def critique(specification: Specification, candidate: Labelled) -> tuple[ChatMessage, ...]:
-    """Find falsifiable faults in one candidate; finding none is a valid answer."""
     return messages(
         specification,
         candidate.section,
@@ -55,7 +53,6 @@ def _line(text: str) -> str:
 
 
 def revise(specification: Specification, own: Labelled, issues: Sequence[Issue], nonce: str) -> tuple[ChatMessage, ...]:
-    """The author answers each issue and gives its new version; `nonce` fences the issues."""
     listed = "\n".join(
         f"{number}. [{issue.severity}] {_line(issue.where)}: {_line(issue.claim)} "
         f"Evidence: {_line(issue.evidence)} Fix: {_line(issue.fix)}"
@@ -74,7 +71,6 @@ def revise(specification: Specification, own: Labelled, issues: Sequence[Issue],
 
 
 def score(specification: Specification, candidates: Sequence[Labelled]) -> tuple[ChatMessage, ...]:
-    """Score the candidates, evidence before the number, every criterion for every candidate."""
     labels = ", ".join(each.label for each in candidates)
     criteria = ", ".join(criterion.id for criterion in specification.constraints.rubric)
     return messages(
@@ -89,7 +85,6 @@ def score(specification: Specification, candidates: Sequence[Labelled]) -> tuple
 
 
 def judge_pair(specification: Specification, first: Labelled, second: Labelled) -> tuple[ChatMessage, ...]:
-    """Compare two candidates, labelled A and B, notes on each before the winner."""
     return messages(
         specification,
         first.section,
@@ -101,7 +96,6 @@ def judge_pair(specification: Specification, first: Labelled, second: Labelled) 
 
 
 def pick(specification: Specification, candidates: Sequence[Labelled]) -> tuple[ChatMessage, ...]:
-    """Choose the candidate that most of the others agree with in substance."""
     labels = ", ".join(each.label for each in candidates)
     return messages(
         specification,

@@ -48,7 +48,6 @@ def _task(specification: Specification) -> str:
 
 
 def _shown(evidence: Evidence, seed: int) -> str:
-    """A piece of evidence, with all that its author wrote inside the fence."""
     parts = [evidence.title, evidence.text or "", f"Source: {evidence.source}" if evidence.source else ""]
     fenced = fence("\n\n".join(filter(None, parts)), nonce(seed, "evidence"))
     return f"Evidence {evidence.id}:\n{fenced}"
@@ -61,8 +60,6 @@ def messages(specification: Specification, *sections: str) -> tuple[ChatMessage,
 
 
 class Labelled(NamedTuple):
-    """A candidate as peers see it: a letter, the text, and the nonce of its fence."""
-
     label: str
     text: str
     nonce: str
@@ -73,12 +70,10 @@ class Labelled(NamedTuple):
 
 
 def schema_section(schema: dict[str, Any]) -> str:
-    """The section that ends a prompt where the engine takes no schema."""
     form = json.dumps(schema, ensure_ascii=False)
     rule = "Reply with one JSON object and no text around it. It satisfies this JSON Schema:"
     return f"\n\n# Form of the reply\n{rule}\n{form}"
 
 
 def persona_section(persona: str) -> str:
-    """The section that a replica appends to its role's prompts."""
     return f"\n\n# Who you are\n{persona}"

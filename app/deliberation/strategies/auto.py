@@ -1,9 +1,8 @@
 """`auto`: three drafts first; if they are unanimous, they are the answer; else a stronger strategy continues.
 
 Debate corrects few answers; triggered only where it may help, it takes up to 92 % fewer tokens (iMAD,
-arXiv:2511.11306). The trigger there is a trained classifier; here it is disagreement among independent drafts, without
-training. ESC also stops sampling at a unanimous window (arXiv:2401.10480). The drafts are kept: the rest of the council
-proposes, and the chosen strategy continues as if it had asked for all of them.
+arXiv:2511.11306). ESC also stops sampling at a unanimous window (arXiv:2401.10480). The drafts are kept: the rest of
+the council proposes, and the chosen strategy continues as if it had asked for all of them.
 """
 
 import json
@@ -18,8 +17,15 @@ from app.deliberation.answers import FORMS, OPTIONS, READ_AS, Count, Normaliser,
 from app.deliberation.decider import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.specification import Parameters, Specification
 from app.deliberation.strategies import best_of_n, council, debate, fuse, tournament
-from app.deliberation.strategies.steps.counts import asking_for, by_votes, counted
-from app.deliberation.strategies.steps.strategy_run import Candidate, Samples, Step, StrategyRun
+from app.deliberation.strategies.strategy_run import (
+    Candidate,
+    Samples,
+    Step,
+    StrategyRun,
+    asking_for,
+    by_votes,
+    counted,
+)
 
 DRAFTS_FIRST = 3
 _REPEATED = " × R"
@@ -29,13 +35,10 @@ _READING = ("normaliser", "options")
 
 @dataclass(frozen=True, slots=True)
 class Escalation:
-    """A strategy that can continue from existing drafts."""
-
     definition: StrategyDefinition
     continue_from: Callable[[StrategyRun, Sequence[Candidate]], Step[Conclusion]]
 
     def stages(self, rounds: int) -> int:
-        """About how many stages follow the drafts and share the time left."""
         return sum(rounds if step.endswith(_REPEATED) else 1 for step in self.definition.steps if step != "propose")
 
 
@@ -68,11 +71,7 @@ class AutoParameters(Parameters):
     @field_validator("escalation")
     @classmethod
     def _of_the_strategy(cls, given: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        """Validate them against the strategy's own schema, with its defaults; errors are located below this field.
-
-        A strategy that counts answers must read them as the drafts were counted: otherwise it would count a form that
-        no agent was asked for.
-        """
+        """The parameters with the strategy's defaults; a strategy that counts answers reads them as the drafts were."""
         chosen = ESCALATIONS.get(info.data.get("escalate_to", ""))
         if chosen is None:
             return given

@@ -2,7 +2,7 @@
 
 from app.deliberation.decider import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.specification import Specification
-from app.deliberation.strategies.steps.strategy_run import StrategyRun
+from app.deliberation.strategies.strategy_run import StrategyRun
 
 
 def _single(specification: Specification) -> Strategy:

@@ -11,7 +11,7 @@ from pydantic import Field
 from app.deliberation.choice.aggregation import Aggregation
 from app.deliberation.decider import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.specification import Parameters, Specification
-from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun
+from app.deliberation.strategies.strategy_run import Candidate, Step, StrategyRun
 
 
 class BestOfNParameters(Parameters):
@@ -27,7 +27,6 @@ def _best_of_n(specification: Specification) -> Strategy:
 
 
 def continue_from(run: StrategyRun, drafts: Sequence[Candidate]) -> Step[Conclusion]:
-    """The whole strategy after its proposals; `drafts` are one per author, at least one."""
     parameters = BestOfNParameters.model_validate(run.specification.parameters)
     return (yield from run.select(drafts, round=1, aggregation=parameters.aggregation))
 

@@ -23,7 +23,7 @@ from app.deliberation.outputs import Critique, Issue, Output
 from app.deliberation.prompts.council import critique, revise, score
 from app.deliberation.prompts.form import Labelled
 from app.deliberation.specification import Parameters, Specification
-from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun, ballot_tokens, written
+from app.deliberation.strategies.strategy_run import Candidate, Step, StrategyRun, ballot_tokens, written
 
 # The longest label, in a prompt's list of labels and between candidates.
 _PER_CANDIDATE = "AA, \n\n"
@@ -44,7 +44,6 @@ class CouncilParameters(Parameters):
     aggregation: Aggregation = Field(default="borda", description="How the scores are counted into one ranking")
 
     def stages(self, rounds: int) -> int:
-        """The most stages in so many rounds and after them."""
         return 3 * rounds if self.stop == "settled" and rounds else 2 * rounds + 1
 
 
@@ -141,7 +140,6 @@ def _revised(
     round: int,
     stages_left: int,
 ) -> Step[dict[str, Candidate] | None]:
-    """New versions by author; an author keeps its text when its revision failed. None: it was refused."""
     specification = run.specification
     calls: list[Call] = []
     for author, open_issues in issues.items():

@@ -7,7 +7,7 @@ arXiv:2502.04790). First and final answers have a vote each (Free-MAD, arXiv:250
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Literal
@@ -16,14 +16,12 @@ from pydantic import Field
 
 from app.deliberation.answers import FORMS, OPTIONS, READ_AS, Count, Normaliser, Options, normalise, tally
 from app.deliberation.calls import Call, ChatMessage
-from app.deliberation.choice.anonymity import fence, in_one_order, lettered
-from app.deliberation.choice.neighbours import neighbours
+from app.deliberation.choice.anonymity import fence, in_one_order, lettered, ring
 from app.deliberation.decider import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.outputs import DebateTurn, Output
 from app.deliberation.prompts.form import Labelled, messages
 from app.deliberation.specification import Parameters, Specification
-from app.deliberation.strategies.steps.counts import asking_for, by_answers
-from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun
+from app.deliberation.strategies.strategy_run import Candidate, Step, StrategyRun, asking_for, by_answers
 
 _NOT_COUNTED = {
     "missing": "are missing",
@@ -49,8 +47,6 @@ Taken = Literal["switched", "kept", "unfounded", "unread"]
 
 @dataclass(slots=True)
 class Positions:
-    """Each author's first and latest candidate, and how many turns it has taken."""
-
     seed: int
     normaliser: Normaliser
     options: tuple[str, ...]
@@ -59,11 +55,9 @@ class Positions:
     turns: Counter[str] = field(default_factory=Counter[str])
 
     def read(self, candidate: Candidate) -> str | None:
-        """An answer as it is compared; None when it cannot be read."""
         return normalise(candidate.text, self.normaliser, self.options)
 
     def answers(self, candidates: Mapping[str, Candidate]) -> dict[str, str | None]:
-        """Answers as they are compared, by author."""
         return {author: self.read(candidate) for author, candidate in candidates.items()}
 
     def dissenters(self, agreement: float) -> list[str]:
@@ -77,7 +71,6 @@ class Positions:
         return [author for author, answer in answers.items() if leading is None or answer != leading]
 
     def take(self, author: str, turn: DebateTurn, tokens: int, call_id: str) -> Taken:
-        """Apply a turn: a different answer becomes the author's latest if the turn cites an error."""
         self.turns[author] += 1
         candidate = Candidate(author, self.turns[author], turn.answer, tokens, call_id, turn.reasoning)
         answer = self.read(candidate)
@@ -139,6 +132,28 @@ def continue_from(run: StrategyRun, drafts: Sequence[Candidate]) -> Step[Conclus
         if not reading or not (yield from _switched(run, positions, reading, round)):
             break
     return positions.conclude(run)
+
+
+def neighbours(
+    answers: Mapping[str, str | None], speakers: Collection[str], most: int, seed: int, round: int
+) -> dict[str, tuple[str, ...]]:
+    """The authors that each speaker reads: up to `most`, with distinct answers, none its own.
+
+    `answers` are the compared forms by author; an unreadable one is None and not shown. A speaker reads on from its own
+    seat of a ring, in the next round from `most` seats on (sparse topologies: arXiv:2406.11776).
+    """
+    reading: dict[str, tuple[str, ...]] = {}
+    for speaker, seats in ring(list(answers), len(answers) - 1, seed, 0).items():
+        start = (round - 1) * most % max(1, len(seats))
+        met = {answers[speaker], None}
+        row: list[str] = []
+        for other in (*seats[start:], *seats[:start]):
+            if answers[other] not in met:
+                met.add(answers[other])
+                row.append(other)
+        if speaker in speakers and row:
+            reading[speaker] = tuple(row[:most])
+    return reading
 
 
 def _switched(run: StrategyRun, positions: Positions, reading: Mapping[str, Sequence[str]], round: int) -> Step[bool]:

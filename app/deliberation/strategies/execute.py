@@ -3,16 +3,252 @@
 CodeT (arXiv:2207.10397) scores a program by the tests that it passes and by the programs that pass the same ones.
 Agents that see no program write the tests (AgentCoder, arXiv:2312.13010). A repair that makes a program worse is
 discarded. A check in the sandbox asks no engine.
+
+A client's test is a gate: a program that fails one ranks below all that pass. An agent's test is an opinion: it may be
+wrong, and counts by how many tests and programs agree.
 """
 
+import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Annotated
 
+from pydantic import Field, TypeAdapter, ValidationInfo, field_validator
+
+from app.deliberation.answers import TALLY_CHARS_MAX
+from app.deliberation.calls import Call, Check
 from app.deliberation.choice.anonymity import nonce
 from app.deliberation.decider import Conclusion, Strategy, StrategyDefinition
-from app.deliberation.specification import Specification
-from app.deliberation.strategies.steps.evidence import Checked, Suite, credible, support, tally
-from app.deliberation.strategies.steps.programs import ProgramParameters, checked, programs_written, repaired, tested
-from app.deliberation.strategies.steps.strategy_run import StrategyRun, lead
+from app.deliberation.facts import Tally
+from app.deliberation.outputs import Output, SandboxReport, TestCase, Tests
+from app.deliberation.prompts import code as prompts
+from app.deliberation.specification import Parameters, Specification
+from app.deliberation.strategies.strategy_run import Candidate, Samples, Step, StrategyRun, lead, written
+
+WRITTEN_MAX = 32
+NO_REPORT = SandboxReport(outcomes=())
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """The tests of one deliberation, the first `gates` of them given by the client.
+
+    `writers` holds each test's writer by number, 0 for the client.
+    """
+
+    tests: tuple[TestCase, ...]
+    gates: int
+    writers: tuple[int, ...] = ()
+
+    @property
+    def demanded(self) -> frozenset[int]:
+        return frozenset(range(self.gates))
+
+
+def suite(given: Sequence[TestCase], written: Sequence[Sequence[TestCase]]) -> Suite:
+    kept = {_identity(test): (0, test) for test in given}
+    gates = len(kept)
+    for turn in zip_longest(*written):
+        for writer, test in enumerate(turn, start=1):
+            if test is not None and len(kept) < gates + WRITTEN_MAX:
+                kept.setdefault(_identity(test), (writer, test))
+    return Suite(tuple(test for _, test in kept.values()), gates, tuple(writer for writer, _ in kept.values()))
+
+
+def _identity(test: TestCase) -> str:
+    return json.dumps(test.data, sort_keys=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    candidate: Candidate
+    report: SandboxReport
+
+    @property
+    def passed(self) -> frozenset[int]:
+        return frozenset(place for place, outcome in enumerate(self.report.outcomes) if outcome.passed)
+
+    def failed(self, suite: Suite) -> frozenset[int]:
+        return frozenset() if self.report is NO_REPORT else suite.demanded - self.passed - self.report.not_run
+
+    def unchecked(self, suite: Suite) -> bool:
+        """Whether a gate was not run, or no test was: then it is unknown whether the program passes."""
+        if self.report is NO_REPORT:
+            return True
+        nothing_ran = bool(suite.tests) and len(self.report.not_run) == len(suite.tests)
+        return not self.report.fault and (nothing_ran or bool(suite.demanded & self.report.not_run))
+
+    def hard(self, suite: Suite) -> tuple[bool, int, bool]:
+        """The sort key before any opinion, best first: at fault, the number of failed gates, unchecked."""
+        return bool(self.report.fault), len(self.failed(suite)), self.unchecked(suite)
+
+    def worth(self, suite: Suite) -> tuple[bool, bool, int, bool, int]:
+        """The sort key of one author's versions, best first: checked, hard checks, then the number of passed tests."""
+        return self.unchecked(suite), *self.hard(suite), -len(self.passed)
+
+
+def credible(suite: Suite, programs: Collection[Checked]) -> frozenset[int]:
+    """Tests worth a repair: gates, and tests that some program passes; of a single program, all tests.
+
+    A written test that each of several programs fails is as likely to be wrong as they are.
+    """
+    if len(programs) == 1:
+        return frozenset(range(len(suite.tests)))
+    return suite.demanded.union(*(each.passed for each in programs))
+
+
+# The places of the tests that passed, and of those not run.
+SuiteResult = tuple[frozenset[int], frozenset[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """The support of each author's program: None where the program was not checked or there are no tests."""
+
+    scores: Mapping[str, float | None]
+    groups: Mapping[SuiteResult, tuple[str, ...]]
+
+    def share(self, author: str) -> float | None:
+        members = [group for group in self.groups.values() if author in group]
+        return len(members[0]) / sum(map(len, self.groups.values())) if members else None
+
+
+def support(suite: Suite, programs: Sequence[Checked]) -> Support:
+    """CodeT's score, in [0, 1]: the share of programs that pass the same tests, times the share of tests passed.
+
+    `programs` are one per author. A program that cannot be run or fails a gate scores 0. One that was not run against
+    every gate has no score. Tests that were not run do not count.
+    """
+    groups: dict[SuiteResult, list[str]] = {}
+    for each in programs:
+        if not each.unchecked(suite) and not each.report.fault:
+            groups.setdefault((each.passed, each.report.not_run), []).append(each.candidate.author)
+    known = sum(not each.unchecked(suite) for each in programs)
+    scores: dict[str, float | None] = {}
+    for each in programs:
+        score: float | None = 0.0
+        ran = len(suite.tests) - len(each.report.not_run)
+        if not each.report.fault and not each.failed(suite):
+            agreeing = len(groups.get((each.passed, each.report.not_run), ()))
+            score = agreeing / known * len(each.passed) / ran if ran and not each.unchecked(suite) else None
+        scores[each.candidate.author] = score
+    ordered = sorted(groups.items(), key=lambda group: (-len(group[1]), -len(group[0][0]), *map(sorted, group[0])))
+    return Support(scores, {result: tuple(sorted(authors)) for result, authors in ordered})
+
+
+def tally(suite: Suite, found: Support) -> tuple[Tally, ...]:
+    return tuple(
+        Tally(answer=_described(suite, *result), votes=len(authors), agents=authors)
+        for result, authors in found.groups.items()
+    )
+
+
+def _described(suite: Suite, passed: frozenset[int], not_run: frozenset[int]) -> str:
+    text = f"{len(passed)} of {len(suite.tests)} tests pass"
+    failed = [test.name for place, test in enumerate(suite.tests) if place not in passed | not_run]
+    text += f"; not: {', '.join(failed)}" if failed else ""
+    text += f"; {len(not_run)} not run" if not_run else ""
+    return text[:TALLY_CHARS_MAX]
+
+
+FAILED_SHOWN_MAX = 8
+
+_SOME: TypeAdapter[int] = TypeAdapter(Annotated[int, Field(ge=1)])
+
+
+class ProgramParameters(Parameters):
+    tests: tuple[TestCase, ...] = Field(
+        default=(), max_length=32, strict=False, description="Tests that a program has to pass before anything else."
+    )
+    test_writers: int = Field(
+        default=2,
+        ge=0,
+        le=32,
+        description="How many agents write tests, without seeing a program; at most all, and 0 only with tests.",
+    )
+    timeout_s: int = Field(default=5, ge=1, le=60, description="Seconds that one test may run.")
+    memory_mb: int = Field(default=256, ge=64, le=1_024, description="Megabytes of memory that a program may take.")
+
+    @field_validator("test_writers")
+    @classmethod
+    def _with_a_test(cls, test_writers: int, info: ValidationInfo) -> int:
+        # Validated here, so that the error is located at this field.
+        return test_writers if info.data.get("tests") else _SOME.validate_python(test_writers)
+
+
+def programs_written(run: StrategyRun, parameters: ProgramParameters) -> Step[list[Candidate]]:
+    specification = run.specification
+    mark = nonce(specification.seed, "given")
+    samples = Samples(run, lambda place: prompts.program(specification, parameters.tests, place, mark), "program")
+    yield from samples.ask(specification.size, stages_left=3 + 2 * specification.rounds)
+    return samples.completed()
+
+
+def tested(run: StrategyRun, parameters: ProgramParameters) -> Step[Suite]:
+    specification = run.specification
+    drawn = sorted(specification.agents, key=lambda agent: nonce(specification.seed, "tests", agent.agent_id))
+    mark = nonce(specification.seed, "given")
+    calls = [
+        run.call(agent, prompts.tests(specification, parameters.tests, mark), Output(kind="tests"))
+        for agent in drawn[: parameters.test_writers]
+    ]
+    found: list[Sequence[TestCase]] = []
+    if calls:
+        stages_left = 2 + 2 * specification.rounds
+        outcomes = yield from run.ask("test", 0, calls, quorum=1, stages_left=stages_left)
+        found = [answer.tests for _, answer in outcomes.answers(calls, Tests)]
+        if outcomes.admitted and len(found) < len(calls):
+            run.degraded.append(f"{len(found)} of {len(calls)} test writers answered")
+    tests = suite(parameters.tests, found)
+    if not tests.tests:
+        run.degraded.append("untested")
+    return tests
+
+
+def checked(
+    run: StrategyRun, parameters: ProgramParameters, tests: Suite, programs: Sequence[Candidate], round: int
+) -> Step[list[Checked]]:
+    calls: list[Call] = []
+    for each in programs:
+        limits = parameters.model_dump(include={"timeout_s", "memory_mb"})
+        check = Check(code=each.text, tests=tests.tests, writers=tests.writers, **limits)
+        call = run.call(run.agent(each.author), (), Output(kind="report"))
+        calls.append(call.model_copy(update={"max_tokens": 0, "check": check}))
+    stages_left = 1 + 2 * (run.specification.rounds - round)
+    outcomes = yield from run.ask("check", round, calls, quorum=len(calls), stages_left=stages_left)
+    reports = {call.call_id: report for call, report in outcomes.answers(calls, SandboxReport)}
+    found: list[Checked] = []
+    for each, call in zip(programs, calls, strict=True):
+        report = reports.get(call.call_id, NO_REPORT)
+        found.append(Checked(each, report if len(report.outcomes) == len(tests.tests) else NO_REPORT))
+    missing = sum(each.unchecked(tests) for each in found)
+    run.report(missing, len(calls), f"programs of round {round} are unchecked")
+    return found
+
+
+def repaired(
+    run: StrategyRun,
+    tests: Suite,
+    best: Mapping[str, Checked],
+    latest: Mapping[str, Candidate],
+    failing: Mapping[str, Sequence[int]],
+    round: int,
+) -> Step[list[Candidate]]:
+    specification = run.specification
+    calls: list[Call] = []
+    for author, failed in failing.items():
+        each = best[author]
+        shown = [(tests.tests[place], each.report.outcomes[place].reason) for place in failed[:FAILED_SHOWN_MAX]]
+        mark = nonce(specification.seed, "repair", round, author)
+        messages = prompts.repair(specification, each.candidate.text, shown, each.report.fault, mark)
+        calls.append(run.call(run.agent(author), messages, Output(kind="program")))
+    stages_left = 2 + 2 * (specification.rounds - round)
+    outcomes = yield from run.ask("repair", round, calls, quorum=1, stages_left=stages_left)
+    kept = [new for call in calls if (new := written(outcomes, call, latest[call.agent_id].version + 1))]
+    if outcomes.admitted:
+        run.report(len(calls) - len(kept), len(calls), f"repairs of round {round} failed")
+    return kept
 
 
 def _execute(specification: Specification) -> Strategy:
@@ -53,7 +289,6 @@ def _failing(tests: Suite, best: Mapping[str, Checked], settled: Collection[str]
 
 
 def _concluded(run: StrategyRun, tests: Suite, programs: Sequence[Checked]) -> Conclusion:
-    """Rank by hard checks, then by support; programs are one per author."""
     found = support(tests, programs)
 
     def place(each: Checked) -> tuple[object, ...]:
@@ -75,7 +310,6 @@ def _concluded(run: StrategyRun, tests: Suite, programs: Sequence[Checked]) -> C
 
 
 def _shortcomings(tests: Suite, winner: Checked) -> list[str]:
-    """The demands that the best program does not meet."""
     faulty, gates_failed, unchecked = winner.hard(tests)
     if faulty:
         return ["the best program cannot be run"]

@@ -20,15 +20,13 @@ from app.deliberation.outputs import Analysis, Output
 from app.deliberation.prompts.council import ANSWER_FORM, judge_pair
 from app.deliberation.prompts.form import Labelled, messages
 from app.deliberation.specification import Specification
-from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun, written
+from app.deliberation.strategies.strategy_run import Candidate, Step, StrategyRun, written
 
 ROUND = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """The roles after the selection. The judges wrote neither of the two texts that they compare."""
-
     analyst: str
     writer: str
     judges: tuple[str, ...]
@@ -37,8 +35,7 @@ class Bench:
 def bench(authors: Sequence[str], best: str, seed: int) -> Bench:
     """The best proposal's author writes; two judges and an analyst are drawn by the seed among the others.
 
-    Of three authors the writer also analyses; of two, moreover, the other one judges both orders. Raises ValueError
-    below two.
+    Of three authors the writer also analyses; of two, moreover, the other one judges both orders.
     """
     others = sorted((author for author in authors if author != best), key=lambda author: nonce(seed, "bench", author))
     if not others:
@@ -53,7 +50,6 @@ def _fuse(specification: Specification) -> Strategy:
 
 
 def continue_from(run: StrategyRun, drafts: Sequence[Candidate]) -> Step[Conclusion]:
-    """The whole strategy after its proposals; `drafts` are one per author, at least one."""
     best = yield from run.select(drafts, ROUND, stages_left=4)
     authors = [draft.author for draft in drafts]
     if run.specification.size == 1:
@@ -79,7 +75,6 @@ def _unfused(run: StrategyRun, best: Conclusion, reason: str) -> Conclusion:
 
 
 def _fused(run: StrategyRun, drafts: Sequence[Candidate], single: Candidate, members: Bench) -> Step[Candidate | None]:
-    """The writer's text; None when it or the analysis is missing or refused."""
     by_id = {draft.id: draft for draft in drafts}
     seed = run.specification.seed
     # Analyst and writer read the candidates under the same letters, because the analysis names them. The order is that
@@ -125,7 +120,6 @@ def _gated(
 
 
 def _fusing(run: StrategyRun, texts: Sequence[Labelled], writer: str, analysis: Call) -> Cost:
-    """The cost of fusing these candidates with the analysis, which is not written yet."""
     specification = run.specification
     if not specification.budget.counts_tokens:
         return Cost(calls=1)
@@ -136,7 +130,6 @@ def _fusing(run: StrategyRun, texts: Sequence[Labelled], writer: str, analysis: 
 
 
 def _gating(run: StrategyRun, single: Candidate, writer: str, judges: Sequence[str]) -> Cost:
-    """The cost of comparing the fused text, which is not written yet, with the best single text in both orders."""
     specification = run.specification
     if not specification.budget.counts_tokens:
         return Cost(calls=2)
@@ -148,7 +141,6 @@ def _gating(run: StrategyRun, single: Candidate, writer: str, judges: Sequence[s
 
 
 def _analysis_prompt(specification: Specification, candidates: Sequence[Labelled]) -> tuple[ChatMessage, ...]:
-    """List agreements, conflicts and gaps of the candidates; the analyst neither ranks nor writes."""
     return messages(
         specification,
         *(each.section for each in candidates),
@@ -164,7 +156,6 @@ def _analysis_prompt(specification: Specification, candidates: Sequence[Labelled
 def _fusion_prompt(
     specification: Specification, candidates: Sequence[Labelled], analysis: Analysis, nonce: str
 ) -> tuple[ChatMessage, ...]:
-    """Write one answer from candidates and the analysis that names their labels; `nonce` fences the analysis."""
     return messages(
         specification,
         *(each.section for each in candidates),

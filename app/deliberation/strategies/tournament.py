@@ -22,7 +22,7 @@ from app.deliberation.choice.pairings import Judges, Pairing
 from app.deliberation.decider import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.outputs import Pair
 from app.deliberation.specification import Parameters, Specification
-from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun
+from app.deliberation.strategies.strategy_run import Candidate, Step, StrategyRun
 
 
 class TournamentParameters(Parameters):
@@ -141,7 +141,6 @@ _rates = lru_cache(maxsize=64)(rates)
 def _dealt(
     pairs: tuple[Pairing, ...], members: tuple[str, ...], load: tuple[tuple[str, int], ...], seed: int, round: int
 ) -> Sequence[Judges]:
-    """The judges of these pairs, given each member's calls so far; the caller counts the new calls."""
     return pairings.judges(pairs, members, Counter(dict(load)), seed, round)
 
 

@@ -1,31 +1,45 @@
 """`vote`: sample answers in waves, normalise them, take the plurality, and stop as soon as it is decided.
 
 Self-consistency (arXiv:2203.11171) with the early stopping of Adaptive-Consistency (arXiv:2305.11860), or an exact
-stop that never changes the winner. Where no two answers are equal, as often in prose, one call picks the most
-consistent one (Universal Self-Consistency, arXiv:2311.17311). The picker is an author and does not see its own answer.
-Stated confidence does not count: it does not rank answers within a question (arXiv:2502.06233).
+stop that never changes the winner. If no two answers are equal, one call picks the most consistent one (Universal
+Self-Consistency, arXiv:2311.17311); the picker is an author and does not see its own answer. Stated confidence does
+not count: it does not rank answers within a question (arXiv:2502.06233).
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
+from functools import cache
+from math import comb
 from typing import Literal
 
 from pydantic import Field
 
 from app.deliberation.answers import FORMS, OPTIONS, READ_AS, Count, Options, tally
 from app.deliberation.choice.anonymity import arrangements, lettered, nonce
-from app.deliberation.choice.stopping import VoteStopRule, wave
 from app.deliberation.decider import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.outputs import Choice, Output
 from app.deliberation.prompts.council import pick
 from app.deliberation.specification import Parameters, Specification
-from app.deliberation.strategies.steps.counts import asking_for, by_votes, counted
-from app.deliberation.strategies.steps.strategy_run import Candidate, Samples, Step, StrategyRun
+from app.deliberation.strategies.strategy_run import (
+    Candidate,
+    Samples,
+    Step,
+    StrategyRun,
+    asking_for,
+    by_votes,
+    counted,
+)
 
 ROUND = 1
 PICKED_FROM_MIN = 3
 # Forms in which different answers may mean the same. Different numbers or choices never do.
 _OPEN_FORMS = ("text", "exact", "json")
+
+VoteStopRule = Literal["unassailable", "beta", "none"]
+"""`unassailable` never changes the winner; `beta` also stops when the leader is probably the majority."""
+
+CERTAINTY = Fraction(95, 100)
 
 
 class VoteParameters(Parameters):
@@ -46,6 +60,34 @@ class VoteParameters(Parameters):
         description="`unassailable`: when no rest of the votes could change the winner. `beta`: also when the leader "
         "is the true majority with 95 %. `none`: ask every agent at once",
     )
+
+
+@cache
+def lead_probability(first: int, second: int) -> Fraction:
+    """1 - I½(v₁+1, v₂+1): the probability that the leader is ahead of the runner-up among all possible votes.
+
+    With whole arguments the incomplete beta function is a binomial tail: I½(a, b) = P(Bin(a+b-1, ½) ≥ a).
+    """
+    flips = first + second + 1
+    return 1 - Fraction(sum(comb(flips, heads) for heads in range(first + 1, flips + 1)), 2**flips)
+
+
+def may_stop(rule: VoteStopRule, first: int, second: int, left: int) -> bool:
+    if left == 0:
+        return True
+    if rule == "none":
+        return False
+    if first - second > left:
+        return True
+    return rule == "beta" and lead_probability(first, second) >= CERTAINTY
+
+
+def wave(rule: VoteStopRule, first: int, second: int, left: int) -> int:
+    """The fewest of the agents left that could decide the vote, if all chose the leader; 0 when it is decided.
+
+    Asking one by one would need at least as many, so waves make exactly its calls, in fewer stages.
+    """
+    return next(asked for asked in range(left + 1) if may_stop(rule, first + asked, second, left - asked))
 
 
 def _vote(specification: Specification) -> Strategy:

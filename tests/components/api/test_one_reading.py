@@ -1,5 +1,3 @@
-"""Resource, announcement, archive and snapshot say the same of each agent, for every strategy and every end."""
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""Errors as problem documents: every public code has a status, and every refusal is a document."""
-
 from collections.abc import AsyncGenerator, Iterator
 
 import pytest

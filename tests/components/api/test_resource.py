@@ -1,5 +1,3 @@
-"""The resource of a deliberation, from facts that the decider writes."""
-
 import json
 import random
 from collections import Counter
@@ -138,7 +136,6 @@ def test_progress_counts_the_calls_of_the_open_stage() -> None:
 
 
 def first_stage(first: Accepted, outcomes: dict[str, str | None]) -> list[Fact]:
-    """The first stage with an outcome for each agent that is named: a text, or None for a failure."""
     opened = played(first, now=CLOCK.now, until_stage=1)[0]
     assert isinstance(opened, StageOpened)
     facts: list[Fact] = [opened]

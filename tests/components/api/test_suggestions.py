@@ -1,5 +1,3 @@
-"""A misspelt name gets the closest known one in its remedy; nothing of the given name is repeated there."""
-
 from collections.abc import AsyncGenerator
 from typing import Any
 

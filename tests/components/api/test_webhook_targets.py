@@ -1,5 +1,3 @@
-"""The URLs that webhooks may have, and the addresses that are refused."""
-
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_network
 
 import pytest

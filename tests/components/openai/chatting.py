@@ -1,5 +1,3 @@
-"""Helpers: chat completions against a gateway over a log in memory, and their answers."""
-
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
@@ -21,7 +19,6 @@ def accepted_in(gateway: Served) -> list[Accepted]:
 
 
 def cancelled_in(gateway: Served) -> list[str | None]:
-    """The reasons of all cancel requests."""
     facts = [decode(record.data) for record in gateway.journal.records if record.subject.endswith(".cancel")]
     return [fact.reason for fact in facts if isinstance(fact, CancelRequested)]
 
@@ -36,7 +33,6 @@ End = Callable[[Served, str], Awaitable[None]]
 async def complete(
     gateway: Served, end: End = play, headers: dict[str, str] | None = None, **body: Any
 ) -> httpx.Response:
-    """The answer to a chat completion; `end` ends its deliberation."""
     before = len(accepted_in(gateway))
     waiting = asyncio.create_task(gateway.client.post(PATH, json=BODY | body, headers=headers))
     await until(lambda: len(accepted_in(gateway)) > before)
@@ -45,7 +41,6 @@ async def complete(
 
 
 def error_of(response: httpx.Response) -> dict[str, Any]:
-    """The error, after checking its shape."""
     assert response.headers["content-type"] == "application/json"
     assert response.headers["x-request-id"]
     (error,) = response.json().values()
@@ -54,7 +49,6 @@ def error_of(response: httpx.Response) -> dict[str, Any]:
 
 
 def frames_of(text: str) -> list[Any]:
-    """The data of each frame before the last one, [DONE]."""
     data = [line.removeprefix("data: ") for line in text.split("\n") if line.startswith("data: ")]
     assert data[-1] == "[DONE]"
     return [json.loads(each) for each in data[:-1]]

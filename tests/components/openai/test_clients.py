@@ -1,5 +1,3 @@
-"""Clients of the façade that disconnect, and gateways that stop while clients wait."""
-
 import asyncio
 import json
 from collections.abc import AsyncGenerator

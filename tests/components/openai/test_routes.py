@@ -1,5 +1,3 @@
-"""The façade's routes: completions, streams, errors and models."""
-
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from decimal import Decimal
@@ -11,7 +9,6 @@ from app.deliberation.calls import FactProblem, Usage, UsageCost
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import Accepted, CallFinished, Cancelled, Failed, decode
 from app.deliberation.ports import Record
-from app.deliberation.prompts.council import propose
 from app.deliberation.strategies.council import COUNCIL
 from app.openai import routes
 from tests.components.openai.chatting import (
@@ -116,8 +113,6 @@ COST = Usage(
 
 
 def writing(text: object) -> Callable[[Served, str], Awaitable[None]]:
-    """Ends a deliberation in which all agents write `text`, or another JSON value."""
-
     async def end(gateway: Served, deliberation_id: str) -> None:
         records = await gateway.journal.facts("default", deliberation_id)
         fact = decode(records[0].data)
@@ -305,7 +300,6 @@ async def test_an_unavailable_log_is_an_error_before_and_after_the_end(gateway: 
 async def test_a_log_that_is_lost_while_a_repeated_request_waits_is_unavailable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The gateway has forgotten the deliberation, so that it asks the log for its end."""
     monkeypatch.setattr("app.catalog.index.PAST_MAX", 1)
     async with served() as gateway:
         key, last = {"Idempotency-Key": "lost"}, gateway.journal.last
@@ -326,8 +320,6 @@ async def test_a_log_that_is_lost_while_a_repeated_request_waits_is_unavailable(
 
 
 class LaggingJournal(InMemoryJournal):
-    """Publishes an end at once, but returns it only after `lags` reads."""
-
     lags = 3
 
     async def facts(self, tenant: str, deliberation_id: str) -> list[Record]:
@@ -423,10 +415,3 @@ async def test_answers_that_break_the_response_format_do_not_count(gateway: Serv
     response = await complete(gateway, writing(answer), model="single/DEV", response_format=AS_SCHEMA)
     assert response.status_code == 502
     assert error_of(response)["code"] == "no_answers"
-
-
-async def test_a_response_format_reaches_the_prompt_and_the_form_of_answers(gateway: Served) -> None:
-    await complete(gateway, writing({"n": 3}), model="single/DEV", response_format=AS_SCHEMA)
-    specified = accepted_in(gateway)[-1].specification
-    assert specified.constraints.answer_schema == SCHEMA
-    assert json.dumps(SCHEMA) in propose(specified, 0)[-1].content

@@ -1,5 +1,3 @@
-"""A log in memory with the deliberation that the document's examples name, ended."""
-
 from typing import Any
 
 from app.openapi.examples import ID
@@ -11,7 +9,6 @@ TENANT = "default"
 
 
 async def example_journal(**replies: dict[str, Any]) -> InMemoryJournal:
-    """The log; `replies` are the answers on the control subjects, by the last part of their names."""
     journal = InMemoryJournal(epoch="f9c8adc3", replies={f"control.{name}": [reply] for name, reply in replies.items()})
     first = accepted(specification(strategy="best_of_n")).model_copy(update={"deliberation_id": ID})
     for fact in (first, *played(first, now=lambda: NOW)):

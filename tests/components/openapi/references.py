@@ -1,11 +1,8 @@
-"""References within a document."""
-
 from collections.abc import Iterator
 from typing import cast
 
 
 def references(node: object) -> Iterator[str]:
-    """Every `$ref` in a JSON value."""
     match node:
         case {"$ref": str(reference)}:
             yield reference

@@ -1,5 +1,3 @@
-"""The AsyncAPI document: its events, its subjects and its examples."""
-
 import re
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""Every example matches its schema, and the gateway takes every request that the document shows."""
-
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Iterator
@@ -18,7 +16,6 @@ from tests.components.routes.served import COORDINATOR, SENDER, Served, served
 
 
 def declared() -> dict[str, tuple[str, str, dict[str, Any]]]:
-    """Method, path and declaration of each operation, by id."""
     return {
         operation["operationId"]: (method, path, operation)
         for path, methods in document()["paths"].items()
@@ -28,21 +25,18 @@ def declared() -> dict[str, tuple[str, str, dict[str, Any]]]:
 
 
 def bodies(operation: dict[str, Any]) -> list[Any]:
-    """The bodies that the document shows; None for an operation without one."""
     if "requestBody" not in operation:
         return [None]
     return [each["value"] for each in operation["requestBody"]["content"]["application/json"]["examples"].values()]
 
 
 def answers(operation: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The content of each answer that is no problem."""
     for status, answer in operation["responses"].items():
         if int(status) < 400:
             yield from answer.get("content", {}).values()
 
 
 def assert_matches(value: object, schema: dict[str, Any]) -> None:
-    """Raise ValidationError unless the value matches the schema."""
     jsonschema.Draft202012Validator({**schema, "components": document()["components"]}).validate(value)
 
 
@@ -80,7 +74,6 @@ def test_the_webhook_and_every_problem_have_an_example() -> None:
 
 
 async def _play_new(gateway: Served) -> None:
-    """Play every newly accepted deliberation to its end."""
     known = {ID}
     while True:
         for record in list(gateway.journal.records):

@@ -1,5 +1,3 @@
-"""`text=answer`: deltas of the growing answer, the same for every viewer wherever its stream begins."""
-
 import json
 from collections.abc import AsyncIterator
 from itertools import pairwise
@@ -37,7 +35,6 @@ def growing(story: Story, agent: str, raw: str, size: int) -> list[CallDelta]:
 
 
 def events(story: Story, size: int) -> list[Fact | View]:
-    """A stage in which one agent writes an answer and another a critique."""
     first, second = story.agents
     return [
         story.accepted(),
@@ -54,7 +51,6 @@ def events(story: Story, size: int) -> list[Fact | View]:
 
 
 def text_of(frames: list[Frame], agent: str, text: str = "") -> str:
-    """The text that an agent's deltas rebuild after `text`, after checking that each begins where the last ended."""
     for frame in frames:
         fields = frame.fields() if frame.event == "call.delta" else {}
         if fields.get("agent_id") == agent:
@@ -130,7 +126,6 @@ async def test_both_kinds_of_stream_and_both_texts_agree(gateway: Gateway, story
 
 
 async def answering(story: Story) -> tuple[InMemoryJournal, list[EventFrame]]:
-    """A journal with the deltas of an agent's answer, and their frames."""
     journal = InMemoryJournal()
     for delta in growing(story, story.agents[0], RAW, 5):
         await journal.publish_view(TENANT, delta)
@@ -147,14 +142,6 @@ async def test_kept_answers_are_bounded_by_their_bytes(story: Story, monkeypatch
     kept = [frame for frame in answers._frames.values() if frame.data]  # pyright: ignore[reportPrivateUsage]
     assert kept == made[-3:]
     assert await AnswerFrames(journal).of(TENANT, frames, takes) == await answers.of(TENANT, frames, takes)
-
-
-async def test_the_work_is_shared_between_viewers(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
-    journal, frames = await answering(story)
-    answers = AnswerFrames(journal)
-    made = await answers.of(TENANT, frames, takes)
-    again = await answers.of(TENANT, frames, takes)
-    assert all(one is other for one, other in zip(made, again, strict=True))
 
 
 async def test_an_attempt_without_its_beginning_adds_no_pieces(story: Story) -> None:

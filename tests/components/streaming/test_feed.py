@@ -1,5 +1,3 @@
-"""Live fan-out: every viewer receives every event exactly once and in order, whatever live events are lost."""
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
@@ -24,8 +22,6 @@ SMALL = RingLimits(frames_max=4, bytes_max=100_000, page_records=3, linger_s=0, 
 
 @dataclass
 class LossyJournal(InMemoryJournal):
-    """A log that loses live events while `live` is False, and gives way to other tasks while it answers."""
-
     live: bool = True
     opened: int = 0
     reads: int = field(default=0)
@@ -87,39 +83,6 @@ async def write(journal: InMemoryJournal, *events: Fact | View) -> list[int]:
     return [record.sequence for record in journal.records[-len(events) :]]
 
 
-async def test_replay_joins_live_events_without_gap_or_duplicate() -> None:
-    journal, story = LossyJournal(), Story("a")
-    stored = await write(journal, story.accepted(), story.opened(), story.started("dev-001"))
-    async with Feed(journal, limits=SMALL) as feed, feed.watch(A) as watch:
-        viewer = feed.viewer(await begun(watch), 0)
-        assert [each.sequence for each in await gathered(viewer, 3)] == stored
-        live = await write(journal, *(story.delta("dev-001", offset, "x") for offset in range(3)))
-        assert [each.sequence for each in await gathered(viewer, 3)] == live
-        assert viewer.position == live[-1]
-
-
-async def test_a_frame_is_encoded_once_for_all_viewers() -> None:
-    journal, story = LossyJournal(), Story("a")
-    await write(journal, story.accepted())
-    async with Feed(journal, limits=SMALL) as feed, feed.watch(A) as watch:
-        await begun(watch)
-        first, second = feed.viewer(watch, 1), feed.viewer(watch, 1)
-        await write(journal, story.opened())
-        [one], [two] = await gathered(first, 1), await gathered(second, 1)
-        assert one is two
-        assert journal.reads == 0
-
-
-async def test_a_viewer_behind_the_ring_reads_the_log() -> None:
-    journal, story = LossyJournal(), Story("a")
-    await write(journal, story.accepted())
-    async with Feed(journal, limits=SMALL) as feed, feed.watch(A) as watch:
-        viewer = feed.viewer(await begun(watch), 1)
-        stored = await write(journal, *(story.delta("dev-001", offset, "x") for offset in range(10)))
-        assert watch.ring is not None and len(watch.ring) == SMALL.frames_max
-        assert [each.sequence for each in await gathered(viewer, 10)] == stored
-
-
 @pytest.mark.parametrize("turns", range(6))
 async def test_frames_dropped_from_the_ring_during_a_read_of_the_log_are_still_delivered(turns: int) -> None:
     journal, story = LossyJournal(), Story("a")
@@ -140,18 +103,6 @@ async def test_viewers_share_one_subscription_that_closes_after_the_last_one_lef
             await begun(first)
             assert first is second and first.viewers == 2 and journal.subscriptions == 1
         await until(lambda: feed.watched == 0 and journal.subscriptions == 0)
-
-
-async def test_events_lost_with_a_connection_are_read_from_the_log() -> None:
-    journal, story = LossyJournal(), Story("a")
-    await write(journal, story.accepted())
-    async with Feed(journal, limits=SMALL) as feed, feed.watch(A) as watch:
-        viewer = feed.viewer(await begun(watch), 1)
-        journal.lose()
-        missed = await write(journal, *(story.delta("dev-001", offset, "x") for offset in range(6)))
-        journal.heal()
-        heard = await write(journal, story.finished("dev-001"))
-        assert [each.sequence for each in await gathered(viewer, 7)] == missed + heard
 
 
 async def test_a_watch_waits_for_an_unavailable_log() -> None:
@@ -230,21 +181,6 @@ async def test_changed_detects_facts_stored_before_and_during_the_call(
             assert await waiting is expected
 
 
-async def test_changed_reads_the_log_only_for_facts_older_than_its_watch() -> None:
-    journal, story = LossyJournal(), Story("a")
-    await write(journal, story.accepted())
-    async with Feed(journal, limits=SMALL) as feed, feed.watch(A) as watch:
-        await begun(watch)
-        [known] = await write(journal, story.opened())
-        waiting = asyncio.create_task(feed.changed(TENANT, "a", known, 60))
-        await write(journal, story.finished("dev-001"))
-        async with asyncio.timeout(5):
-            assert await waiting
-        assert await feed.changed(TENANT, "a", known, 0)
-        feed.drain()
-        assert not await feed.changed(TENANT, "a", known + 1, 60)
-
-
 def test_connection_slots_are_limited_per_client_and_in_total() -> None:
     feed = Feed(InMemoryJournal(), streams_max=3, streams_per_client_max=2)
     assert [feed.acquire_slot(client) for client in ("a", "a", "a", "b", "c")] == [True, True, False, True, False]
@@ -267,15 +203,12 @@ OPERATIONS = st.lists(
 
 @dataclass(eq=False)
 class Reader:
-    """A viewer over all of its reconnects, and the sequences that it received."""
-
     viewer: Viewer
     after: int
     received: list[int] = field(default_factory=list[int])
     reading_task: asyncio.Task[None] | None = None
 
     def read(self) -> None:
-        """Start reading a batch in the background, unless one is being read."""
         if self.reading_task is None or self.reading_task.done():
             self.reading_task = asyncio.create_task(self._read())
 

@@ -1,5 +1,3 @@
-"""The size of the pages that a viewer behind the ring reads, and so may hold while it stalls."""
-
 import asyncio
 
 from app.streaming.feed import Feed, RingLimits

@@ -1,5 +1,3 @@
-"""Frames are encoded once, kept in a bounded ring, and filtered with cursor updates for skipped events."""
-
 import pytest
 
 from app.deliberation.facts import encode

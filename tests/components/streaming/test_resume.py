@@ -1,5 +1,3 @@
-"""Media types, cursors, and the unfinished texts of a snapshot."""
-
 from typing import Any
 
 import pytest

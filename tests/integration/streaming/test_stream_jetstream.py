@@ -1,5 +1,3 @@
-"""Streams over a real log: broken connections, a killed server, a lost subscription, and a drain."""
-
 import asyncio
 import json
 import os
@@ -52,8 +50,6 @@ async def gateway(nats_url: str) -> AsyncGenerator[httpx.AsyncClient, None]:
 
 @dataclass
 class Rebuilt:
-    """A client's view of the stream: every id, and the text of each call and attempt."""
-
     texts: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
     answers: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
     ids: list[str] = field(default_factory=list[str])
@@ -228,8 +224,6 @@ async def test_streams_stay_open_while_the_log_restarts_and_miss_no_stored_event
 
 
 class Proxy:
-    """A TCP proxy that can be cut: connections break, and new ones wait until it is restored."""
-
     def __init__(self, server_port: int) -> None:
         self._server_port = server_port
         self._restored = asyncio.Event()
@@ -276,7 +270,6 @@ async def test_live_events_before_the_reconnect_callback_hide_no_lost_event(
     fresh_id: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """nats-py subscribes again before it calls back: meanwhile live events follow lost ones."""
     story, proxy, reconnected = Story(fresh_id), Proxy(nats_server.port), asyncio.Event()
     first = (await jetstream_journal.append(TENANT, story.accepted())).record.sequence
     async with proxy.opened() as url, asyncio.timeout(30):
@@ -307,7 +300,6 @@ async def test_live_events_before_the_reconnect_callback_hide_no_lost_event(
 
 
 async def read_ids(client: httpx.AsyncClient, path: str, rebuilt: Rebuilt) -> None:
-    """One connection from beginning to end. Views that the killed server lost leave gaps in texts."""
     async with client.stream("GET", path, params={"after": "0"}) as response, aclosing(frames_of(response)) as frames:
         async for frame in frames:
             if frame.id is not None and frame.data:
@@ -350,7 +342,6 @@ async def test_sigterm_asks_viewers_to_reconnect_and_the_process_exits(
 async def test_a_starting_gateway_refuses_no_stream(
     nats_server: NatsServer, jetstream_journal: JetStreamJournal, fresh_id: str
 ) -> None:
-    """A browser reconnects as soon as the port is open, and gives up a refused stream for good."""
     await jetstream_journal.append(TENANT, Story(fresh_id).accepted())
     port = free_port()
     environment = {**os.environ, "NATS_URL": nats_server.url, "PORT": str(port)}

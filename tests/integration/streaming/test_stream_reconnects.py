@@ -1,5 +1,3 @@
-"""Streams that are closed at random places and resumed by cursor, and the checker of what they received."""
-
 import pytest
 
 from app.client import Frame

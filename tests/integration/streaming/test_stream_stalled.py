@@ -1,5 +1,3 @@
-"""The cost of a client that requests a stream and never reads a byte of it."""
-
 from app.log.journal import JetStreamJournal
 from benchmarks.stalled import COST_MAX_KIB, GONE_MAX_S, measured
 from tests.conftest import NatsServer

@@ -1,5 +1,3 @@
-"""The axioms that each rule satisfies, on random ballots."""
-
 from collections.abc import Mapping, Sequence
 from itertools import combinations, permutations
 from random import Random
@@ -33,7 +31,6 @@ partial = full | rows(scores | st.none()) | rows(level | st.none())
 
 
 def profile(rows: Sequence[Row]) -> list[Ballot]:
-    """None is a candidate that the ballot does not show."""
     return [
         two(f"r{n}", **{c: pair for c, pair in zip(NAMES, row, strict=True) if pair is not None})
         for n, row in enumerate(rows)

@@ -20,7 +20,6 @@ KINDS = ("round robin", "sparse", "one order", "nothing")
 
 
 def games(kind: str, random: Random) -> tuple[list[str], Outcomes]:
-    """Two to nine candidates, and wins in halves between all of them, between few, without an upset, or none at all."""
     names = list("abcdefghi"[: random.randint(2, 9)])
     outcomes: Outcomes = {}
     for one, other in combinations(names, 2):
@@ -39,7 +38,6 @@ def sets_of_games(count: int) -> Iterator[tuple[list[str], Outcomes]]:
 
 
 def matrix(names: list[str], outcomes: Outcomes) -> np.ndarray:
-    """Wins by row over column, the imaginary opponent last."""
     wins = np.zeros((len(names) + 1, len(names) + 1))
     for (winner, loser), count in outcomes.items():
         wins[names.index(winner), names.index(loser)] = float(count)

@@ -1,5 +1,3 @@
-"""Borda's and Copeland's winners are those that votelib finds, on twelve thousand random profiles."""
-
 from collections import Counter
 from random import Random
 
@@ -18,7 +16,6 @@ Profile = list[dict[str, int]]
 
 
 def drawn(kind: str, random: Random) -> Profile:
-    """Three to six candidates, three to nine ballots."""
     names = "abcdef"[: random.choice((3, 3, 4, 4, 4, 5, 5, 6))]
     ballots: Profile = []
     for reviewer in range(random.randint(3, 9)):
@@ -46,7 +43,6 @@ def best(scores: dict[str, int]) -> set[str]:
 
 
 def ranked_votes(ballots: Profile) -> Counter[tuple[object, ...]]:
-    """The profile as votelib reads it: names best first, a frozen set where they are level."""
     votes: Counter[tuple[object, ...]] = Counter()
     for ballot in ballots:
         tiers = [

@@ -1,5 +1,3 @@
-"""The measurement of the rules of aggregation: its ballots, and its marks beyond noise."""
-
 import random
 from dataclasses import replace
 

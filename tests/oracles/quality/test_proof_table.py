@@ -1,5 +1,3 @@
-"""All figures of the proof table lie in their bands, and the table detects each broken part of the core."""
-
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -7,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from app.deliberation.choice import stopping
 from app.deliberation.choice.anonymity import arrangements
 from app.deliberation.choice.ballots import Ballot, author, ballot
 from app.deliberation.outputs import Scores
+from app.deliberation.strategies import strategy_run as steps
 from app.deliberation.strategies import vote
-from app.deliberation.strategies.steps import strategy_run as steps
-from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun
+from app.deliberation.strategies.strategy_run import Candidate, Step, StrategyRun
+from app.deliberation.strategies.vote import VoteStopRule
+from app.deliberation.strategies.vote import wave as exact_wave
 from benchmarks.quality.__main__ import experiments, main, proof
 from benchmarks.quality.closed_forms import plurality
 from benchmarks.quality.experiments import Experiment, distribution_of, matched_votes, run
@@ -75,17 +74,17 @@ def believe_one_order(patch: pytest.MonkeyPatch) -> None:
 
 
 def stop_before_it_is_decided(patch: pytest.MonkeyPatch) -> None:
-    def hasty(rule: stopping.VoteStopRule, first: int, second: int, left: int) -> int:
+    def hasty(rule: VoteStopRule, first: int, second: int, left: int) -> int:
         # Too early by one vote: with two answers and an odd number of agents, no lead equals the votes left.
-        return 0 if first and first - second >= left - 1 else stopping.wave(rule, first, second, left)
+        return 0 if first and first - second >= left - 1 else exact_wave(rule, first, second, left)
 
     patch.setattr(vote, "wave", hasty)
 
 
 def ask_one_vote_more(patch: pytest.MonkeyPatch) -> None:
-    def greedy(rule: stopping.VoteStopRule, first: int, second: int, left: int) -> int:
-        wave = stopping.wave(rule, first, second, left)
-        return min(left, wave + 1) if wave else 0
+    def greedy(rule: VoteStopRule, first: int, second: int, left: int) -> int:
+        asked = exact_wave(rule, first, second, left)
+        return min(left, asked + 1) if asked else 0
 
     patch.setattr(vote, "wave", greedy)
 

@@ -1,5 +1,3 @@
-"""Closed forms against published figures, simulated agents against their rates, and bands against false predictions."""
-
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -157,7 +155,6 @@ def test_a_band_is_three_standard_errors_and_zero_for_an_exact_prediction() -> N
 
 
 def asked(setting: Setting, purpose: Purpose, seed: int = 3) -> Call:
-    """The first call of a stage with this purpose."""
     return deliberate(setting, seed).of(purpose)[0].call
 
 

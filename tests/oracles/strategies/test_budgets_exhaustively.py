@@ -1,5 +1,3 @@
-"""Every budget of tokens, and every pattern of failed proposals."""
-
 from itertools import combinations
 
 import pytest
@@ -48,7 +46,6 @@ def test_every_pattern_of_failed_proposals_comes_to_the_end_that_the_quorum_rule
 
 @pytest.mark.parametrize(("strategy", "closing"), [("council", "score"), ("fuse", "judge")])
 def test_no_budget_of_tokens_opens_a_stage_that_it_cannot_finish(strategy: str, closing: str) -> None:
-    """As dear as the agents' bounds let them be: long texts, long issues, and every completion at its bound."""
     long = CouncilScript(
         text=lambda call_id: f"{call_id} ".ljust(1_000, "x"),
         issues=lambda _: ["major"] * 8,

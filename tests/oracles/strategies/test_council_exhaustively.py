@@ -1,5 +1,3 @@
-"""Councils of many sizes, every pattern of failures and every budget."""
-
 from itertools import combinations
 
 import pytest

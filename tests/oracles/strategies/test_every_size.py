@@ -1,5 +1,3 @@
-"""Every strategy with few members, and with the most that a gateway takes: too long to be run while writing."""
-
 from collections.abc import Iterable
 
 import pytest

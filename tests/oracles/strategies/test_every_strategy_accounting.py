@@ -1,5 +1,3 @@
-"""Every strategy makes exactly the calls of its formula, and all counts of them agree."""
-
 import json
 
 import pytest

@@ -1,5 +1,3 @@
-"""Prompts show texts under letters, and never their authors."""
-
 import json
 import re
 from collections import Counter, defaultdict
@@ -32,7 +30,6 @@ every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 @cache
 def aviary(way: Way, size: int = 5, seed: int = 7) -> Run:
-    """A council with ids, roles and models that are words found nowhere else."""
     return run(way.asked(agents=AGENTS[:size], rounds=2, seed=seed), way.script())
 
 
@@ -83,7 +80,6 @@ def test_candidates_take_every_place_equally_often_within_one(way: Way) -> None:
 
 
 def spreads(calls: list[Call]) -> dict[str, int]:
-    """By candidate, how much oftener it stands at one place than at another."""
     places = range(max(len(call.labels) for call in calls))
     taken: dict[str, Counter[int]] = defaultdict(Counter)
     for call in calls:
@@ -96,7 +92,6 @@ def spreads(calls: list[Call]) -> dict[str, int]:
 
 
 def texts(way: Way, ended: Run) -> dict[str, set[str]]:
-    """The texts of each agent that may be candidates."""
     script = way.script()
     found: dict[str, set[str]] = defaultdict(set)
     for call in ended.calls:

@@ -1,5 +1,3 @@
-"""When the budget refuses any stage, every strategy concludes from the rest and reports `budget`."""
-
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from decimal import Decimal
@@ -24,7 +22,6 @@ every_way = pytest.mark.parametrize("way", MAIN_WAYS.values(), ids=MAIN_WAYS)
 
 
 def cut_short(way: Way, ended: Run) -> None:
-    """Asserts a verdict, or a failure with budget_exhausted when the first stage was refused."""
     if not ended.purposes:
         assert isinstance(ended.end, Failed)
         assert ended.end.problem is not None
@@ -37,7 +34,6 @@ def cut_short(way: Way, ended: Run) -> None:
 
 
 def engine_calls(stage: StageOpened) -> int:
-    """The calls of a stage that ask an engine: a check costs nothing."""
     return sum(call.output != "report" for call in stage.calls)
 
 
@@ -60,7 +56,6 @@ def test_a_ceiling_of_calls_below_or_at_any_stage_is_kept_and_ends_in_a_verdict(
 
 @every_way
 def test_a_ceiling_of_tokens_is_kept_and_ends_in_a_verdict(way: Way) -> None:
-    """Each call costs 150 tokens here and is foreseen at more than 500: some ceiling refuses each stage."""
     whole = way.run(3)
     for max_tokens in (500, 1_800, 2_500, 3_200, 4_000, 5_000, 7_000):
         ended = run(way.asked(3, budget=Budget(max_tokens=max_tokens)), way.script())
@@ -70,7 +65,6 @@ def test_a_ceiling_of_tokens_is_kept_and_ends_in_a_verdict(way: Way) -> None:
 
 
 def in_money(tokens: int) -> Budget:
-    """A ceiling of cost at which a token of any kind costs a millionth, so that it equals one of tokens."""
     return Budget(max_cost=Decimal(tokens) / 10**6, prices=prices(prompt=1, completion=1))
 
 
@@ -108,7 +102,6 @@ def test_a_ceiling_of_cost_is_kept_at_other_prices_and_ends_in_a_verdict(way: Wa
 
 @every_way
 def test_any_stages_may_be_refused_and_those_after_them_admitted(way: Way) -> None:
-    """A cheaper stage may fit after a dearer one was refused; no ceiling alone comes upon every such pattern."""
     asked = len(driven(way, ())[1])
     for refused in subsets(range(2, min(asked, REFUSED_MAX) + 1)):
         conclusion, _ = driven(way, refused)
@@ -134,7 +127,6 @@ def best_of_n_scores(size: int, budget: Budget) -> bool:
 
 @pytest.mark.parametrize("way", SCORING, ids=[name for name, way in WAYS.items() if way in SCORING])
 def test_auxiliary_stages_never_take_the_budget_of_the_choice(way: Way) -> None:
-    """A budget that lets `best_of_n` score its proposals lets these strategies score theirs."""
     for size in (2, 4):
         for budget in ceilings(size):
             scored = best_of_n_scores(size, budget)
@@ -150,7 +142,6 @@ def test_auxiliary_stages_never_take_the_budget_of_the_choice(way: Way) -> None:
 
 
 def driven(way: Way, refused: Collection[int]) -> tuple[Conclusion, list[str]]:
-    """The strategy alone, without an engine: these of its stages are refused, numbered as it asks for them."""
     specification = way.asked(3)
     script = way.script()
     strategy = STRATEGIES[way.strategy].run(specification)

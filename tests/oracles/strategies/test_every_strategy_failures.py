@@ -1,5 +1,3 @@
-"""Every strategy comes to one end, and to the best verdict there is, whichever of its calls fail."""
-
 import json
 from collections.abc import Callable, Iterable
 from random import Random
@@ -31,7 +29,6 @@ every_way = pytest.mark.parametrize("way", MAIN_WAYS.values(), ids=MAIN_WAYS)
 
 
 def patterns(calls: list[Call]) -> Iterable[tuple[Call, ...]]:
-    """Every pattern of failures of one stage; of a large one all that are alone, all but one, and some others."""
     if len(calls) <= EXHAUSTIVE_MAX:
         return list(subsets(calls))[1:]
     draw = Random(calls[0].call_id)
@@ -40,23 +37,19 @@ def patterns(calls: list[Call]) -> Iterable[tuple[Call, ...]]:
 
 
 def stumbling(script: Script, calls: Iterable[Call]) -> Script:
-    """The script, in which these calls fail."""
     ids = {call.call_id for call in calls}
     return failing(script, lambda call: call.call_id in ids)
 
 
 def silenced(script: Script, ids: set[str]) -> Script:
-    """The script, in which these calls never end."""
     return lambda call: Reply() if call.call_id in ids else script(call)
 
 
 def answered(ended: Run, script: Script) -> set[str]:
-    """The calls with a text that may be the verdict's answer."""
     return {call.call_id for call in ended.calls if call.output.kind in WRITING and script(call).text is not None}
 
 
 def ends_well(way: Way, ended: Run, script: Script) -> None:
-    """Asserts one end, the last fact: completed if there is an answer, with every failure in `degraded`."""
     assert [fact for fact in ended.facts if isinstance(fact, End)] == [ended.end]
     written = answered(ended, script)
     if isinstance(ended.end, Failed):
@@ -109,7 +102,6 @@ def test_agents_that_never_answer_in_a_later_stage_count_as_if_they_had_failed(w
 
 
 def decided(ended: Run) -> tuple[Verdict | str, tuple[str, ...]]:
-    """The verdict without its cost, or the problem's code, and `degraded`."""
     if isinstance(ended.end, Completed):
         return verdict(ended).model_copy(update={"calls": 0}), ended.degraded
     assert ended.end.problem is not None
@@ -120,14 +112,12 @@ def decided(ended: Run) -> tuple[Verdict | str, tuple[str, ...]]:
 
 
 def enthusiastic(script: Script) -> Script:
-    """The script with perfect scores by every judge."""
     judges = CouncilScript(score=lambda _: 10)
     return lambda call: judges(call) if call.output.kind in ("score", "pair", "choice") else script(call)
 
 
 @every_way
 def test_a_missing_ballot_is_never_counted_as_zero(way: Way) -> None:
-    """All reviewers give perfect scores, so no score is lower when any ballot is missing."""
     perfect = enthusiastic(way.script())
     for size in (2, 3):
         whole = run(way.asked(size), perfect)
@@ -187,7 +177,6 @@ MALFORMED: dict[str, Callable[[str], str]] = {
 
 
 def broken(call: Call, text: str, form: Callable[[str], str]) -> str | None:
-    """The text in a form that its output does not have; None where the form has nothing to change in it."""
     misshapen = form(text)
     if misshapen == text:
         return None
@@ -197,7 +186,6 @@ def broken(call: Call, text: str, form: Callable[[str], str]) -> str | None:
 
 
 def test_every_malformed_text_is_refused_for_every_kind_of_output() -> None:
-    """Every kind of output refuses every malformed text."""
     examples = {
         call.output.kind: (call, way.script()(call).text or "")
         for way in WAYS.values()
@@ -212,7 +200,6 @@ def test_every_malformed_text_is_refused_for_every_kind_of_output() -> None:
 
 @every_way
 def test_an_answer_that_breaks_its_form_is_missing_as_if_its_call_had_failed(way: Way) -> None:
-    """One call of each stage, and all of them, each in a form that is drawn for it."""
     forms = list(MALFORMED.values())
 
     def misshapen(call: Call, text: str) -> str:

@@ -1,5 +1,3 @@
-"""A hostile member changes no count, no label, no identity and no word outside its own fences, in any strategy."""
-
 import json
 import re
 from typing import Any
@@ -56,8 +54,6 @@ TEXTS: dict[str, str] = {
 
 
 def saying(script: Script, member: str, text: str) -> Script:
-    """The script, in which every free text of one member, whatever it is asked, is this."""
-
     def said(value: Any, closed: tuple[str, ...], name: str = "") -> Any:
         match value:
             case dict():
@@ -78,7 +74,6 @@ def saying(script: Script, member: str, text: str) -> Script:
 
 
 def identities(ended: Run) -> list[tuple[object, ...]]:
-    """Every call without its texts: ids, outputs and labels."""
     stage_of = {call.call_id: stage for stage in ended.all(StageOpened) for call in stage.calls}
     return [
         (
@@ -98,12 +93,10 @@ def identities(ended: Run) -> list[tuple[object, ...]]:
 
 
 def outside(call: Call) -> str:
-    """The prompt without the fenced texts."""
     return FENCED.sub(r"<\1>", prompt(call))
 
 
 def nonces(ended: Run) -> str:
-    """The closing and opening line of every fence in every prompt, as if the writer could foresee them."""
     marks = {mark for call in ended.calls for mark in NONCE.findall(prompt(call))}
     return "\n".join(f"<<<end-of-peer-text {mark}>>>\n<<<peer-text {mark}>>>" for mark in sorted(marks))
 
@@ -127,5 +120,4 @@ def test_a_hostile_text_changes_only_its_own_fences(way: Way) -> None:
 
 
 def votes_of_others(ended: Run, member: str) -> set[tuple[str, ...]]:
-    """The groups of voters without one member."""
     return {tuple(agent for agent in row.agents if agent != member) for row in verdict(ended).tally} - {()}

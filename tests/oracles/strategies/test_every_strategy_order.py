@@ -1,5 +1,3 @@
-"""Neither the order of arrival nor a crash between any two facts changes what a strategy decides."""
-
 from random import Random
 
 import pytest
@@ -17,13 +15,10 @@ with_failures = pytest.mark.parametrize("rate", [0.0, 0.3], ids=["all answer", "
 
 
 def sometimes_failing(way: Way, rate: float) -> Script:
-    """The way's script, in which some calls, always the same, fail."""
     return failing(way.script(), lambda call: Random(f"fails {call.call_id}").random() < rate)
 
 
 def arriving(script: Script, seed: int) -> Script:
-    """The script, with replies in another order: at other times, or at one moment in another order."""
-
     def scripted(call: Call) -> Reply:
         reply = script(call)
         draw = Random(f"{seed} {call.call_id}")
@@ -60,7 +55,6 @@ def test_every_prefix_of_the_log_leads_to_the_same_end_without_repeated_calls(wa
 
 @every_way
 def test_a_stage_continues_from_any_recorded_half(way: Way) -> None:
-    """Not the half that happened to come first: those recorded are drawn, and stand in another order."""
     script = sometimes_failing(way, 0.1)
     whole = run(way.asked(5), script)
     for stage in whole.all(StageOpened):

@@ -1,5 +1,3 @@
-"""Runs the checks of every strategy in its other ways: too slow for the unit tests."""
-
 from collections.abc import Callable
 
 import pytest

@@ -1,5 +1,3 @@
-"""Fusions under every pattern of failures."""
-
 from collections.abc import Mapping, Sequence
 from itertools import chain, combinations
 

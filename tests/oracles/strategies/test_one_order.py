@@ -35,7 +35,6 @@ def tournament(draw: Random) -> Heard:
 
 
 def alone(comparisons: Sequence[Comparison]) -> set[frozenset[str]]:
-    """The pairs that were judged in one order."""
     pairs = [frozenset(each.pair) for each in comparisons]
     return {pair for pair in pairs if pairs.count(pair) == 1}
 
@@ -56,7 +55,6 @@ def left_out(comparisons: Sequence[Comparison]) -> Wins:
 
 
 def found(rule: Callable[[Sequence[Comparison]], Wins], tournaments: Counter[Heard]) -> float:
-    """The share of the tournaments in which the best is first."""
     total = 0.0
     for comparisons, times in tournaments.items():
         strengths = bradley_terry(CANDIDATES, rule(comparisons))

@@ -1,5 +1,3 @@
-"""Deliberations drawn at random: any strategy, size, rounds, quorum and budget; agents that fail, err and are late."""
-
 from random import Random
 
 import pytest
@@ -28,8 +26,6 @@ def drawn(draw: Random) -> tuple[Way, Specification]:
 
 
 def unreliable(script: Script, seed: int, rate: float) -> Script:
-    """Agents of which this share fails, breaks the form or falls silent; some others answer late or too late."""
-
     def scripted(call: Call) -> Reply:
         reply = script(call)
         draw = Random(f"{seed} {call.call_id}")
@@ -50,8 +46,6 @@ def unreliable(script: Script, seed: int, rate: float) -> Script:
 
 
 def prompt(script: Script, seed: int) -> Script:
-    """Agents that all answer at once, in an order that is drawn."""
-
     def scripted(call: Call) -> Reply:
         reply = script(call)
         return Reply(text=reply.text, usage=reply.usage, place=Random(f"{seed} {call.call_id}").random())
@@ -94,7 +88,6 @@ def test_random_deliberations_have_one_sound_end(block: int) -> None:
 
 @pytest.mark.parametrize("block", range(4))
 def test_a_crash_anywhere_in_a_deliberation_of_prompt_agents_leaves_no_trace(block: int) -> None:
-    """Without late answers, the seen outcomes do not depend on the moment of the crash."""
     for seed in range(block * DELIBERATIONS, (block + 1) * DELIBERATIONS):
         draw = Random(seed)
         way, asked = drawn(draw)

@@ -1,5 +1,3 @@
-"""Tournaments of many sizes, and every pattern of failures."""
-
 from collections.abc import Sequence
 from itertools import combinations
 from random import Random
@@ -29,7 +27,6 @@ def test_judges_of_one_taste_find_the_best(form: str, size: int) -> None:
 @pytest.mark.parametrize("place", ["A", "B"])
 @pytest.mark.parametrize("agent", agent_ids(5))
 def test_judges_that_follow_the_place_decide_nothing(form: str, place: str, agent: str) -> None:
-    """Every pair is a tie, and the tie-breaks leave the shortest text, by any author."""
     ended = run(asked(5, form), judged(lambda _: place, usage=brief(agent)))
     assert ended.winner == agent
     assert {standing.score for standing in verdict(ended).ranking} == {0.5}
@@ -57,7 +54,6 @@ def test_every_pattern_of_failed_proposals_comes_to_a_verdict_over_those_left(fo
 
 
 def consistent(ended: Run, failing: Sequence[str]) -> None:
-    """Asserts what holds under any failures of the judges' calls."""
     calls = ended.asked("judge")
     answered = [call for call in calls if call.call_id not in failing]
     found = verdict(ended)
@@ -75,7 +71,6 @@ def consistent(ended: Run, failing: Sequence[str]) -> None:
 
 @every_format
 def test_every_pattern_of_failed_comparisons_is_reported_and_none_counts_as_zero(form: str) -> None:
-    """All patterns over three agents' calls; the scores agree, so comparisons never contradict each other."""
     whole = [call.call_id for call in run(asked(3, form)).asked("judge")]
     for count in range(len(whole) + 1):
         for failing in combinations(whole, count):

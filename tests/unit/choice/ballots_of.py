@@ -1,5 +1,3 @@
-"""Ballots for tests: rubrics of one or two criteria, and rankings by every rule."""
-
 from collections.abc import Mapping, Sequence
 from typing import get_args
 
@@ -27,7 +25,6 @@ def two(reviewer: str, **scores: tuple[int, int]) -> Ballot:
 
 
 def blocs(*preferences: tuple[int, str]) -> list[Ballot]:
-    """So many ballots for each order, best first; `|` stands between tiers where some have several members."""
     orders = [order.split("|") if "|" in order else list(order) for voters, order in preferences for _ in range(voters)]
     return [
         cast(f"v{number}", **{name: 10 - place for place, tier in enumerate(order) for name in tier})

@@ -20,7 +20,6 @@ def agents(count: int) -> list[str]:
 
 
 def versions(of: Sequence[int]) -> list[str]:
-    """Candidates of one agent for each entry, with so many versions."""
     return [
         f"{agent}#{version}" if version else agent
         for agent, count in zip(agents(len(of)), of, strict=True)
@@ -29,7 +28,6 @@ def versions(of: Sequence[int]) -> list[str]:
 
 
 def spread(shown: Mapping[str, Sequence[str]]) -> int:
-    """The greatest difference between how often one candidate takes one place and how often another place."""
     counts = Counter((candidate, place) for row in shown.values() for place, candidate in enumerate(row))
     places = range(max(map(len, shown.values()), default=0))
     tables = [[counts[candidate, place] for place in places] for candidate in {candidate for candidate, _ in counts}]
@@ -48,23 +46,6 @@ def test_labels_are_letters_and_then_pairs_of_letters() -> None:
 
 
 # ---- arrangements
-
-
-@pytest.mark.parametrize("each", [1, 2, 3])
-@pytest.mark.parametrize("count", range(2, 10))
-def test_places_are_balanced_when_every_author_has_as_many_versions(count: int, each: int) -> None:
-    candidates = versions([each] * count)
-    for seed in range(5):
-        shown = arrangements(candidates, agents(count), seed, 1)
-        assert spread(shown) <= (0 if each == 1 else 1)
-
-
-@pytest.mark.parametrize(
-    "of", [[1, 2], [1, 1, 2], [2, 2, 1], [1, 3, 2, 4], [1, 1, 2, 3, 4, 4], [1, 1, 1, 1, 1, 2, 2, 2, 4]]
-)
-def test_places_are_balanced_when_only_some_authors_revised(of: list[int]) -> None:
-    for seed in range(10):
-        assert spread(arrangements(versions(of), agents(len(of)), seed, 1)) <= 1
 
 
 @bounded
@@ -119,12 +100,6 @@ def test_arrangements_do_not_depend_on_the_order_of_arrival(of: list[int], seed:
     first = arrangements(candidates, reviewers, seed, 1)
     again = arrangements(random.sample(candidates, len(candidates)), random.sample(reviewers, len(reviewers)), seed, 1)
     assert list(first.items()) == list(again.items())
-
-
-def test_arrangements_differ_by_seed_and_by_round() -> None:
-    candidates, reviewers = versions([2] * 4), agents(4)
-    drawn = [arrangements(candidates, reviewers, seed, round_) for seed in (1, 2) for round_ in (0, 1)]
-    assert all(one != other for n, one in enumerate(drawn) for other in drawn[:n])
 
 
 def test_over_seeds_every_candidate_stands_first_about_as_often() -> None:
@@ -182,11 +157,6 @@ def test_a_critic_meets_every_author_before_it_repeats_one(count: int, seed: int
         assert {read[critic][0] for read in rounds} == set(agents(count)) - {critic}
 
 
-def test_a_ring_depends_on_the_seed_and_not_on_the_order_of_the_agents() -> None:
-    assert ring(agents(6), 2, 1, 1) == ring(agents(6)[::-1], 2, 1, 1)
-    assert len({json.dumps(ring(agents(6), 2, seed, 1)) for seed in range(10)}) > 5
-
-
 def test_rings_at_the_edge() -> None:
     assert ring([], 1, 1, 1) == {}
     assert ring(["a"], 3, 1, 1) == {"a": ()}
@@ -197,11 +167,6 @@ def test_rings_at_the_edge() -> None:
 # ---- fence, nonce, seed
 
 NONCE = "0123456789ab"
-
-
-def test_a_fence_keeps_ordinary_text_as_it_is() -> None:
-    text = 'cat <<<"$x"\n<<<<<<< HEAD\nA < B >>> C\n'
-    assert fence(text, NONCE) == f"<<<peer-text {NONCE}>>>\n{text}\n<<<end-of-peer-text {NONCE}>>>"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from app.deliberation.choice.ballots import (
     Ballot,
     agreement,
     ballot,
-    criterion_means,
     dissent,
     effective_votes,
     kendall_tau,
@@ -81,12 +80,6 @@ def test_ballots_of_fewer_than_two_say_nothing_to_borda() -> None:
     assert borda([cast("r", a=0), cast("s", a=9, b=1)]) == {"a": 1, "b": 0}
 
 
-def test_means_are_over_the_ballots_that_show_the_candidate() -> None:
-    ballots = [cast("r", a=8, b=2), cast("s", a=4), Ballot("t", {})]
-    assert mean_scores(ballots, ONE) == {"a": 0.6, "b": 0.2}
-    assert criterion_means(ballots) == {"a": {"only": 6}, "b": {"only": 2}}
-
-
 # ---- ranking
 
 
@@ -111,12 +104,6 @@ def test_a_ballot_of_one_authors_versions_does_not_lift_them_over_a_comparison()
     ]
     made = rank(list(compared), ballots, ONE, dict.fromkeys(compared, 1), 1)
     assert made.order == ("b", "c", "c#1", "b#1")
-
-
-def test_unscored_candidates_come_last_without_a_score() -> None:
-    made = ranked("abcd", [cast("r", a=0, b=0)], tokens={"a": 9, "b": 8, "c": 2, "d": 1})
-    assert made.order == ("b", "a", "d", "c")
-    assert made.scores == {"a": 0.5, "b": 0.5, "c": None, "d": None}
 
 
 @pytest.mark.parametrize(

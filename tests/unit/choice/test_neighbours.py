@@ -1,5 +1,3 @@
-"""Debaters read distinct answers of others, and other ones in the next round."""
-
 from collections import Counter
 from collections.abc import Mapping
 from itertools import chain
@@ -7,7 +5,7 @@ from itertools import chain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.deliberation.choice.neighbours import neighbours
+from app.deliberation.strategies.debate import neighbours
 from tests.unit.facts_of import agent_ids
 
 answers_of_councils = st.lists(st.sampled_from(["a", "b", "c", "d", "e", None]), min_size=1, max_size=32).map(

@@ -1,26 +1,15 @@
-"""Votes stop when they are decided, and waves ask for no vote that one-by-one voting would have saved."""
-
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from fractions import Fraction
 from functools import cache
 from math import comb
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from app.deliberation.answers import Count, tally
-from app.deliberation.choice.stopping import VoteStopRule, is_unassailable, lead_probability, may_stop, wave
+from app.deliberation.strategies.vote import VoteStopRule, lead_probability, may_stop, wave
 
 RULES: tuple[VoteStopRule, ...] = ("unassailable", "beta", "none")
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "left", "stops"),
-    [(3, 0, 2, True), (2, 0, 2, False), (2, 1, 1, False), (2, 0, 1, True), (3, 2, 0, True), (2, 2, 0, False)],
-)
-def test_a_lead_is_unassailable_when_the_rest_cannot_even_tie(first: int, second: int, left: int, stops: bool) -> None:
-    assert is_unassailable(first, second, left) is stops
 
 
 @pytest.mark.parametrize(
@@ -31,14 +20,6 @@ def test_the_beta_rule_stops_at_its_published_leads(first: int, second: int, sto
     assert may_stop("beta", first, second, 100) is stops
     assert not may_stop("unassailable", first, second, 100)
     assert not may_stop("none", first, second, 100)
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "probability"),
-    [(0, 0, Fraction(1, 2)), (3, 0, Fraction(15, 16)), (4, 0, Fraction(31, 32)), (5, 1, Fraction(15, 16))],
-)
-def test_the_probability_of_a_lead_is_exact(first: int, second: int, probability: Fraction) -> None:
-    assert lead_probability(first, second) == probability
 
 
 @given(st.integers(0, 32), st.integers(0, 32))
@@ -53,12 +34,6 @@ def test_the_probability_of_a_lead_is_the_beta_integral(first: int, second: int)
 
     whole = antiderivative(Fraction(1))
     assert lead_probability(first, second) == (whole - antiderivative(Fraction(1, 2))) / whole
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_a_vote_ends_when_every_agent_is_asked(rule: VoteStopRule) -> None:
-    assert may_stop(rule, 0, 0, 0)
-    assert wave(rule, 0, 0, 0) == 0
 
 
 @pytest.mark.parametrize(
@@ -85,64 +60,10 @@ def test_a_wave_is_the_fewest_votes_that_could_decide(
     assert wave(rule, first, second, left) == asked
 
 
-@given(st.integers(0, 32), st.integers(0, 32), st.integers(0, 32))
-def test_a_wave_is_more_than_half_of_the_votes_that_the_lead_leaves_open(second: int, lead: int, left: int) -> None:
-    """The closed form of the rule: m > (N - n - (v₁ - v₂)) / 2, and only agents that are left are asked."""
-    asked = wave("unassailable", second + lead, second, left)
-    assert asked == (0 if lead > left else min(left, (left - lead) // 2 + 1))
-
-
 # One by one, and in waves
 
 
-def counted(samples: Sequence[str | None], seed: int) -> Count:
-    return tally([(f"dev-{place}", sample) for place, sample in enumerate(samples)], seed)
-
-
-def one_by_one(rule: VoteStopRule, samples: Sequence[str | None], seed: int) -> int:
-    """How many are asked when each is asked after the one before it has answered."""
-    for asked in range(len(samples)):
-        found = counted(samples[:asked], seed)
-        if may_stop(rule, found.first, found.second, len(samples) - asked):
-            return asked
-    return len(samples)
-
-
-def in_waves(rule: VoteStopRule, samples: Sequence[str | None], seed: int) -> list[int]:
-    """The sizes of the waves in which they are asked."""
-    sizes: list[int] = []
-    while True:
-        found = counted(samples[: sum(sizes)], seed)
-        size = wave(rule, found.first, found.second, len(samples) - sum(sizes))
-        if size == 0:
-            return sizes
-        sizes.append(size)
-
-
-samples = st.lists(st.sampled_from(["a", "a", "a", "b", "b", "c", None]), min_size=1, max_size=32)
-
-
-@settings(max_examples=60)
-@given(samples, st.integers(0, 2**31), st.sampled_from(RULES))
-def test_waves_make_exactly_the_calls_of_asking_one_by_one(
-    samples: list[str | None], seed: int, rule: VoteStopRule
-) -> None:
-    assert sum(in_waves(rule, samples, seed)) == one_by_one(rule, samples, seed)
-
-
-@settings(max_examples=60)
-@given(samples, st.integers(0, 2**31))
-def test_an_unassailable_winner_is_the_full_votes_winner(samples: list[str | None], seed: int) -> None:
-    stopped = counted(samples[: sum(in_waves("unassailable", samples, seed))], seed)
-    full = counted(samples, seed)
-    assert [group.answer for group in stopped.groups[:1]] == [group.answer for group in full.groups[:1]]
-    # The answer's first author is in both counts, so even the shown text is the same.
-    assert [group.agents[0] for group in stopped.groups[:1]] == [group.agents[0] for group in full.groups[:1]]
-
-
 def expected(rule: VoteStopRule, size: int, right: Fraction, cost: Callable[[int], int]) -> Fraction:
-    """The expected sum of the costs of all waves, where an answer is right or the one wrong one; exactly."""
-
     @cache
     def after(rights: int, wrongs: int) -> Fraction:
         asked = wave(rule, max(rights, wrongs), min(rights, wrongs), size - rights - wrongs)
@@ -167,9 +88,3 @@ def expected(rule: VoteStopRule, size: int, right: Fraction, cost: Callable[[int
 )
 def test_expected_calls_are_the_figures_of_sequential_stopping(size: int, right: Fraction, calls: float) -> None:
     assert float(expected("unassailable", size, right, lambda asked: asked)) == pytest.approx(calls, abs=5e-5)
-
-
-def test_waves_are_few() -> None:
-    assert expected("unassailable", 5, Fraction(7, 10), lambda _: 1) < 2
-    assert expected("unassailable", 15, Fraction(8, 10), lambda _: 1) < 3
-    assert expected("beta", 32, Fraction(8, 10), lambda _: 1) < 3

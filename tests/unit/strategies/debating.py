@@ -1,5 +1,3 @@
-"""Councils with letters for drafts and given turns, and the results of their debates."""
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,7 +19,6 @@ def asked(
 
 
 def council(drafts: str, turns: Turns | None = None, failing: Sequence[str] = ()) -> Callable[[Call], Reply]:
-    """Agents with these letters as drafts, in the council's order, and with these `turns`."""
     said: dict[str, str] = dict(zip(agent_ids(len(drafts)), drafts, strict=True))
 
     def script(call: Call) -> Reply:
@@ -47,7 +44,6 @@ def votes(ended: Run) -> dict[str, int]:
 
 
 def spoke(ended: Run) -> list[str]:
-    """The speakers' numbers by round: `12 2` is the first two, then the second."""
     rounds = [stage for stage in ended.all(StageOpened) if stage.purpose == "debate"]
     return ["".join(call.agent_id[-1] for call in stage.calls) for stage in rounds]
 

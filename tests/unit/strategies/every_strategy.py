@@ -34,7 +34,6 @@ _Item = TypeVar("_Item")
 
 
 def secret(call_id: str) -> str:
-    """A word that only this call's author knows, so that the prompts show its readers."""
     return "".join(chr(ord("a") + byte % 26) for byte in hashlib.sha256(call_id.encode()).digest()[:12])
 
 
@@ -43,7 +42,6 @@ def distinct(call_id: str) -> str:
 
 
 def disagreeing() -> CouncilScript:
-    """No two answers are equal, every critic finds a major issue, and tastes agree."""
     return CouncilScript(text=distinct)
 
 
@@ -52,7 +50,6 @@ def agreeing() -> CouncilScript:
 
 
 def content() -> CouncilScript:
-    """No two answers are equal, and no critic finds anything that would have to be mended."""
     return CouncilScript(text=distinct, issues=lambda _: ("minor",))
 
 
@@ -61,17 +58,14 @@ def counting() -> CouncilScript:
 
 
 def with_one_dissenter() -> CouncilScript:
-    """All agents give one answer, but dev-001 gives another one each time."""
     return CouncilScript(text=lambda call_id: distinct(call_id) if call_id.endswith("-001") else "Blue.")
 
 
 def with_a_test_that_half_fail() -> CouncilScript:
-    """Every other author's programs fail the first test, however often they are repaired."""
     return CouncilScript(text=distinct, passes=lambda call, place: place > 0 or int(call.agent_id[-3:]) % 2 == 1)
 
 
 def with_a_fault_each() -> CouncilScript:
-    """Every program fails one of the first two tests, which some other program passes, however often it is repaired."""
     return CouncilScript(text=distinct, passes=lambda call, place: place != int(call.agent_id[-3:]) % 2)
 
 
@@ -81,8 +75,6 @@ def attached_to_the_old() -> CouncilScript:
 
 @dataclass(frozen=True, eq=False)
 class Way:
-    """One way to run a strategy; `calls` gives the engine requests without failures, from N and R."""
-
     strategy: str
     variant: str
     calls: Callable[[int, int], int]
@@ -103,11 +95,9 @@ class Way:
         return found.model_copy(update={"parameters": parameters.model_dump(mode="json")})
 
     def script(self) -> Script:
-        """Agents that behave as this way has it, none of which fails."""
         return self.behaviour()
 
     def run(self, size: int = 3, *, rounds: int = 1) -> Run:
-        """The whole deliberation of agents that do not fail, which is the same each time."""
         return _small_run(self, size, rounds) if size <= 5 else run(self.asked(size, rounds=rounds), self.script())
 
 
@@ -117,7 +107,6 @@ def _small_run(way: Way, size: int, rounds: int) -> Run:
 
 
 def _of_several(calls: Callable[[int, int], int]) -> Callable[[int, int], int]:
-    """One agent alone proposes, and there is nothing to compare it with."""
     return lambda size, rounds: 1 if size == 1 else calls(size, rounds)
 
 
@@ -216,8 +205,6 @@ WAYS = MAIN_WAYS | OTHER_WAYS
 
 
 def failing(script: Script, fails: Callable[[Call], bool]) -> Script:
-    """The script, but calls that `fails` names end in an engine's problem, at the same cost."""
-
     def scripted(call: Call) -> Reply:
         reply = script(call)
         if not fails(call):
@@ -239,8 +226,6 @@ def rewriting(script: Script, change: Callable[[Call, str], str | None]) -> Scri
 
 
 def priced(script: Script) -> Script:
-    """The script, with a cost of its own for every call, some of them asked again."""
-
     def scripted(call: Call) -> Reply:
         reply = script(call)
         drawn = hashlib.sha256(call.call_id.encode()).digest()

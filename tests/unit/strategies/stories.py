@@ -1,5 +1,3 @@
-"""Every strategy in every way that it can end, with the work of each agent as an independent reading has it."""
-
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -25,7 +23,7 @@ from app.deliberation.outputs import Output
 from app.deliberation.prompts.council import propose
 from app.deliberation.specification import AgentSpec, Budget, Sampling, Specification
 from app.deliberation.strategies import STRATEGIES
-from app.deliberation.strategies.steps.strategy_run import Candidate, StrategyRun, written
+from app.deliberation.strategies.strategy_run import Candidate, StrategyRun, written
 from tests.fakes import FakeClock, Reply, ScriptedAgents
 from tests.unit.facts_of import BROKEN, ID, accepted, agent_ids, specification
 from tests.unit.strategies.every_strategy import MAIN_WAYS, Script, Way, failing
@@ -40,7 +38,6 @@ MEMBERS = [
 
 
 def _relay(specification: Specification) -> Strategy:
-    """Each agent improves the text of the one before; the last text wins. No stage is called `propose`."""
     run = StrategyRun(specification)
     texts: list[Candidate] = []
     for place, agent in enumerate(specification.agents):
@@ -79,7 +76,6 @@ def _asked(way: Way, **changed: Any) -> Specification:
 
 
 def _run(facts: Sequence[Fact], script: Script) -> list[Fact]:
-    """The rest of a deliberation, with the outcomes that come after its end."""
     agents = ScriptedAgents(script, FakeClock(facts[-1].ts), strategies=STRATEGIES_AND_RELAY)
     return agents.deliberate(facts)
 
@@ -97,7 +93,6 @@ def _late(call: Call, reply: Reply) -> Reply:
 
 
 def _until(way: Way, share: float) -> list[Fact]:
-    """The first part of the facts of a run in which nothing fails; never the end."""
     whole = _run([accepted(_asked(way))], way.script())
     return whole[: max(2, round(len(whole) * share))]
 
@@ -115,7 +110,6 @@ def _resumed(way: Way) -> list[Fact]:
 
 
 def _refused(way: Way) -> list[Fact]:
-    """The budget holds the first stage alone; that of a relay or a vote is smaller than the council."""
     return _run([accepted(_asked(way, budget=Budget(max_calls=SIZE)))], way.script())
 
 
@@ -141,7 +135,6 @@ def story(name: str) -> list[Fact]:
 
 
 def events_of(facts: Sequence[Fact]) -> Iterator[Event]:
-    """The facts, with the views of each call after its stage's opening."""
     finished = {fact.call_id: fact for fact in facts if isinstance(fact, CallFinished)}
     for fact in facts:
         yield fact
@@ -158,7 +151,6 @@ def events_of(facts: Sequence[Fact]) -> Iterator[Event]:
 
 
 def read(facts: Sequence[Fact]) -> dict[str, dict[str, Any]]:
-    """Each agent's work by member, read in another way than the product's: without its fold and its parser."""
     outcomes = {fact.call_id: fact for fact in facts if isinstance(fact, CallFinished)}
     seen = {fact.stage: fact.seen for fact in facts if isinstance(fact, StageClosed)}
     end = next((fact for fact in facts if isinstance(fact, End)), None)
@@ -212,5 +204,4 @@ def _work(
 
 
 def texts_of(facts: Sequence[Fact]) -> dict[str, str]:
-    """The text of each call with an outcome, as a client of the stream rebuilds it: empty where the call failed."""
     return {fact.call_id: fact.text or "" for fact in facts if isinstance(fact, CallFinished)}

@@ -1,5 +1,3 @@
-"""`auto`: unanimous drafts end it early, and an escalation asks no agent twice."""
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -49,7 +47,6 @@ def test_unanimous_drafts_are_the_answer(said: list[str], sizes: list[int]) -> N
 @every_escalation
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_an_escalation_is_the_chosen_strategy_but_for_the_waves_of_its_proposals(chosen: str, size: int) -> None:
-    """The same prompts to the same agents and the same verdict; with all drafts in one wave, the very same calls."""
     said = [f"Colour {place}" for place in range(size)]
     escalated = auto(said, {"escalate_to": chosen})
     whole = run(specification(size, strategy=chosen), answering(said))

@@ -1,5 +1,3 @@
-"""The knobs of `council` and `best_of_n`: several critics, when rounds end, and how scores are counted."""
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -136,7 +134,6 @@ def test_rounds_end_by_the_stop_rule(
 
 
 def test_the_verdict_of_a_settled_council_is_by_the_last_scores_that_there_are() -> None:
-    """Without ballots of the second round, those of the first decide, without the later revisions."""
     script = CouncilScript(failing=[f"s7-{agent}" for agent in agent_ids(3)])
     ended = run(asked(3, 3, stop="settled"), script)
     assert ended.purposes == ["propose", "critique", "revise", "score", "critique", "revise", "score"]
@@ -232,8 +229,6 @@ def test_scores_are_aggregated_by_the_requested_rule(rule: Any, winner: str) -> 
 
 
 def test_stages_of_a_council_share_the_time_that_is_left() -> None:
-    """Of a hundred seconds, of which scripted agents take none; the last stage leaves two for the end."""
-
     def shares(**parameters: Any) -> list[int]:
         stages = run(asked(3, **parameters)).all(StageOpened)
         return [round((stage.soft_deadline_at - stage.ts).total_seconds()) for stage in stages]

@@ -1,5 +1,3 @@
-"""Every strategy that counts answers states in every prompt the form in which answers are read."""
-
 from typing import Any
 
 import pytest

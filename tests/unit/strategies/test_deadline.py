@@ -1,5 +1,3 @@
-"""At the deadline every strategy makes the best verdict of the recorded answers, and opens no stage for it."""
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,8 +17,6 @@ every_way = pytest.mark.parametrize("way", MAIN_WAYS.values(), ids=MAIN_WAYS)
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A deliberation's facts at its deadline, in or after `stage` of a whole run; `complete` if all of it answered."""
-
     facts: list[Fact]
     stage: StageOpened
     complete: bool
@@ -30,13 +26,11 @@ class Cut:
         return {fact.call_id for fact in self.facts if isinstance(fact, CallFinished) and fact.answered}
 
     def concluded(self, after_s: float = 0) -> Run:
-        """The rest of it, from this many seconds after the deadline, by agents that answer nothing any more."""
         silent = CouncilScript(silent=[call.call_id for call in self.stage.calls])
         return resumed(self.facts, silent, FakeClock(DEADLINE_AT + timedelta(seconds=after_s)))
 
 
 def cuts(whole: Run) -> Iterator[Cut]:
-    """Every boundary of stages, and every pattern of answers, failures and silence in each; of a large one some."""
     last: StageOpened | None = None
     for place, fact in enumerate(whole.facts):
         if isinstance(fact, StageClosed) and last is not None:
@@ -106,7 +100,6 @@ def test_a_deadline_that_must_fail_gives_no_verdict_in_any_stage(way: Way) -> No
 
 @every_way
 def test_a_successor_of_a_coordinator_that_died_at_the_deadline_writes_the_same_verdict(way: Way) -> None:
-    """It dies before the end is written, or also before the open stage is closed; the successor is late."""
     for cut in list(cuts(way.run()))[::4]:
         first, second = cut.concluded(), cut.concluded(after_s=7)
         third = Cut(first.facts[:-1], cut.stage, cut.complete).concluded(after_s=7)
@@ -132,31 +125,6 @@ def test_answers_that_are_late_are_missing_like_those_that_failed(way: Way) -> N
 
 
 # The verdict of the ballots that are there
-
-
-def at_deadline(whole: Run, silent: Sequence[str]) -> Run:
-    """The run at its deadline, in which these calls of its last stage have not answered."""
-    last = max(place for place, fact in enumerate(whole.facts) if isinstance(fact, StageClosed))
-    facts = [f for f in whole.facts[:last] if not (isinstance(f, CallFinished) and f.call_id in silent)]
-    return resumed(facts, clock=FakeClock(DEADLINE_AT))
-
-
-@pytest.mark.parametrize("strategy", ["best_of_n", "council"])
-def test_the_ballots_that_are_there_rank_the_answers(strategy: str) -> None:
-    whole = run(specification(strategy=strategy))
-    ballots = [call.call_id for call in whole.asked("score")]
-    for silent in subsets(ballots):
-        failed = run(specification(strategy=strategy), CouncilScript(failing=silent))
-        late = at_deadline(whole, silent)
-        assert verdict(late).model_copy(update={"calls": 0}) == verdict(failed).model_copy(update={"calls": 0})
-        assert late.degraded == (*failed.degraded, *(["deadline"] if silent else []))
-
-
-def test_without_a_ballot_the_answer_with_the_fewest_tokens_stands_unscored() -> None:
-    whole = run(specification(strategy="best_of_n"))
-    late = at_deadline(whole, [call.call_id for call in whole.asked("score")])
-    assert late.degraded == ("3 of 3 ballots are missing", "unscored", "deadline")
-    assert {standing.score for standing in verdict(late).ranking} == {None}
 
 
 def test_a_lone_answer_stands_unreviewed_and_names_the_stages_that_did_not_open() -> None:

@@ -1,5 +1,3 @@
-"""`debate`: speakers, what they read, valid switches, and the count of first and final answers."""
-
 import re
 from collections import Counter
 from itertools import combinations
@@ -199,12 +197,10 @@ def test_a_turn_shows_the_own_answer_among_its_neighbours_with_reasons_under_the
 
 
 def own_letter(call: Call) -> str:
-    """The letter that the prompt calls the speaker's own, in its last line."""
     return prompt(call).splitlines()[-1].removeprefix("Candidate ").removesuffix(" is your own earlier answer.")
 
 
 def test_prompts_that_show_the_same_answers_differ_in_their_last_line_alone() -> None:
-    """An engine's prefix cache then serves a round of three debaters from the first prompt."""
     ended = run(asked(3, rounds=2), council("abc", {"s2-dev-001": "d", "s2-dev-002": "e", "s2-dev-003": "f"}))
     for stage in (2, 3):
         prompts = [prompt(call) for call in ended.asked("debate") if call.call_id.startswith(f"s{stage}-")]

@@ -1,5 +1,3 @@
-"""`debate` when drafts or turns are missing, cannot be read, or do not fit the budget."""
-
 from collections.abc import Sequence
 from itertools import chain, combinations
 
@@ -80,7 +78,6 @@ def test_a_round_that_the_budget_refuses_leaves_the_answers_to_be_counted(
 
 
 def test_answers_that_cannot_be_read_have_no_vote_and_may_be_mended() -> None:
-    """The third has no number: it dissents and gives one. The fourth's turn has none, and its draft stands."""
     drafts = dict(zip(agent_ids(4), ["It is 7.", "7", "I do not know.", "8"], strict=True))
     said = {"dev-003": "7.0", "dev-004": "hard to say"}
 

@@ -1,12 +1,10 @@
-"""`execute` where a check had no time, or ran out of it: missing is never failed."""
-
 from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
 from app.deliberation.calls import Call
-from app.deliberation.strategies.steps.evidence import support, tally
+from app.deliberation.strategies.execute import support, tally
 from tests.fakes import Reply
 from tests.unit.facts_of import CouncilScript, Run, run
 from tests.unit.strategies.test_execute import (
@@ -21,13 +19,10 @@ from tests.unit.strategies.test_execute import (
 
 
 def letters(call: Call, passes: str) -> Reply:
-    """A scripted sandbox's report with these letters, as `checked` reads them."""
     return replace(CouncilScript()(call), text=reported(passes, "").model_dump_json())
 
 
 def lettered(passes: Mapping[int, str], rounds: int = 1) -> Run:
-    """A council with given reports on its first programs, by author's number; every repair passes all tests."""
-
     def script(call: Call) -> Reply:
         if call.check is None:
             return CouncilScript()(call)

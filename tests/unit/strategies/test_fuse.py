@@ -1,19 +1,16 @@
-"""`fuse`: a fused text ships only when it wins in both orders, and whatever fails on the way ships the best single."""
-
 import json
 from collections.abc import Callable, Sequence
 from itertools import product
 
 import pytest
 
-from app.deliberation.calls import Call, Usage
+from app.deliberation.calls import Call
 from app.deliberation.facts import Failed, StageOpened, Verdict
 from app.deliberation.specification import Budget, Specification
 from app.deliberation.strategies.fuse import bench
 from tests.fakes import Reply
 from tests.unit.facts_of import CouncilScript, Run, agent_ids, pair, run, specification
 
-SIZES = (1, 2, 3, 5, 9)
 BEST = "dev-001"
 """The author that the scripted scores put first."""
 
@@ -28,7 +25,6 @@ def verdict(ended: Run) -> Verdict:
 
 
 def judges(*says: str, failing: Sequence[str] = ()) -> Callable[[Call], Reply]:
-    """A council with two judges that prefer in turn `fused`, `single` or neither (`tie`)."""
     council, said = CouncilScript(failing=failing), iter(says)
 
     def script(call: Call) -> Reply:
@@ -216,22 +212,6 @@ def test_a_stage_that_the_budget_refuses_ships_the_best_single(
     else:
         assert ended.degraded == more
         assert ended.content == f"text of {'s1' if more else 's4'}-{ended.winner}"
-
-
-@pytest.mark.parametrize(
-    ("dear", "max_calls", "purposes", "more"),
-    [
-        ("s3-", 11, ["propose", "score", "analyse"], ("budget",)),
-        ("s4-", 11, ["propose", "score", "analyse", "fuse"], ("the fused text is not judged in both orders", "budget")),
-    ],
-)
-def test_a_stage_is_refused_when_attempts_used_its_reserve(
-    dear: str, max_calls: int, purposes: list[str], more: tuple[str, ...]
-) -> None:
-    thrice = CouncilScript(usage=lambda call_id: Usage(calls=3 if call_id.startswith(dear) else 1))
-    ended = run(asked(3, budget=Budget(max_calls=max_calls)), thrice)
-    assert (ended.purposes, ended.degraded) == (purposes, more)
-    assert ended.content == f"text of s1-{ended.winner}"
 
 
 # Going on from drafts that exist

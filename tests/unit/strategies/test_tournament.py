@@ -1,5 +1,3 @@
-"""`tournament`: pairings, judges, and how comparisons and missing ones count."""
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from fractions import Fraction
@@ -157,7 +155,6 @@ def test_the_order_of_the_members_changes_nothing() -> None:
 
 @pytest.mark.parametrize("size", [4, 5, 8, 9])
 def test_swiss_opponents_are_new_and_near_and_no_candidate_sits_out_twice(size: int) -> None:
-    """All judge by number, so that after a round winners meet winners."""
     ended = run(asked(size, "swiss", pairs=3))
     pairs = [met(calls) for calls in rounds(ended)]
     flat = [each for found in pairs for each in found]
@@ -189,7 +186,6 @@ def test_a_knockout_drops_losers_and_gives_byes_in_the_first_round_only(size: in
 @settings(max_examples=30, deadline=None, database=None)
 @given(size=st.integers(2, 32), seed=st.integers(0, 99))
 def test_swiss_pairs_all_candidates_under_any_standings(size: int, seed: int) -> None:
-    """Standings that stay as they are wear the near opponents out, and are the hardest to pair."""
     draw, standing, past = Random(seed), agent_ids(size), list[list[Pairing]]()
     for _ in range(swiss_rounds_max(size)):
         if seed % 2:
@@ -231,7 +227,6 @@ def test_judging_is_dealt_evenly_over_rounds_of_any_pairs(size: int, seed: int) 
 
 
 def said(text: str) -> list[Comparison]:
-    """`ab>a` reads: shown a and b, in this order, the judge preferred a; `ab=` is a tie."""
     return [Comparison(f"j{place}", (each[0], each[1]), each[3:] or None) for place, each in enumerate(text.split())]
 
 
@@ -268,7 +263,6 @@ def test_a_win_over_a_strong_candidate_lifts_more_and_ties_are_broken_down_the_c
 
 
 def test_of_equal_strengths_the_one_that_won_between_them_is_first() -> None:
-    """a, b and c beat each other in a circle, and a and b also beat d: a has beaten b, whatever b has saved."""
     comparisons = said("ab>a ba>a bc>b cb>b ca>c ac>c ad>a da>a bd>b db>b")
     found = ranked("abcd", comparisons, {"a": 9, "b": 1, "c": 1, "d": 1}, 7)
     assert found.scores["a"] == found.scores["b"]
@@ -286,7 +280,6 @@ def test_uncompared_candidates_have_no_score_and_come_last() -> None:
 
 
 def test_a_survivor_by_ties_ranks_below_winners_of_matches() -> None:
-    """The bracket decides the pairs, the comparisons decide the verdict, and fewer tokens only break ties."""
     first, second, third, _ = bracket(agent_ids(4), 7)
 
     def says(call: Call) -> str:

@@ -1,5 +1,3 @@
-"""`vote`: waves, the plurality, missing answers, and the pick where nothing can be counted."""
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,12 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from app.deliberation.choice.stopping import may_stop
 from app.deliberation.facts import Failed, StageOpened, Verdict
 from app.deliberation.specification import Budget
-from app.deliberation.strategies.steps.counts import counted
-from app.deliberation.strategies.steps.strategy_run import Candidate
-from app.deliberation.strategies.vote import VoteParameters
+from app.deliberation.strategies.strategy_run import Candidate, counted
+from app.deliberation.strategies.vote import VoteParameters, may_stop
 from tests.unit.facts_of import CouncilScript, Run, agent_ids, run, specification
 
 FAILS = ""
@@ -24,7 +20,6 @@ def agent_of(call_id: str) -> str:
 
 
 def answering(answers: Sequence[str], **more: Any) -> CouncilScript:
-    """Agents that answer these in the council's order; those without an answer fail, whenever they are asked."""
     by_agent = dict(zip(agent_ids(len(answers)), answers, strict=True))
     failing = [f"s{stage}-{agent}" for stage in range(1, 40) for agent, said in by_agent.items() if said == FAILS]
     return CouncilScript(
@@ -108,7 +103,6 @@ def drafted(said: Sequence[str]) -> list[Candidate]:
 
 
 def one_by_one(said: Sequence[str], seed: int, stop: Any) -> int:
-    """How many are asked when each is asked after the one before it has answered."""
     for asked in range(len(said)):
         found = counted(drafted(said[:asked]), "choice", (), seed)
         if may_stop(stop, found.first, found.second, len(said) - asked):
@@ -119,7 +113,6 @@ def one_by_one(said: Sequence[str], seed: int, stop: Any) -> int:
 @settings(max_examples=20, deadline=None)
 @given(answers, st.integers(0, 2**31), st.sampled_from(["unassailable", "beta"]))
 def test_calls_are_those_of_one_by_one_and_the_winner_is_the_full_votes(said: list[str], seed: int, stop: str) -> None:
-    """ "seven" is no choice: it is missing, as is a failed sample, and neither may come back."""
     ended = vote(said, {"stop": stop, "normaliser": "choice"}, seed=seed, quorum=1)
     whole = vote(said, {"stop": "none", "normaliser": "choice"}, seed=seed, quorum=1)
     if not any(said):
@@ -228,12 +221,6 @@ def test_only_answers_that_were_read_are_picked_from() -> None:
     assert {call.agent_id, *call.labels.values()} == {"dev-001", "dev-003", "dev-004"}
 
 
-def test_the_seed_draws_the_picker_and_its_reading_order() -> None:
-    picks = [vote(["one", "two", "three", "four"], seed=seed).asked("pick")[0] for seed in range(40)]
-    assert {call.agent_id for call in picks} == set(agent_ids(4))
-    assert len({tuple(call.labels.values()) for call in picks}) > 12
-
-
 def test_two_texts_that_agree_are_counted_and_nothing_is_picked() -> None:
     ended = vote(["Blue, I say", "Red", "**blue, I say.**"])
     assert (ended.purposes, ended.content) == (["propose", "propose"], "Blue, I say")
@@ -292,17 +279,6 @@ def test_a_wave_that_the_budget_refuses_leaves_the_count_so_far(
     assert ended.purposes == purposes
     assert content is None or ended.content == content
     assert ended.degraded == (("budget",) if max_calls < 5 else ())
-
-
-def test_a_first_wave_that_the_budget_refuses_is_a_failure() -> None:
-    ended = vote("aabbb", budget=Budget(max_calls=2))
-    assert isinstance(ended.end, Failed) and ended.end.problem is not None
-    assert ended.end.problem.code == "budget_exhausted"
-
-
-def test_a_pick_refused_by_the_budget_is_reported_as_budget() -> None:
-    ended = vote(["one", "two", "three"], budget=Budget(max_calls=3))
-    assert (ended.purposes, ended.degraded, verdict(ended).tie) == (["propose", "propose"], ("budget",), True)
 
 
 # Parameters

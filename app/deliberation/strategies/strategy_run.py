@@ -1,4 +1,4 @@
-"""Steps that strategies share: propose, score listwise, judge a pair, and conclude from ballots.
+"""Steps that strategies share: propose, score listwise, judge a pair, and conclude from ballots or a count of answers.
 
 Each step is a generator that yields at most one Ask: `drafts = yield from run.propose(…)`.
 """
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
+from app.deliberation.answers import Count, Normaliser, normalise, requirement, tally
 from app.deliberation.budget import needs_of_first_stage, priced
 from app.deliberation.calls import Ask, Call, ChatMessage, Cost
 from app.deliberation.choice.aggregation import Aggregation
@@ -44,8 +45,6 @@ Step = Generator[Ask, Outcomes, _T]
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A text that may win: author, version, completion tokens, the call that wrote it, and the author's reasons."""
-
     author: str
     version: int
     text: str
@@ -59,7 +58,6 @@ class Candidate:
 
 
 def written(outcomes: Outcomes, call: Call, version: int = 0) -> Candidate | None:
-    """The candidate in a call's answer, program or revision; None without one."""
     match outcomes.answer(call):
         case Answer(answer=text, reasoning=reasoning) | Program(code=text, reasoning=reasoning):
             pass
@@ -72,7 +70,6 @@ def written(outcomes: Outcomes, call: Call, version: int = 0) -> Candidate | Non
 
 
 def ballot_tokens(reviewer: AgentSpec, candidates: int, criteria: int) -> int:
-    """The most tokens that a listwise ballot of so many candidates may take."""
     return _completion_tokens(reviewer, BALLOT_TOKENS + SCORE_TOKENS * candidates * criteria)
 
 
@@ -82,8 +79,6 @@ def _completion_tokens(agent: AgentSpec, least: int) -> int:
 
 @dataclass
 class StrategyRun:
-    """One run of a strategy: its specification, the number of the next stage, and reasons why it is degraded."""
-
     specification: Specification
     stage: int = 1
     degraded: list[str] = field(default_factory=list[str])
@@ -150,19 +145,17 @@ class StrategyRun:
     def reading(self, readers: Iterable[str], tokens: int) -> Cost:
         """The cost of so many unwritten tokens in the prompts of these agents, at the price of the dearest role.
 
-        It is part of a reserve. Reserves err upwards, as `budget.predicted` does: a text counts at its author's bound.
+        Reserves err upwards, as `budget.predicted` does: a text counts at its author's bound.
         """
         roles = sorted({self.agent(reader).role for reader in readers})
         budget = self.specification.budget
         return max((priced(budget, role, tokens) for role in roles), key=lambda cost: cost.amount)
 
     def report(self, count: int, total: int, words: str) -> None:
-        """Add "`count` of `total` `words`" to `degraded`, unless there are none."""
         if count:
             self.degraded.append(f"{count} of {total} {words}")
 
     def propose(self, stages_left: int) -> Step[list[Candidate]]:
-        """Every agent answers alone. Raises as `Samples` does."""
         samples = Samples(self)
         yield from samples.ask(self.specification.size, stages_left)
         return samples.completed()
@@ -238,7 +231,6 @@ class StrategyRun:
         return ballots
 
     def pair_call(self, judge: str, a: Candidate, b: Candidate, part: int) -> Call:
-        """A member's comparison of two candidates in this order; `part` numbers the member's calls."""
         prompt = judge_pair(self.specification, self.shown("A", a), self.shown("B", b))
         labelled = {"A": a.id, "B": b.id}
         return self.call(self.agent(judge), prompt, Output(kind="pair"), labelled=labelled, judging=True, part=part)
@@ -261,7 +253,6 @@ class StrategyRun:
     def ranked(
         self, candidates: Sequence[Candidate], ballots: Sequence[Ballot], aggregation: Aggregation = "borda"
     ) -> Ranked:
-        """The candidates in order, with the specification's rubric and seed."""
         tokens = {candidate.id: candidate.tokens for candidate in candidates}
         specification = self.specification
         return rank(list(tokens), ballots, specification.constraints.rubric, tokens, specification.seed, aggregation)
@@ -339,7 +330,6 @@ class Samples:
 
     @property
     def left(self) -> int:
-        """The number of agents that have not been asked."""
         return self.run.specification.size - self.asked
 
     def ask(self, size: int, stages_left: int) -> Step[bool]:
@@ -374,7 +364,6 @@ class Samples:
 
 
 def lead(ranked: Sequence[tuple[Candidate, float | None]]) -> float | None:
-    """The first score less the second; None where either is missing."""
     match [score for _, score in ranked[:2]]:
         case [float(first), float(second)]:
             return first - second
@@ -383,9 +372,70 @@ def lead(ranked: Sequence[tuple[Candidate, float | None]]) -> float | None:
 
 
 def first_problem(calls: Sequence[Call], outcomes: Outcomes) -> str | None:
-    """The recorded problem of the first call that has one."""
     for call in calls:
         finished = outcomes.seen.get(call.call_id)
         if finished is not None and finished.problem is not None:
             return f"{finished.problem.code}: {finished.problem.detail}"
     return None
+
+
+def asking_for(specification: Specification, normaliser: Normaliser, options: tuple[str, ...]) -> Specification:
+    """The specification with the requirement, if any, that makes its answers readable."""
+    form = requirement(normaliser, options)
+    if form is None:
+        return specification
+    constraints = specification.constraints
+    stricter = constraints.model_copy(update={"requirements": (*constraints.requirements, form)})
+    return specification.model_copy(update={"constraints": stricter})
+
+
+def counted(drafts: Sequence[Candidate], normaliser: Normaliser, options: tuple[str, ...], seed: int) -> Count:
+    return tally(((draft.author, normalise(draft.text, normaliser, options)) for draft in drafts), seed)
+
+
+def by_votes(
+    run: StrategyRun, drafts: Sequence[Candidate], count: Count, picked: Candidate | None = None
+) -> Conclusion:
+    """The conclusion of a count of drafts. `picked` wins regardless of the count."""
+    answer_of = {agent: group.answer for group in count.groups for agent in group.agents}
+    read = [(draft, answer_of.get(draft.author)) for draft in drafts]
+    return by_answers(run, read, {draft.author: answer for draft, answer in read}, count, picked)
+
+
+def by_answers(
+    run: StrategyRun,
+    candidates: Sequence[tuple[Candidate, str | None]],
+    final: Mapping[str, str | None],
+    count: Count,
+    picked: Candidate | None = None,
+) -> Conclusion:
+    """The conclusion of a count: candidates rank by the votes for their answer, in the given order among equals.
+
+    `final` holds each author's final answer; an author with another one than the first dissents. Candidates without a
+    counted answer come last, without a score: fewer tokens first, then a seeded hash. `picked` wins regardless of the
+    count.
+    """
+    group_of = {group.answer: group for group in count.groups}
+    places = {group.answer: place for place, group in enumerate(count.groups)}
+
+    def place(entry: tuple[Candidate, str | None]) -> tuple[bool, int, int, str]:
+        candidate, answer = entry
+        if answer is not None:
+            return candidate is not picked, places[answer], 0, ""
+        return candidate is not picked, len(places), candidate.tokens, nonce(run.specification.seed, candidate.id)
+
+    ranked = sorted(candidates, key=place)
+    # One voter has two votes after a debate, but cannot agree with itself.
+    several = len(count.voters) > 1
+    return run.conclude(
+        [(each, None if answer is None else count.share(group_of[answer].votes)) for each, answer in ranked],
+        margin=count.margin if several else None,
+        tie=count.tie or (not count.groups and picked is None and len(candidates) > 1),
+        dissent=[
+            (author, group_of[answer].agents[0])
+            for author, answer in final.items()
+            if answer is not None and answer != ranked[0][1]
+        ],
+        agreement=count.agreement if several else None,
+        tally=count.tallies,
+    )

@@ -1,1 +1,0 @@
-"""Steps that several strategies share."""
