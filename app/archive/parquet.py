@@ -41,12 +41,10 @@ def _schema(arrow: Any) -> Any:  # noqa: ANN401 -- pyarrow has no types
 
 
 def _integer(count: int) -> int:
-    """A number that 64 bits hold: an engine may report any."""
     return max(-_INTEGER_MAX, min(count, _INTEGER_MAX))
 
 
 def row_of(tenant: str, state: State) -> dict[str, Any]:
-    """The columns of the table."""
     found = resource(state, epoch="", retention_s=0)
     verdict, usage = found.verdict, found.usage
     won = next((each for each in found.proposals if verdict is not None and each.agent_id == verdict.winner), None)

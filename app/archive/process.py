@@ -25,15 +25,12 @@ log = structlog.get_logger(__name__)
 
 
 class ArchiveSettings(LogAccess, ArchiveRetention):
-    """The settings of `python -m app.archive`."""
-
     database_url: SecretStr = setting(..., DATABASE_URL_DESCRIPTION)
     archive_host: str = setting("127.0.0.1", "Address of /healthz.", min_length=1)
     archive_port: int = setting(8082, "Port of /healthz; 0 takes a free one.", ge=0, le=65_535)
 
 
 async def figures(journal: JetStreamJournal, projector: Projector) -> dict[str, Any]:
-    """The projector's figures, and the queue that all projectors share."""
     return {
         "replica": f"archive-{os.getpid()}",
         "counts": dict(projector.counts),

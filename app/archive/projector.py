@@ -114,7 +114,6 @@ class Projector:
         self._complete = False
 
     async def run(self) -> None:
-        """Copy until cancelled, then give the items in progress back to the queue."""
         try:
             async with asyncio.TaskGroup() as group:
                 await self._queue.start()
@@ -292,7 +291,6 @@ class Projector:
         return _Read(sequences, facts, number, behind, openings, None if put_back else copied)
 
     def _drop_held(self) -> None:
-        """Forget all items, because their log was replaced. The server delivers the items of the new log again."""
         for _ in range(len(self._writing) + len(self._waiting)):
             self._queue.drop()
         self._writing.clear()
@@ -329,7 +327,6 @@ class Projector:
         return key, records
 
     async def _report_progress(self) -> None:
-        """Keep the server from redelivering items that are in progress."""
         while True:
             await asyncio.sleep(WORKER_ACK_WAIT_S / 3)
             # What was taken later is safe until the next round, and is mostly written before it.
@@ -358,7 +355,6 @@ async def _until_stale(projection: Projection) -> None:
 
 
 def _opening(key: Key, record: Record, log: int) -> Opening | None:
-    """Returns the change of a row by an opening; None for a fact that cannot be read."""
     try:
         fact = decode(record.data)
     except ValidationError:

@@ -39,7 +39,6 @@ class Projected(NamedTuple):
 
 
 def project(found: Sequence[tuple[Key, Sequence[Record]]], log: int, dialect: str) -> list[Projected]:
-    """Returns the rows of deliberations of a log. Of each the facts are given, or at least the tombstone."""
     return [_project(key, records, log, dialect) for key, records in found]
 
 
@@ -94,7 +93,6 @@ class RowProcess:
         return await asyncio.to_thread(project, found, number, dialect)
 
     def close(self) -> None:
-        """End the process after its present batch."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None

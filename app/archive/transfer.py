@@ -34,16 +34,12 @@ class _Line(BaseModel):
 
 
 class Header(_Line):
-    """The first line."""
-
     format: Literal["deliberate.archive"]
     version: Literal[1]
     logs: tuple[Annotated[str, Field(min_length=1, max_length=64)], ...]
 
 
 class ExportedDeliberation(_Line):
-    """A deliberation with the log that its facts come from, and each fact with its sequence."""
-
     tenant: Token
     id: Token
     log: str
@@ -51,16 +47,12 @@ class ExportedDeliberation(_Line):
 
 
 class ExportedTombstone(_Line):
-    """A deleted deliberation."""
-
     tenant: Token
     id: Token
     deleted_at: AwareDatetime
 
 
 class Footer(_Line):
-    """The last line: the number of lines of each kind."""
-
     deliberations: int
     tombstones: int
 
@@ -133,15 +125,12 @@ def _written(number: int, found: ExportedDeliberation) -> Written:
 
 @dataclass(slots=True)
 class _Batch:
-    """Deliberations of a part of the file, written together."""
-
     store: Store
     of_log: dict[str, list[Written]] = field(default_factory=dict[str, list[Written]])
     keys: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     size: int = 0
 
     def add(self, number: int, log: str, written: Written, size: int) -> None:
-        """Add the deliberation of a line of this many bytes; raises InvalidRequest for a repetition."""
         key = written.tenant, written.deliberation_id
         if key in self.keys:
             raise InvalidRequest(f"Line {number} repeats deliberation {written.deliberation_id}. {AGAIN}")
@@ -150,7 +139,6 @@ class _Batch:
         self.size += size
 
     async def write(self) -> None:
-        """Write and forget the added deliberations; raises ArchiveUnavailable."""
         for log, written in self.of_log.items():
             await self.store.write(log, written)
         self.of_log.clear()
@@ -169,8 +157,6 @@ async def _take_logs(store: Store, header: Header) -> None:
 
 
 class Imported(NamedTuple):
-    """The numbers of `deliberations` and `tombstones`, and the time of the oldest acceptance."""
-
     counts: Counter[str]
     oldest: datetime | None
 

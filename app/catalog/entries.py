@@ -61,7 +61,6 @@ class Entry:
 
     @property
     def status(self) -> Status:
-        """The same status as the fold of all facts has."""
         return self._status_at(maxsize)
 
     def status_at(self, sequence: int) -> Status | None:
@@ -88,7 +87,6 @@ class ListFilter:
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def shows(self, entry: Entry) -> bool:
-        """Whether the entry passes the filter."""
         created_at = entry.created_at
         return (
             created_at is not None
@@ -102,7 +100,6 @@ class ListFilter:
 
 
 def summary(entry: Entry) -> DeliberationSummary:
-    """The list item of an entry with a known acceptance."""
     assert entry.created_at is not None
     return DeliberationSummary(
         id=entry.id,

@@ -68,7 +68,6 @@ class ContextReply(BaseModel):
 
     @property
     def text(self) -> str:
-        """The text that the council is shown."""
         blocks = (self.blocks.system, self.blocks.context, self.blocks.tools, self.blocks.history)
         return self.context_text.strip() or "\n\n".join(filter(None, map(str.strip, blocks)))
 
@@ -83,8 +82,6 @@ class ContextUpdated(Resource):
 
 
 class _NoContext(Exception):
-    """The service gave no context; the text is the reason."""
-
     def __init__(self, status: ContextStatus, reason: str) -> None:
         super().__init__(reason)
         self.status: ContextStatus = status

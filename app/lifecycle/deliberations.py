@@ -102,11 +102,9 @@ class Deliberations:
         return accepted_at + timedelta(seconds=self.kept_s(tenant)) < self.clock.now()
 
     async def load(self, tenant: str, deliberation_id: str) -> State:
-        """The state that the log holds; raises NotFound and Gone, see `check_present`."""
         return self.state_from(tenant, deliberation_id, await self.journal.facts(tenant, deliberation_id))
 
     def state_from(self, tenant: str, deliberation_id: str, records: Sequence[Record]) -> State:
-        """The fold of a deliberation's facts; raises what `check_present` raises."""
         self.check_present(tenant, deliberation_id, records)
         state = state_of(records)
         assert state is not None, "check_present found an acceptance"
@@ -235,7 +233,6 @@ class Deliberations:
         return found
 
     async def _check_unused(self, tenant: str, id: str) -> None:
-        """Raise Gone when a key's deliberation is in the archive alone, and ArchiveUnavailable without an answer."""
         try:
             found = await self.archived(tenant, id)
         except Gone:
@@ -251,7 +248,6 @@ class Deliberations:
         return {each.id: each.max_cost for each in self.catalog.running(tenant) if each.max_cost is not None}
 
     def _spend_place(self, key: Key, max_cost: Decimal | None) -> AbstractContextManager[None]:
-        """Reserves the ceiling until the acceptance is written; from then on the catalog has it."""
         if self.spends is None:
             return nullcontext()
         return self.spends.place(key, max_cost, self._ceilings(key[0]))

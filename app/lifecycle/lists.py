@@ -49,12 +49,10 @@ class Listed:
 
 
 def list_cursor(epoch: str, sequence: int) -> str:
-    """Returns the cursor of a list that continues below this sequence of a log."""
     return base64.urlsafe_b64encode(f"1:{epoch}:{sequence}".encode()).decode().rstrip("=")
 
 
 def _parsed(cursor: str) -> tuple[str, int]:
-    """Returns the epoch and sequence of a cursor; raises InvalidListCursor."""
     try:
         text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode("ascii")
     except ValueError:
@@ -77,7 +75,6 @@ class Lists:
     async def page(
         self, tenant: str, asked: ListFilter, search: Search | None = None, *, limit: int, cursor: str | None = None
     ) -> Listed:
-        """Returns a page of a tenant's deliberations; raises InvalidListCursor."""
         return (await self._page(tenant, asked, search, limit, cursor))[0]
 
     async def _page(
@@ -105,7 +102,6 @@ class Lists:
         return None if copied is None else max(0.0, round((self.clock.now() - copied.at).total_seconds(), 3))
 
     async def stats(self, asked: StatsFilter) -> Stats:
-        """Returns the statistics of a period."""
         found, copied = await self._archive().stats(asked)
         return found.model_copy(update={"behind_s": self._behind_s(copied)})
 

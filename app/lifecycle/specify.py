@@ -67,8 +67,6 @@ def issued_at(deliberation_id: str) -> datetime | None:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The id and the hash of the body that a submission shares with its repetitions."""
-
     id: str
     sha256: str
 
@@ -98,7 +96,6 @@ def _sampling(asked: SamplingRequest, role: Role, temperature: float | None, fir
 
 
 def agents(request: DeliberationRequest, roles: Mapping[str, Role]) -> tuple[AgentSpec, ...]:
-    """The council: ids counted per role, sampling resolved."""
     counts: Counter[str] = Counter()
     members: list[AgentSpec] = []
     for entry in request.roster:
@@ -117,7 +114,6 @@ def agents(request: DeliberationRequest, roles: Mapping[str, Role]) -> tuple[Age
 
 
 def _budget(request: DeliberationRequest, roles: Mapping[str, Role]) -> Budget:
-    """The request's budget, with the prices that a ceiling of cost needs."""
     given = request.budget
     names = sorted({entry.role for entry in request.roster}) if given.max_cost is not None else []
     prices = [roles[name].dearest(name) for name in names]
@@ -171,7 +167,6 @@ def specification(
 
 
 def accepted(specified: Specification, identity: Identity, submission: Submission, *, now: datetime) -> Accepted:
-    """The fact that accepts the work."""
     return Accepted(
         deliberation_id=identity.id,
         ts=now,

@@ -33,7 +33,6 @@ async def sweep(journal: Journal) -> None:
 
 
 async def sweep_once(journal: Journal, after: int) -> int:
-    """Check the tombstones above a sequence, and return that of the last; raises JournalUnavailable."""
     async for tombstone in journal.read("deliberations.*.*.deleted", after):
         after = tombstone.sequence
         _, tenant, deliberation_id, _ = tombstone.tokens

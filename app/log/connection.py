@@ -77,11 +77,9 @@ class LogClient(Client):
         old_style: bool = False,
         headers: dict[str, Any] | None = None,
     ) -> Msg:
-        """See `Client.request`."""
         return await _keep_cancellation(super().request(subject, payload, timeout, old_style, headers))
 
     async def flush(self, timeout: int = DEFAULT_FLUSH_TIMEOUT) -> None:
-        """See `Client.flush`."""
         await _keep_cancellation(super().flush(timeout))
 
     @staticmethod
@@ -152,7 +150,6 @@ async def request(
 
 
 async def state_of(client: Client, stream: str) -> StreamState:
-    """The state of one stream; raises JournalUnavailable, also when there is no such stream."""
     reply = await request(client, f"$JS.API.STREAM.INFO.{stream}")
     if "error" in reply:
         raise JournalUnavailable(f"stream {stream}: {reply['error'].get('description')}")

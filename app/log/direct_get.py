@@ -43,8 +43,6 @@ class Batch:
 
 @dataclass
 class _Reading:
-    """A batch under way. `done` is set at its end; each reply moves `limit` on."""
-
     signer: LogSigner
     done: asyncio.Future[Batch]
     limit: asyncio.Timeout
@@ -96,12 +94,10 @@ class DirectGet:
         self._number = 0
 
     async def open(self) -> None:
-        """Subscribe to the replies; the client must be connected."""
         self._inbox = self._client.new_inbox()
         await self._client.subscribe(f"{self._inbox}.*", cb=self.take)
 
     async def take(self, message: Msg) -> None:
-        """Add a reply to its batch; one that comes too late is dropped."""
         reading = self._readings.get(message.subject.rpartition(".")[2])
         if reading is not None:
             reading.take(message)

@@ -87,7 +87,6 @@ class Erasure:
             await self.erase(stream, sequence)
 
     async def erase(self, stream: str, sequence: int) -> None:
-        """Remove a message, and overwrite it in the server's files."""
         reply = await request(
             self._client, f"$JS.API.STREAM.MSG.DELETE.{stream}", json.dumps({"seq": sequence}).encode()
         )
@@ -102,7 +101,6 @@ class Erasure:
 
 
 async def _gathered(removals: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Await all of them, REMOVALS_AT_ONCE at a time."""
     waiting = iter(removals)
     while some := list(islice(waiting, REMOVALS_AT_ONCE)):
         await asyncio.gather(*some)

@@ -36,8 +36,6 @@ Accepts = Callable[[Record], bool]
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    """A first write on `subject`, and on the pattern `alone`. A record that `accepts` rejects counts as absent."""
-
     subject: str
     data: bytes
     alone: str | None
@@ -97,7 +95,6 @@ class FirstWriter:
         return appended
 
     async def _append(self, write: _Write) -> Appended:
-        """Write behind stored records that are not accepted, or return the accepted one."""
         expected = 0
         for _ in range(OCCUPIED_TRIES):
             appended = await self._append_once(write, expected)
@@ -111,7 +108,6 @@ class FirstWriter:
         raise JournalUnavailable(f"the log refused the write {OCCUPIED_TRIES} times: others write on its subject")
 
     async def _append_once(self, write: _Write, expected: int) -> Appended | None:
-        """The stored record; None when the last sequence on the subject, or on `alone`, is not `expected`."""
         headers = {EXPECTED_LAST: str(expected), **self._signer.headers(write.subject, write.data)}
         if write.alone is not None:
             headers[_EXPECTED_LAST_AMONG] = write.alone

@@ -80,7 +80,6 @@ class JetStreamJournal:
 
     @property
     def server_version(self) -> str | None:
-        """The version of nats-server; None while none is connected."""
         if not self.client.is_connected:
             return None
         version = self.client.connected_server_version
@@ -95,7 +94,6 @@ class JetStreamJournal:
         timeout_s: float = REQUEST_TIMEOUT_S,
         signer: LogSigner | None = None,
     ) -> Self:
-        """A journal that is open; waits for the server."""
         journal = cls(url, name=name, timeout_s=timeout_s, signer=signer)
         await journal.open()
         return journal
@@ -137,7 +135,6 @@ class JetStreamJournal:
                 await asyncio.sleep(_FILE_WAIT_S)
 
     async def close(self) -> None:
-        """Close the connection."""
         if self.client.is_closed or not self._connecting:
             return
         try:
@@ -169,12 +166,10 @@ class JetStreamJournal:
             call()
 
     def on_reconnect(self, call: Callable[[], None]) -> Callable[[], None]:
-        """See `ports.Journal.on_reconnect`."""
         self._reconnect_calls.append(call)
         return lambda: self._reconnect_calls.remove(call)
 
     async def append(self, tenant: str, fact: Fact | Deleted) -> Appended:
-        """See `ports.Journal.append`."""
         subject = prefix(tenant, fact.deliberation_id)
         # The server refuses an acceptance while any fact of the id is stored, above all its tombstone.
         alone = f"{subject}.*" if isinstance(fact, Accepted) else None
@@ -189,11 +184,9 @@ class JetStreamJournal:
     async def request(
         self, subject: str, payload: bytes = b"", headers: dict[str, str] | None = None
     ) -> dict[str, Any]:
-        """The server's JSON reply to a message; raises JournalUnavailable without one."""
         return await request(self.client, subject, payload, headers)
 
     async def purge(self, tenant: str, deliberation_id: str) -> None:
-        """See `ports.Journal.purge`."""
         await self._erasure.purge(tenant, deliberation_id)
 
     async def erase(self, stream: str, sequence: int) -> None:
@@ -201,7 +194,6 @@ class JetStreamJournal:
         await self._erasure.erase(stream, sequence)
 
     async def publish_view(self, tenant: str, view: View, until: datetime | None = None) -> None:
-        """See `ports.Journal.publish_view`."""
         needed_s = 0 if until is None else ceil((until - datetime.now(UTC)).total_seconds())
         subject, data = f"{prefix(tenant, view.deliberation_id)}.{suffix(view)}", encode(view)
         headers = {"Nats-TTL": f"{max(VIEW_TTL_S, needed_s)}s", **self.signer.headers(subject, data)}
@@ -271,7 +263,6 @@ class JetStreamJournal:
         )
 
     async def complete_responses(self, deliberation_id: str, responses: Iterable[AgentResponse]) -> None:
-        """See `ports.Journal.complete_responses`."""
         stored = await self._reads.last([f"{RESPONSES}.*.{deliberation_id}.*"])
         known = {record.tokens[-1] for record in stored.records}
         await asyncio.gather(*(self.respond(each) for each in responses if each.call_id not in known))
@@ -283,7 +274,6 @@ class JetStreamJournal:
             raise JournalUnavailable(f"the log refused the event on {subject}: {error.get('description')}")
 
     async def read(self, pattern: str, after: int, *, limit: int | None = None) -> AsyncIterator[Record]:
-        """See `ports.Journal.read`."""
         left = limit
         async for batch in self._reads.batches(
             pattern, after, PAGE_RECORDS if limit is None else min(PAGE_RECORDS, limit)
@@ -295,7 +285,6 @@ class JetStreamJournal:
                 return
 
     async def subscribe(self, patterns: Sequence[str], deliver: Callable[[Record], None]) -> LiveSubscription:
-        """See `ports.Journal.subscribe`."""
         live = LiveSubscription(deliver, self.signer, several=len(patterns) > 1)
         confirmed = False
         try:
@@ -315,11 +304,9 @@ class JetStreamJournal:
         return live
 
     async def state(self, subjects: str = "deliberations.>") -> StreamState:
-        """See `ports.Journal.state`."""
         return await self.state_of(stream_of(subjects))
 
     async def state_of(self, stream: str) -> StreamState:
-        """The state of one stream; raises JournalUnavailable, also when there is no such stream."""
         return await state_of(self.client, stream)
 
     async def queue(self, consumer: str) -> QueueState:
@@ -332,7 +319,6 @@ class JetStreamJournal:
         return QueueState(reply["ack_floor"]["stream_seq"], reply["num_pending"] + reply["num_ack_pending"])
 
     async def inquire(self, subject: str, *, timeout_s: float, replies_max: int = 1) -> list[dict[str, Any]]:
-        """See `ports.Control.inquire`."""
         replies: list[dict[str, Any]] = []
         enough = asyncio.Event()
 
@@ -360,7 +346,6 @@ class JetStreamJournal:
         return replies
 
     async def ask(self, subject: str, data: bytes, *, timeout_s: float) -> bytes:
-        """See `ports.Control.ask`."""
         try:
             return (await self.client.request(subject, data, timeout=timeout_s)).data
         except TimeoutError:

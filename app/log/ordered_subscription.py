@@ -55,6 +55,5 @@ class LiveSubscription:
                 self.deliver(heappop(self._held)[2])
 
     async def close(self) -> None:
-        """Stop delivering. Idempotent, also after the connection has gone."""
         for subscription in self.subscriptions:
             await unsubscribe(subscription)

@@ -17,23 +17,19 @@ _WITHOUT_DELTAS = ("*", "stage.>", "takeover.>", "call.*.started", "call.*.waiti
 
 
 def of_deliberation(tenant: str, deliberation_id: str) -> Patterns:
-    """Everything of one deliberation."""
     return (f"{prefix(tenant, deliberation_id)}.>",)
 
 
 def of_deliberations(tenant: str, deliberation_ids: Collection[str]) -> Patterns:
-    """Everything of some deliberations."""
     return tuple(f"{prefix(tenant, deliberation_id)}.>" for deliberation_id in sorted(deliberation_ids))
 
 
 def of_tenant(tenant: str, *, deltas: bool) -> Patterns:
-    """Everything of a tenant, with or without `call.delta`."""
     stem = f"deliberations.{checked_token(tenant, 'tenant')}"
     return (f"{stem}.>",) if deltas else tuple(f"{stem}.*.{tail}" for tail in _WITHOUT_DELTAS)
 
 
 def tombstones_of(tenant: str) -> Patterns:
-    """The tombstones of a tenant's deleted deliberations."""
     return (f"deliberations.{checked_token(tenant, 'tenant')}.*.deleted",)
 
 

@@ -28,7 +28,6 @@ class Projection:
     stale: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self) -> None:
-        """Run until cancelled. Raises what `replay` raises, except JournalUnavailable."""
         async with AsyncExitStack() as stack:
             stack.callback(self.journal.on_reconnect(self.stale.set))
             subscription = await self._subscribe()

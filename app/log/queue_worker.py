@@ -18,8 +18,6 @@ log = structlog.get_logger(__name__)
 
 
 class ItemDeferred(Exception):
-    """The item was not worked off; it should be tried again in `delay_s` seconds."""
-
     def __init__(self, delay_s: float) -> None:
         super().__init__(f"deferred for {delay_s:.0f} s")
         self.delay_s = delay_s
@@ -53,11 +51,9 @@ class QueueWorker:
 
     @property
     def held(self) -> int:
-        """Items in progress."""
         return len(self._held)
 
     async def run(self) -> None:
-        """Take items until cancelled, then return those in progress to the queue."""
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
@@ -71,7 +67,6 @@ class QueueWorker:
                 await self._queue.requeue(item)
 
     def stop(self) -> None:
-        """Take no more items."""
         self._queue.stop()
 
     async def drain(self, within_s: float) -> None:
@@ -116,7 +111,6 @@ class QueueWorker:
             return DEFECT_S
 
     async def _report_progress(self) -> None:
-        """Keep the server from redelivering items that are in progress."""
         while True:
             await asyncio.sleep(self._progress_s)
             for item in list(self._held.values()):

@@ -66,16 +66,13 @@ class LogSigner:
 
     @classmethod
     def of_environment(cls) -> Self:
-        """The signature of LOG_KEY_FILE; raises as `of_file`."""
         return cls.of_file(Path(given) if (given := os.environ.get(LOG_KEY_VARIABLE)) else None)
 
     @property
     def active(self) -> bool:
-        """Whether there is a key."""
         return bool(self._keys)
 
     def headers(self, subject: str, data: bytes) -> dict[str, str]:
-        """The header that signs a record; none without a key."""
         return {SIGNATURE_HEADER: self._sign(self._keys[0], subject, data)} if self._keys else {}
 
     def is_authentic(self, subject: str, data: bytes, headers: Mapping[str, str]) -> bool:

@@ -56,7 +56,6 @@ class StreamSettings:
 
 
 def worker_consumer(role: str) -> str:
-    """The durable consumer that the workers of a role share."""
     return f"worker-{role}"
 
 
@@ -66,5 +65,4 @@ def task_subject(role: str, tenant: str, deliberation_id: str) -> str:
 
 
 def stream_of(pattern: str) -> str:
-    """The name of the stream that holds a subject or pattern."""
     return _STREAMS.get(pattern.partition(".")[0], STREAM)

@@ -165,7 +165,6 @@ def declared_consumers(settings: StreamSettings) -> list[tuple[str, dict[str, An
 
 
 def differences(name: str, declared: dict[str, Any], found: dict[str, Any]) -> list[str]:
-    """One line for each declared field with another value on the server."""
     lines: list[str] = []
     for key, expected in declared.items():
         actual = found.get(key)
@@ -178,7 +177,6 @@ def differences(name: str, declared: dict[str, Any], found: dict[str, Any]) -> l
 
 
 async def _find(journal: JetStreamJournal, subject: str) -> dict[str, Any] | None:
-    """The configuration of a stream or consumer as the server states it; None when the server has none."""
     reply = await journal.request(f"$JS.API.{subject}")
     error = reply.get("error")
     if error is None:

@@ -77,7 +77,6 @@ class WorkQueue:
         self._open = False
 
     async def start(self) -> None:
-        """Subscribe and begin to pull."""
         self._open = True
         self._inbox = self._client.new_inbox()
         self._subscription = await self._client.subscribe(self._inbox, cb=self._take)
@@ -116,7 +115,6 @@ class WorkQueue:
             self._fetching.set_result(emptied)
 
     def stop(self) -> None:
-        """Pull nothing more; unacknowledged items stay held."""
         self._open = False
 
     async def close(self) -> None:
@@ -184,7 +182,6 @@ class WorkQueue:
         await self._pull()
 
     async def working(self, delivery: QueueItem) -> None:
-        """Extend `ack_wait`, because the item is being worked on."""
         await self._reply(delivery, b"+WPI")
 
     async def ack(self, delivery: QueueItem) -> None:
@@ -194,7 +191,6 @@ class WorkQueue:
         await self._pull()
 
     async def requeue(self, delivery: QueueItem, delay_s: float = 0.0) -> None:
-        """Have an item redelivered after `delay_s`."""
         self._held -= 1
         await self._reply(delivery, b"-NAK " + json.dumps({"delay": round(delay_s * 1_000_000_000)}).encode())
         await self._pull()

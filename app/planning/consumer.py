@@ -54,7 +54,6 @@ class PlanConsumer:
 
     @property
     def contexts(self) -> Mapping[ContextStatus, int]:
-        """Answers of the context service by status; empty where none is asked."""
         hydrator = self._plans.deliberations.context
         return {} if hydrator is None else hydrator.counts
 

@@ -36,8 +36,6 @@ Tenants = Annotated[tuple[Token, ...], NoDecode, BeforeValidator(listed), Field(
 
 
 class PlanningSettings(AcceptanceRules):
-    """The settings of `python -m app.planning`."""
-
     planning_tenants: Tenants = setting(
         ("default",),
         "Tenants whose plans are taken, separated by commas. A plan may name one; the first is that of the others.",

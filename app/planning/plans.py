@@ -95,7 +95,6 @@ def _kept_transition(record: Record) -> _KeptTransition:
 
 
 async def last_transition(journal: Journal, tenant: str, story_id: str) -> StoryTransition | None:
-    """The story's last transition, None without any in 30 days. Raises JournalUnavailable."""
     found = await journal.last([_story_subject(tenant, story_id)])
     return _kept_transition(found[0]).transition if found else None
 
@@ -108,8 +107,6 @@ async def keep_transition(journal: JetStreamJournal, tenant: str, transition: St
 
 
 class PlanConflict(InvalidRequest):
-    """The plan was approved before with other content."""
-
     code = "plan_conflict"
 
 

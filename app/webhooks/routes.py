@@ -43,8 +43,6 @@ class DeliveriesQuery(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Deliveries:
-    """The subscribed facts of a deliberation in the log's order, and the histories of their deliveries, by id."""
-
     facts: dict[str, Record]
     recorded: dict[str, DeliveryHistory]
     epoch: str

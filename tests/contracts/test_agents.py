@@ -68,7 +68,6 @@ class UnderTest:
         return [fact for fact in facts if isinstance(fact, CallFinished)]
 
     async def recorded(self, deliberation_id: str, count: int) -> list[CallFinished]:
-        """The outcomes, once there are so many."""
         async with asyncio.timeout(10):
             while len(found := await self.outcomes(deliberation_id)) < count:
                 await asyncio.sleep(0.02)

@@ -49,7 +49,6 @@ class Server:
 
 @pytest.fixture(params=["real", "modelled"])
 async def server(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Callable[[float], Awaitable[Server]]]:
-    """Both servers in turn."""
     journals: list[JetStreamJournal] = []
     watching: list[asyncio.Task[None]] = []
     real = NatsServer(tmp_path / "nats")
@@ -87,7 +86,6 @@ async def waiting(journal: JetStreamJournal) -> tuple[int, int]:
 
 
 async def emptied(journal: JetStreamJournal) -> None:
-    """Wait until the queue is empty."""
     async with asyncio.timeout(10):
         while await waiting(journal) != (0, 0):
             await asyncio.sleep(0.02)

@@ -79,7 +79,6 @@ def engine_of(url: str, *, statement_s: float | None = STATEMENT_S) -> AsyncEngi
 
 
 def _options_of(query: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Returns the arguments of asyncpg for a URL's options of libpq; raises InvalidRequest for unsupported ones."""
     given = {name: values[-1] for name, values in query.items()}
     for name in ("connect_timeout", "prepared_statement_cache_size"):
         if not given.get(name, "0").isdecimal():
@@ -148,13 +147,11 @@ class Database:
 
     @classmethod
     async def connect(cls, url: str) -> Self:
-        """A database with the tables that this version needs; raises InvalidRequest and ArchiveUnavailable."""
         database = cls(url)
         await database.check()
         return database
 
     async def close(self) -> None:
-        """Close all connections."""
         await self._engine.dispose()
 
     @asynccontextmanager
@@ -181,7 +178,6 @@ class Database:
                 await connection.execute(text("PRAGMA wal_checkpoint(TRUNCATE)"))
 
     async def check(self) -> None:
-        """Raise ArchiveUnavailable unless the tables are those of `REVISION`."""
         async with self.begin() as connection:
             fault = await connection.run_sync(schema_fault)
         if fault is not None:
@@ -189,7 +185,6 @@ class Database:
 
 
 def insert(dialect: str, table: Table) -> Any:  # noqa: ANN401 -- both dialects' inserts have the same methods and no common type
-    """Returns an insert with the dialect's clause for conflicts."""
     return (sqlite if dialect == "sqlite" else postgresql).insert(table)
 
 

@@ -101,7 +101,6 @@ def _usage(spent: Sequence[Usage]) -> Measure:
 
 @cache
 def _addition(dialect: str) -> Any:  # noqa: ANN401 -- see `insert`
-    """Adds to the sums."""
     statement = insert(dialect, rollups)
     sums = {name: rollups.c[name] + statement.excluded[name] for name in AMOUNTS}
     return statement.on_conflict_do_update(index_elements=ROLLUP_KEY, set_=sums)

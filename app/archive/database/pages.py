@@ -68,7 +68,6 @@ def _selection(given: frozenset[str]) -> Select[Any]:
 
 
 def shown() -> Any:  # noqa: ANN401 -- a select of many columns
-    """Selects the columns that `placed_entry` reads, in its order."""
     row = deliberations.c
     columns: list[Any] = [row.id, row.accepted, row.created_us, row.started_us, row.ended_us, row.status]
     return select(*columns, row.strategy, row.summary, row.log)
@@ -119,7 +118,6 @@ Microseconds = int | ColumnElement[int] | None
 def bounds_of_time(
     since: Microseconds, until: Microseconds, created_us: ColumnElement[int]
 ) -> list[ColumnElement[bool]]:
-    """Returns conditions on a time: later than `since` and earlier than `until`, where given."""
     conditions = list[ColumnElement[bool]]()
     if since is not None:
         conditions.append(created_us > since)
@@ -146,7 +144,6 @@ def _edge(within: ColumnElement[bool]) -> Select[Any]:
 
 
 def placed_entry(tenant: str, row: Sequence[Any]) -> tuple[int, Entry]:
-    """Returns the place and the entry of a row of `shown`."""
     # Unpacked, because reading attributes of a row takes nearly as long as all the rest.
     id, place, created_us, started_us, ended_us, status, strategy, summary, _ = row
     created_at, kept, ended = instant(created_us), json.loads(summary), ended_us is not None

@@ -37,18 +37,15 @@ class Written:
 
 
 def microseconds(at: datetime) -> int:
-    """Microseconds since 1970."""
     since = at - _EPOCH
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
 def instant(since_us: int) -> datetime:
-    """The time that many microseconds after the beginning of 1970."""
     return _EPOCH + timedelta(microseconds=since_us)
 
 
 def maybe_microseconds(at: datetime | None) -> int | None:
-    """Microseconds since 1970; None without a time."""
     return None if at is None else microseconds(at)
 
 
@@ -83,7 +80,6 @@ def pack_facts(records: Sequence[Record]) -> bytes:
 
 
 def unpack_facts(tenant: str, deliberation_id: str, packed: bytes) -> list[Record]:
-    """Returns the records of a value of `pack_facts`."""
     stem, found = prefix(tenant, deliberation_id), list[Record]()
     for line in zlib.decompress(packed).split(b"\n"):
         sequence, tail, data = line.split(b" ", 2)
@@ -111,7 +107,6 @@ def label(tenant: str, parameter: str, value: str) -> int:
 
 
 def labels_of(tenant: str, state: State) -> set[int]:
-    """Returns the labels of a deliberation's strategy, roles and metadata."""
     specification = state.specification
     labels = {label(tenant, "strategy", specification.strategy)}
     labels |= {label(tenant, "role", agent.role) for agent in specification.agents}

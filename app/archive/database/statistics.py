@@ -38,14 +38,11 @@ class StatsFilter:
 
 
 def day_name(day: int) -> str:
-    """The date of a day since 1970."""
     return instant(day * DAY_US).date().isoformat()
 
 
 @dataclass(slots=True)
 class _Sum:
-    """The sums of a group, and those of its completed deliberations by class of duration."""
-
     amounts: Counter[str] = field(default_factory=Counter[str])
     numbers: Counter[str] = field(default_factory=Counter[str])
     durations: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
@@ -80,7 +77,6 @@ class _Sum:
         return UsageCost(**dict(sums[0]), unpriced_calls=self.amounts["unpriced_calls"]), tuple(sums[1:])
 
     def figures(self, active: int) -> Figures:
-        """The figures for clients."""
         amounts, ended, completed = self.amounts, self.amounts["number"], self.numbers["completed"]
         cost, other_costs = self._costs()
         return Figures(
@@ -101,13 +97,11 @@ class _Sum:
         )
 
     def wins(self) -> Wins:
-        """How often the group won."""
         won, decided = self.amounts["won"], self.amounts["decided"]
         return Wins(won=won, decided=decided, rate=won / decided if decided else None)
 
 
 async def statistics(connection: AsyncConnection, asked: StatsFilter) -> Stats:
-    """Returns the figures of the period and of its groups."""
     running = await _active(connection, asked)
     total, groups = _Sum(), defaultdict[str, _Sum](_Sum, {name: _Sum() for name in running if name})
     compete = asked.by if asked.by in ("role", "model") else None
@@ -154,7 +148,6 @@ async def _active(connection: AsyncConnection, asked: StatsFilter) -> Counter[st
 
 
 def _selection(asked: StatsFilter, kind: str, by: StatsGroup | None) -> Select[Any]:
-    """The sums of a kind by group, status, class of duration and currency."""
     until_us = _LATEST_US if asked.until is None else microseconds(asked.until)
     parts = union_all(*_parts(asked, kind, microseconds(asked.since), until_us)).subquery().c
     groups: dict[StatsGroup | None, Any] = {"day": parts.day, "tenant": parts.tenant.label("name")}

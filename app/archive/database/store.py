@@ -33,8 +33,6 @@ READ_AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """The facts of an ended deliberation, and the incarnation of their log."""
-
     epoch: str
     records: Sequence[Record]
 
@@ -77,7 +75,6 @@ class Store:
         self._log_numbers: dict[str, int] = {}
 
     async def check(self) -> None:
-        """Raise ArchiveUnavailable unless the database answers and has this version's tables."""
         await self._database.check()
 
     async def log_number(self, epoch: str) -> int:
@@ -89,13 +86,11 @@ class Store:
         return self._log_numbers[epoch]
 
     async def known_log(self, epoch: str) -> int | None:
-        """Returns the number of a log; None when the archive has never met it."""
         if epoch not in self._log_numbers:
             await self._read_logs()
         return self._log_numbers.get(epoch)
 
     async def epoch(self, number: int) -> str:
-        """Returns the epoch of the log with this number."""
         if number not in self._log_numbers.values():
             await self._read_logs()
         return next(epoch for epoch, known in self._log_numbers.items() if known == number)
@@ -172,7 +167,6 @@ class Store:
         return found, copied
 
     async def stats(self, asked: StatsFilter) -> tuple[Stats, Copied | None]:
-        """Returns the statistics, and how far the log is copied."""
         async with self._database.begin() as connection:
             return await statistics(connection, asked), (await _copied(connection))[1]
 
@@ -202,7 +196,6 @@ class Store:
                 yield ArchivedRow(tenant, id, instant(created_us), status == DELETED, archived)
 
     async def delete(self, tenant: str, deliberation_id: str, at: datetime) -> None:
-        """Replace a deliberation by a tombstone."""
         await self.write("", [Written(tenant, deliberation_id, at)])
 
     async def erase_removed(self, since: datetime, *, expired: bool) -> None:
@@ -248,7 +241,6 @@ class Store:
 
 
 async def _copied(connection: AsyncConnection) -> tuple[int, Copied | None]:
-    """Returns the number of the newest log, and how far that log is copied."""
     found = (await connection.execute(select(logs).order_by(logs.c.number.desc()).limit(1))).one_or_none()
     if found is None:
         return 0, None

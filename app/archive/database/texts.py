@@ -32,7 +32,6 @@ A negative number begins a merge of all of them. It is complete when this change
 
 
 def put_statement(dialect: str) -> TextClause:
-    """Returns the statement that inserts or replaces rows of `rowid` and `words`."""
     return _PUT[dialect]
 
 
@@ -45,7 +44,6 @@ def written(dialect: str, words: str) -> str:
 
 
 def removal(places: Sequence[int]) -> Delete:
-    """Removes the rows at these places."""
     return delete(texts).where(texts.c.rowid.in_(places))
 
 

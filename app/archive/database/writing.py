@@ -18,8 +18,6 @@ from app.deliberation.fold import IN_PROGRESS, PENDING
 
 
 class Opening(NamedTuple):
-    """The start of a deliberation's first stage, as the columns that it changes."""
-
     key: Key
     version: int
     started_us: int
@@ -60,7 +58,6 @@ async def put(connection: AsyncConnection, dialect: str, batch: Sequence[Rows]) 
 
 @cache
 def _upsert(dialect: str) -> Any:  # noqa: ANN401 -- see `insert`
-    """Writes rows over older ones, and returns which it wrote."""
     row, statement = deliberations.c, insert(dialect, deliberations)
     given = {column.name: statement.excluded[column.name] for column in row if not column.primary_key}
     # A tombstone keeps its place, by which it is removed from other tables.
@@ -105,7 +102,6 @@ async def _put_labels(connection: AsyncConnection, dialect: str, placed: _Placed
 
 
 async def _put_texts(connection: AsyncConnection, dialect: str, placed: _Placed) -> None:
-    """Write the words of these rows, and remove those of tombstones."""
     words = [{"rowid": place, "words": each.words} for place, each in placed if each.words is not None]
     gone = [place for place, each in placed if each.words is None and place is not None]
     if words:

@@ -23,7 +23,7 @@ _SMOOTHING = 0.2
 
 
 class AttemptDeferred(ItemDeferred):
-    """The attempt was not made, because no slot was free; it should be tried again in `delay_s` seconds."""
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,6 @@ class Bounds:
 
 @dataclass(slots=True)
 class Bulkhead:
-    """One tenant's attempts to one host. `failures` counts consecutive ones; `mean_s` is a recent mean duration."""
-
     slots: asyncio.Semaphore
     single: asyncio.Lock = field(default_factory=asyncio.Lock)
     users: int = 0
@@ -118,7 +116,6 @@ class Bulkheads:
         return AttemptDeferred(min(DEFER_MAX_S, max(DEFER_MIN_S, drain_s)) * random.uniform(1, 2))
 
     def _evict_oldest(self) -> None:
-        """Drop the least recently used bulkhead beyond the bound, unless it is in use."""
         oldest = next(iter(self._bulkheads))
         if len(self._bulkheads) > _IDLE_MAX and not self._bulkheads[oldest].users:
             del self._bulkheads[oldest]

@@ -85,7 +85,6 @@ class DeliveryPlanner:
                         await changed.wait()
 
     async def _attempt_first(self, tenant: str, webhook: Webhook, facts: Sequence[Record]) -> bool:
-        """Make every outstanding first attempt; whether no event is left to deliver."""
         events = due(facts, webhook)
         if events:
             deliberation_id = events[0].tokens[2]
@@ -149,7 +148,6 @@ class DeliveryPlanner:
         return deliveries(await self._journal.last([f"{stem}.{records}", f"{stem}.*.ended"]))
 
     async def _pending(self, key: DeliveryKey, subject: str) -> tuple[Webhook, Record] | None:
-        """The webhook and the fact at `subject`; None if that fact was deleted or replaced."""
         stem = prefix(key.tenant, key.deliberation_id)
         acceptance, deleted = f"{stem}.accepted", f"{stem}.deleted"
         found = {record.subject: record for record in await self._journal.last([acceptance, deleted, subject])}

@@ -33,7 +33,7 @@ Lookup = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
 class AddressRefused(Exception):
-    """At least one of the host's addresses must not be connected to."""
+    pass
 
 
 class _CheckedResolver(AbstractResolver):
@@ -44,7 +44,6 @@ class _CheckedResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """The host's addresses; raises OSError, and AddressRefused if any of them must not be connected to."""
         addresses = list(dict.fromkeys(await self._lookup(host, port)))
         if not addresses:
             raise OSError("the name has no address")
@@ -64,11 +63,10 @@ class _CheckedResolver(AbstractResolver):
         ]
 
     async def close(self) -> None:
-        """Holds no resources."""
+        pass
 
 
 async def system_lookup(host: str, port: int) -> Sequence[str]:
-    """The host's addresses by the system's resolver; raises OSError."""
 
     def addresses() -> list[str]:
         return [str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]

@@ -36,8 +36,6 @@ Delays = Annotated[
 
 
 class SenderSettings(LogAccess, WebhookTimeout, WebhookRules):
-    """The settings of `python -m app.webhooks`."""
-
     webhook_secrets: Secrets = setting(
         (),
         "At least one secret of at least 32 characters, newest first, separated by commas; all of them sign. "
@@ -80,7 +78,6 @@ class Sender:
                 group.create_task(queue.run())
 
     async def drain(self, timeout_s: float) -> None:
-        """Begin no more attempts, and wait up to `timeout_s` for those in flight."""
         self.worker.draining.set()
         for queue in self.queues:
             queue.stop()

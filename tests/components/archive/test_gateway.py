@@ -37,7 +37,6 @@ async def gateway(database_url: str) -> AsyncIterator[Served]:
 
 
 async def archive(serving: Served, database_url: str, deliberation_id: str) -> None:
-    """Copy a deliberation as a projector does, then let its facts leave the log."""
     database = await Database.connect(database_url)
     records = await serving.journal.facts("default", deliberation_id)
     state = state_of(records)
@@ -353,7 +352,6 @@ async def test_a_gateway_over_an_import_answers_as_the_one_over_the_export(
 
 
 async def answers(serving: Served, id: str) -> tuple[list[int], bytes, str | None, list[str]]:
-    """Status codes, body and validator of the resource, and the ids of its stream; nothing of a deleted one."""
     found = await serving.client.get(f"/deliberations/{id}")
     stream = await serving.client.get(f"/deliberations/{id}/events?after=0", headers={"Accept": "text/event-stream"})
     statuses = [found.status_code, stream.status_code]

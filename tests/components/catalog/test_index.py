@@ -24,7 +24,6 @@ def catalog(clock: FakeClock | None = None) -> Catalog:
 
 
 def entries_of(kept: Catalog, tenant: str = "default") -> list[tuple[str, str]]:
-    """Active deliberations, newest first."""
     kept.caught_up = True
     return [(entry.id, entry.status) for entry in sorted(kept.running(tenant), key=lambda each: -each.sequence)]
 

@@ -29,7 +29,6 @@ async def gateway() -> AsyncGenerator[Served, None]:
 
 
 async def ended(gateway: Served, **body: object) -> str:
-    """The id of a deliberation that has ended."""
     id = await gateway.accepted(**body)
     await gateway.play(id)
     return id
@@ -157,7 +156,6 @@ async def test_a_tombstone_applies_in_any_order_of_facts(seed: int) -> None:
 
 
 async def test_an_interrupted_deletion_is_hidden_and_completed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The gateway crashes after the tombstone: the remaining facts are hidden, and the next gateway removes them."""
     journal = InMemoryJournal()
     async with served(journal=journal, lists=True) as gateway:
         id, kept = await ended(gateway), await ended(gateway)
@@ -249,7 +247,6 @@ async def test_a_deliberation_past_its_retention_is_gone(gateway: Served) -> Non
 
 
 async def test_a_key_is_refused_while_old_facts_of_its_id_remain(gateway: Served) -> None:
-    """A new acceptance beside old facts could not be folded."""
     id = (await gateway.post(BODY, Idempotency_Key="k")).json()["id"]
     await gateway.play(id)
     left: Any = [record for record in gateway.journal.records if record.tokens[-1] != "accepted"]

@@ -1,1 +1,1 @@
-"""Plans over the log in memory."""
+pass

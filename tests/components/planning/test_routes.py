@@ -1,5 +1,3 @@
-"""`POST /plans` and `GET /plans/{id}`: what clients see of a plan, and what is refused."""
-
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,3 @@
-"""Bounds on concurrent attempts: per tenant and host, per tenant, in all; waiting and deferral."""
-
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager

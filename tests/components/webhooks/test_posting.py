@@ -23,8 +23,6 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Names:
-    """A resolver that returns the given answers, one per lookup; the last one repeats."""
-
     def __init__(self, *answers: Sequence[str]) -> None:
         self.answers = list(answers)
         self.lookups: list[tuple[str, int]] = []

@@ -1,5 +1,3 @@
-"""The gateway's part of webhooks: validation of requests, deliveries, redeliveries and metrics."""
-
 import json
 from collections.abc import AsyncGenerator
 from datetime import timedelta
@@ -45,7 +43,6 @@ async def gateway() -> AsyncGenerator[Served, None]:
 
 
 async def ended_with_webhook(gateway: Served, **webhook: Any) -> str:
-    """The id of a deliberation with a webhook that has ended."""
     id = await gateway.accepted(webhook={"url": URL, **webhook})
     await gateway.play(id)
     return id

@@ -1,5 +1,3 @@
-"""The retry schedule, and the fold of delivery records."""
-
 from datetime import UTC, datetime, timedelta
 
 import pytest

@@ -27,7 +27,6 @@ HOSTILE = "\x00 \U0001f600 \u2028 ' \" -- %s \\ ; DROP TABLE deliberations; {} \
 
 
 def hostile(story: Story) -> list[Fact]:
-    """A deliberation with hostile text in its task, its metadata and its answers."""
     accepted, facts = story.accepted(), told(story, '{"answer":"\\u0000 \\ud83d\\ude00 \' -- %s"}')
     update = {"task": HOSTILE, "metadata": {"key": HOSTILE, HOSTILE: "value"}}
     return [accepted.model_copy(update={"specification": accepted.specification.model_copy(update=update)}), *facts[1:]]

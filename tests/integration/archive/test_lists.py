@@ -45,7 +45,6 @@ async def gateway_of(server: NatsServer, database_url: str) -> AsyncGenerator[tu
 
 
 async def listed(client: httpx.AsyncClient, query: str) -> list[dict[str, Any]]:
-    """All items, page by page."""
     path, found = f"/deliberations{query}", list[dict[str, Any]]()
     while path:
         response = await client.get(path)
@@ -56,7 +55,6 @@ async def listed(client: httpx.AsyncClient, query: str) -> list[dict[str, Any]]:
 
 
 async def end(journal: JetStreamJournal, deliberation_id: str) -> None:
-    """Play a deliberation to its end."""
     accepted = decode((await journal.facts("default", deliberation_id))[0].data)
     assert isinstance(accepted, Accepted)
     for fact in played(accepted, now=SystemClock().now):
@@ -64,7 +62,6 @@ async def end(journal: JetStreamJournal, deliberation_id: str) -> None:
 
 
 async def until_listed(client: httpx.AsyncClient, expected: list[tuple[str, str]]) -> None:
-    """Wait until the list has these deliberations with their statuses."""
     found = list[tuple[str, str]]()
     async with asyncio.timeout(30):
         while found != expected:

@@ -1,5 +1,3 @@
-"""Migrations make the tables that the code declares; anything else is refused with the remedy."""
-
 import re
 
 import pytest

@@ -42,23 +42,19 @@ async def projecting(journal: JetStreamJournal, store: Store) -> AsyncGenerator[
 
 
 def rest(story: Story) -> list[Fact]:
-    """All facts after the acceptance."""
     return [story.opened(), *(story.finished(agent) for agent in story.agents), story.closed(), story.completed()]
 
 
 async def append(journal: JetStreamJournal, facts: Sequence[Fact]) -> None:
-    """Append facts one after the other."""
     for fact in facts:
         await journal.append("acme", fact)
 
 
 async def tell(journal: JetStreamJournal, story: Story) -> None:
-    """Append a deliberation from acceptance to end."""
     await append(journal, [story.accepted(), *rest(story)])
 
 
 async def until_copied(journal: JetStreamJournal, timeout_s: float = 30) -> None:
-    """Wait until the archive's queue is empty."""
     async with asyncio.timeout(timeout_s):
         while True:
             found = await journal.request("$JS.API.CONSUMER.INFO.DELIBERATIONS.archive")
@@ -127,7 +123,6 @@ async def test_what_begins_and_ends_between_two_rounds_is_written_once(journal: 
 
 
 async def until_status(store: Store, status: str | None) -> None:
-    """Wait until the only deliberation has a status."""
     async with asyncio.timeout(20):
         while [entry.status for _, entry in (await store.page("acme", ListFilter(), limit=2))[0]] != [status]:
             await asyncio.sleep(0.01)

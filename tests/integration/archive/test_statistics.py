@@ -286,7 +286,6 @@ async def sums(database: Database) -> Sequence[object]:
 
 
 async def counted(url: str) -> tuple[int, int]:
-    """The numbers of rows of both tables."""
     database = await Database.connect(url)
     async with database.begin() as connection:
         found = [
@@ -298,7 +297,6 @@ async def counted(url: str) -> tuple[int, int]:
 
 
 async def differing(url: str) -> Sequence[object]:
-    """The sums that are not those of all measures."""
     expected = set[tuple[object, ...]]()
     database = await Database.connect(url)
     async with database.begin() as connection:

@@ -33,7 +33,6 @@ def records_of(story: Story, facts: Sequence[Fact], first: int = 1) -> list[Reco
 
 
 def told(story: Story, text: str = "{}") -> list[Fact]:
-    """The facts of a deliberation from acceptance to end."""
     answers = [story.finished(agent, text) for agent in story.agents]
     return [story.accepted(), story.opened(), *answers, story.closed(), story.completed()]
 
@@ -104,7 +103,6 @@ async def test_projectors_that_write_the_same_at_once_keep_the_newest(store: Sto
 
 
 async def place_and_labels(store: Store, database_url: str, deliberation_id: str) -> tuple[int | None, set[int]]:
-    """The deliberation's place, and all labels of the archive at that place."""
     database = await Database.connect(database_url)
     row = deliberations.c
     async with database.begin() as connection:

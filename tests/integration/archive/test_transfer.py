@@ -26,7 +26,6 @@ ANSWER = '{"reasoning":"r","answer":"Violet.","confidence":50}'
 
 @pytest.fixture
 async def other(tmp_path: Path) -> AsyncIterator[Store]:
-    """An empty SQLite archive."""
     url = f"sqlite:///{tmp_path / 'other.db'}"
     await migrate(url)
     database = await Database.connect(url)
@@ -52,7 +51,6 @@ async def rows_of(store: Store) -> list[ArchivedRow]:
 
 
 async def fill(store: Store) -> None:
-    """Deliberations of two logs, one that has not ended, and one that was deleted."""
     for number, epoch in enumerate((EPOCH, "ffffffff")):
         stories = [Story(f"{number}{place:025d}") for place in range(30)]
         await store.write(epoch, [written(records_of(each, told(each, HOSTILE), 7)) for each in stories])

@@ -1,1 +1,1 @@
-"""A context service over a real log."""
+pass

@@ -56,7 +56,6 @@ async def until_learnt(journal: JetStreamJournal) -> None:
 
 
 async def accepted_with(journal: JetStreamJournal, url: str, **settings: Any) -> tuple[StoryContext | None, list[str]]:
-    """The recorded context of a plan that is taken now, and the ids of its evidence."""
     async with taking(url, context=True, **settings) as consumer:
         await announce(journal, MOVED, "planning.story.transitioned")
         await announce(journal, plan_event(roles=["DEV"]))

@@ -26,7 +26,6 @@ BOUND_BYTES = 300_000
 
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
-    """A server with a store of at most 300 kB."""
     port = free_port()
     config = tmp_path / "nats.conf"
     store = tmp_path / "store"
@@ -42,7 +41,6 @@ def url(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 async def journal(url: str) -> AsyncGenerator[JetStreamJournal]:
-    """A journal over that server, with all streams declared."""
     journal = await JetStreamJournal.connect(url, name=f"tests-{os.getpid()}", timeout_s=0.2)
     await apply(journal, StreamSettings())
     yield journal
@@ -50,7 +48,6 @@ async def journal(url: str) -> AsyncGenerator[JetStreamJournal]:
 
 
 async def fill(journal: JetStreamJournal) -> int:
-    """Write large facts until the store refuses one; returns how many it stored."""
     for count in range(1_000):
         fact = CancelRequested(deliberation_id=f"d{count}", ts=NOW, reason="why " * 5_000)
         try:

@@ -202,7 +202,6 @@ PASSWORDS = {
 
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """A server with the deployed configuration and permissions; only ports and directories are the test's own."""
     place = tmp_path_factory.mktemp("nats-users")
     port = free_port()
     config = (KUSTOMIZE / "base/nats.conf").read_text()

@@ -1,5 +1,3 @@
-"""The work queue over a real nats-server."""
-
 import asyncio
 
 import pytest

@@ -1,1 +1,1 @@
-"""Plans over a real log."""
+pass

@@ -42,7 +42,6 @@ async def journal(own_nats_server: NatsServer) -> AsyncIterator[JetStreamJournal
 
 
 async def announce(journal: JetStreamJournal, event: object, subject: str = APPROVED) -> int:
-    """Publish an event of the planning service; returns its sequence."""
     data = event if isinstance(event, bytes) else json.dumps(event).encode()
     return (await journal.request(subject, data))["seq"]
 
@@ -59,7 +58,6 @@ async def taking(url: str, **settings: Any) -> AsyncGenerator[PlanConsumer]:
 
 
 async def planning_process(url: str, **environment: str) -> asyncio.subprocess.Process:
-    """The process itself, with a health port that the kernel chooses."""
     return await asyncio.create_subprocess_exec(
         sys.executable, "-m", "app.planning",
         env={"NATS_URL": url, "PLANNING_PORT": "0", "PATH": "", **environment},
@@ -82,7 +80,6 @@ async def acceptances(journal: JetStreamJournal) -> list[Accepted]:
 
 
 async def rejections(journal: JetStreamJournal, sequences: Sequence[int]) -> list[dict[str, Any]]:
-    """The rejections of the events with these sequences, in their order; waits for them."""
     found: dict[int, dict[str, Any]] = {}
     position = 0
     async with asyncio.timeout(20):
