@@ -77,7 +77,6 @@ def row_of(tenant: str, state: State) -> dict[str, Any]:
 
 
 def check_pyarrow() -> None:
-    """Raise InvalidRequest where pyarrow is missing."""
     try:
         import_module("pyarrow.parquet")
     except ImportError as exc:

@@ -147,7 +147,6 @@ class _Batch:
 
 
 async def _take_logs(store: Store, header: Header) -> None:
-    """Give the archive the export's logs in their order; raises InvalidRequest when it has others before them."""
     known = await store.logs()
     common = min(len(known), len(header.logs))
     if known[:common] != list(header.logs[:common]):

@@ -64,7 +64,6 @@ class Entry:
         return self._status_at(maxsize)
 
     def status_at(self, sequence: int) -> Status | None:
-        """Returns the status when the log ended at `sequence`; None before the acceptance."""
         return self._status_at(sequence) if 0 < self.sequence <= sequence else None
 
     def _status_at(self, sequence: int) -> Status:

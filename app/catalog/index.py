@@ -253,7 +253,6 @@ class Catalog:
         self._waiters.clear()
 
     def running(self, tenant: str | None) -> list[Entry]:
-        """The active deliberations of a tenant or of all; raises JournalUnavailable until they were read."""
         self.require_caught_up()
         return [entry for (of, _), entry in self._entries.items() if entry.sequence and tenant in (None, of)]
 

@@ -147,7 +147,6 @@ class ContextHydrator:
 
 
 def cut_to_bytes(text: str, bytes_max: int, whole: str = "") -> str:
-    """The text, or its beginning with a mark, which names where the `whole` is."""
     encoded = text.encode()
     if len(encoded) <= bytes_max:
         return text

@@ -137,7 +137,6 @@ class Deliberations:
             return state
 
     async def ended(self, tenant: str, deliberation_id: str, timeout_s: float) -> bool:
-        """Returns whether the deliberation ends within `timeout_s`; False at once when this process drains."""
         # A deliberation that is not in memory may have ended long ago.
         if self.catalog.find(tenant, deliberation_id) is None:
             if await self.journal.last([f"{prefix(tenant, deliberation_id)}.end"]):
@@ -281,14 +280,12 @@ class Deliberations:
 
 
 def _tokens_left(evidence: Iterable[EvidenceRequest | Evidence]) -> int:
-    """The tokens that evidence leaves to more of it; below zero where it takes more than a request may give."""
     return EVIDENCE_TOKENS_MAX - sum(
         evidence_tokens(each.title + (each.text or "") + (each.source or "")) for each in evidence
     )
 
 
 def _acceptance(record: Record, same: Identity) -> State:
-    """The state at acceptance; raises IdempotencyConflict when another body was accepted, Gone without acceptance."""
     fact = decode(record.data)
     if not isinstance(fact, Accepted):
         why = "has been deleted" if isinstance(fact, Deleted) else "is past its retention"

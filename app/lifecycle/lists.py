@@ -33,8 +33,6 @@ _CURSOR = re.compile(r"1:([^:]*):([0-9]{1,19})", re.ASCII)
 
 
 class InvalidListCursor(InvalidCursor):
-    """The cursor of a list is malformed, or belongs to a log that the archive does not know."""
-
     def __init__(self, detail: str) -> None:
         super().__init__(detail, "cursor", "Take `next_cursor` of a page, or leave it out for the first page.")
 

@@ -58,7 +58,6 @@ def digest_id(first: str, tenant: str, key: str) -> str:
 
 
 def issued_at(deliberation_id: str) -> datetime | None:
-    """Returns the time of an id that was made without a key, accepted or not; None for other ids."""
     if _TIMED_ID.fullmatch(deliberation_id) is None:
         return None
     milliseconds = int(deliberation_id[:10], 32) >> (50 - _TIME_BITS)
@@ -86,7 +85,6 @@ def default_quorum(size: int) -> int:
 
 
 def _sampling(asked: SamplingRequest, role: Role, temperature: float | None, first: bool) -> Sampling:
-    """Request over role over default. All agents but the first vary the temperature unless it is given per agent."""
     given = {**role.sampling.model_dump(), **asked.model_dump(exclude_none=True)}
     if temperature is not None:
         given["temperature"] = temperature

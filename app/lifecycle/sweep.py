@@ -22,7 +22,6 @@ log = structlog.get_logger(__name__)
 
 
 async def sweep(journal: Journal) -> None:
-    """Check new tombstones every SWEEP_S seconds until cancelled, and at first all of them."""
     epoch, after = "", 0
     while True:
         await asyncio.sleep(SWEEP_S)

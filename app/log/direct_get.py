@@ -103,7 +103,6 @@ class DirectGet:
             reading.take(message)
 
     async def page(self, pattern: str, after: int, size: int) -> Batch:
-        """The records of a pattern above `after`, in stream order: at most `size` of them, and PAGE_BYTES; as `get`."""
         query = {"seq": after + 1, "next_by_subj": pattern, "batch": size, "max_bytes": PAGE_BYTES}
         return await self.get(stream_of(pattern), query)
 
@@ -126,7 +125,6 @@ class DirectGet:
         return await self._last_by_scan(patterns)
 
     async def _last_by_scan(self, patterns: Sequence[str]) -> Batch:
-        """The same from a scan of every pattern up to the present end of the stream."""
         bound = (await state_of(self._client, stream_of(patterns[0]))).last_sequence
         believed, refused = dict[str, Record](), set[str]()
         for pattern in patterns:

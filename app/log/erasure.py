@@ -28,8 +28,6 @@ REMOVALS_AT_ONCE = 64
 
 
 class Erasure:
-    """Removals over one connection; methods raise JournalUnavailable."""
-
     def __init__(self, client: Client, reads: DirectGet) -> None:
         self._client = client
         self._reads = reads

@@ -13,8 +13,6 @@ from app.log.streams import declared_consumers, declared_streams, plan, prove_wr
 
 
 class GatewayLog(Journal, Control, Protocol):
-    """A journal with a connection, declared streams and figures."""
-
     async def open(self) -> None: ...
 
     async def close(self) -> None: ...
@@ -35,8 +33,6 @@ class GatewayLog(Journal, Control, Protocol):
 
 
 class JetStreamLog(JetStreamJournal):
-    """`GatewayLog` over JetStream; `declared` are the settings that the streams should have."""
-
     def __init__(self, url: str, declared: StreamSettings, signer: LogSigner) -> None:
         super().__init__(url, name="gateway", signer=signer)
         self._declared = declared

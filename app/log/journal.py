@@ -190,7 +190,6 @@ class JetStreamJournal:
         await self._erasure.purge(tenant, deliberation_id)
 
     async def erase(self, stream: str, sequence: int) -> None:
-        """Remove a message, and overwrite it in the server's files."""
         await self._erasure.erase(stream, sequence)
 
     async def publish_view(self, tenant: str, view: View, until: datetime | None = None) -> None:

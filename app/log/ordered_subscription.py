@@ -20,7 +20,6 @@ from app.log.signature import LogSigner
 
 
 async def unsubscribe(subscription: Subscription) -> None:
-    """End a subscription. Idempotent, also after the connection has gone."""
     # RuntimeError: see `connection.UNREACHABLE`.
     with suppress(nats.errors.BadSubscriptionError, nats.errors.ConnectionClosedError, OSError, RuntimeError):
         await subscription.unsubscribe()

@@ -27,8 +27,6 @@ log = structlog.get_logger(__name__)
 
 
 class Refusals:
-    """Counts refused records. Logs the first one, and then one line a minute at most."""
-
     def __init__(self, event: str) -> None:
         self.count = 0
         self._event = event

@@ -63,7 +63,6 @@ def _derived(name: str, filtered: str, age_s: int, replicas: int) -> dict[str, A
 
 
 def declared_streams(settings: StreamSettings) -> list[dict[str, Any]]:
-    """Every stream as the server's API takes it; `plan` compares only the fields named here."""
     r, tasks = settings.replicas, task_subject("*", "*", "*")
     return [
         _stream(
@@ -193,7 +192,6 @@ async def _create(journal: JetStreamJournal, subject: str, config: dict[str, Any
 
 
 async def plan(journal: JetStreamJournal, settings: StreamSettings) -> tuple[list[str], list[str]]:
-    """Returns the names of missing streams and consumers, and a line for each difference of the others."""
     compared: list[tuple[str, dict[str, Any], dict[str, Any] | None]] = [
         (declared["name"], declared, await _find(journal, f"STREAM.INFO.{declared['name']}"))
         for declared in declared_streams(settings)

@@ -185,7 +185,6 @@ class WorkQueue:
         await self._reply(delivery, b"+WPI")
 
     async def ack(self, delivery: QueueItem) -> None:
-        """Acknowledge an item after its end is in the log: it is never delivered again."""
         self._held -= 1
         await self._reply(delivery, b"+ACK")
         await self._pull()
@@ -196,7 +195,6 @@ class WorkQueue:
         await self._pull()
 
     def drop(self) -> None:
-        """Free the slot of a duplicate of a held item, without a reply to the server."""
         self._held -= 1
 
     async def _reply(self, delivery: QueueItem, data: bytes) -> None:

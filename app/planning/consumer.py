@@ -102,7 +102,6 @@ class PlanConsumer:
 
 
 def _rejection(event: Record, document: Problem) -> bytes:
-    """The JSON of a PlanRejected, without ids where the event's cannot be read or written."""
     rejected = PlanRejected(
         subject=event.subject,
         sequence=event.sequence,
@@ -119,7 +118,6 @@ def _rejection(event: Record, document: Problem) -> bytes:
 
 
 def _ids(data: bytes) -> dict[str, str | None]:
-    """The ids of an event that has them, as UTF-8 can hold them. Raises ValueError and RecursionError for no JSON."""
     read: Any = json.loads(data)
     given = cast("dict[str, Any]", read) if isinstance(read, dict) else dict[str, Any]()
     ids = {name: given.get(name) for name in ("plan_id", "story_id")}

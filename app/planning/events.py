@@ -137,7 +137,6 @@ class PlanRequest(PlanningEvent):
         return self
 
     def resolved_roles(self, by_complexity: Mapping[Complexity, Sequence[str]], known: Mapping[str, Any]) -> list[str]:
-        """The roles to ask, each once; raises ValidationFailed when one of the complexity is not known."""
         complexity = self.complexity or "basic"
         chosen = list(dict.fromkeys(self.roles or by_complexity[complexity]))
         if unknown := [role for role in chosen if role not in known]:

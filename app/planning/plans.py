@@ -115,7 +115,6 @@ def role_deliberation_id(tenant: str, plan_id: str, role: str) -> str:
 
 
 def plan_identity(tenant: str, plan: PlanRequest, role: str) -> Identity:
-    """The identity of a role's deliberation: equal in all approvals of a plan, whoever approved it and when."""
     asked = plan.model_dump(mode="json", exclude={"approved_by", "timestamp", "tenant"}) | {"role": role}
     canonical = json.dumps(asked, sort_keys=True, separators=(",", ":"))
     return Identity(role_deliberation_id(tenant, plan.plan_id, role), hashlib.sha256(canonical.encode()).hexdigest())

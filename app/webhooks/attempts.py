@@ -156,7 +156,6 @@ class DeliveryHistory:
 
     @property
     def next_attempt_at(self) -> datetime | None:
-        """When the next scheduled attempt is due; None before the first attempt and after the last."""
         if self.finished or not self.failed:
             return None
         return self.failed[max(self.failed)].next_attempt_at

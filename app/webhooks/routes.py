@@ -54,7 +54,6 @@ class Deliveries:
 
 
 async def _deliveries(gateway: Gateway, tenant: str, deliberation_id: str) -> Deliveries:
-    """All deliveries of a deliberation; none without a webhook. Raises NotFound, Gone and JournalUnavailable."""
     journal, epoch = gateway["journal"], gateway["catalog"].epoch
     records = await journal.facts(tenant, deliberation_id)
     if not records:

@@ -189,7 +189,6 @@ def insert(dialect: str, table: Table) -> Any:  # noqa: ANN401 -- both dialects'
 
 
 def schema_fault(connection: Connection) -> str | None:
-    """Returns the difference of a database's tables from those of `REVISION`, and the remedy; None without one."""
     present = set(inspect(connection).get_table_names())
     missing = sorted(metadata.tables.keys() - present)
     if _VERSIONS not in present:
@@ -206,7 +205,6 @@ def schema_fault(connection: Connection) -> str | None:
 
 
 def _is_about_a_value(exc: Exception) -> bool:
-    """Returns whether the database refuses a value of the statement, so that a repetition is refused too."""
     match exc:
         case DataError() | IntegrityError():
             return True

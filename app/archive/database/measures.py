@@ -76,7 +76,6 @@ def _name(text: str) -> str:
 
 
 def _spent(state: State) -> dict[tuple[str, str], list[Usage]]:
-    """Returns the usage of calls by strategy, role and model. A role takes part without a call, too."""
     strategy = ("strategy", _name(state.specification.strategy))
     spent = {strategy: list[Usage]()} | {("role", _name(agent.role)): [] for agent in state.specification.agents}
     for finished in state.finished.values():

@@ -89,7 +89,6 @@ async def beginning(connection: AsyncConnection, tenant: str, asked: ListFilter)
 
 @lru_cache
 def _counting(marks: int, *, statuses: bool) -> Any:  # noqa: ANN401 -- a select of as many columns
-    """Counts the rows of each label, then those with the statuses; each count stops at `at_most`."""
     label, row = labels.c.label, deliberations.c
     rows = [select(label).where(label == bindparam(name)) for name in _numbered(range(marks))]
     if statuses:

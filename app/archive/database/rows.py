@@ -92,7 +92,6 @@ def _tail(record: Record) -> str:
 
 
 def storable(name: str) -> str:
-    """A name without the character that PostgreSQL refuses. An engine may call its model anything."""
     return name.replace("\0", "")
 
 

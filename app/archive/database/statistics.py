@@ -61,7 +61,6 @@ class _Sum:
             self.costs[row.currency] = number + amounts["number"], millionths + amounts["cost_millionths"]
 
     def _percentile(self, share: float) -> float | None:
-        """Returns the mean of the class that has the nearest rank."""
         rank = ceil(share * self.numbers["completed"])
         for _, (number, took_us) in sorted(self.durations.items()):
             rank -= number
@@ -121,7 +120,6 @@ async def statistics(connection: AsyncConnection, asked: StatsFilter) -> Stats:
 
 
 async def _active(connection: AsyncConnection, asked: StatsFilter) -> Counter[str]:
-    """Counts the deliberations without an end by group, and all of them as `""`."""
     row, counted = deliberations.c, Counter[str]()
     chosen = select(row.tenant, row.created_us, row.strategy, row.summary).where(active())
     # A log that was lost left deliberations without an end.

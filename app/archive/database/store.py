@@ -48,8 +48,6 @@ class Copied:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedRow:
-    """A deliberation that was accepted, or deleted, at `at`; `archived` is None before its end."""
-
     tenant: str
     deliberation_id: str
     at: datetime
@@ -59,8 +57,6 @@ class ArchivedRow:
 
 @dataclass(frozen=True, slots=True)
 class RowFilter:
-    """Selects rows: of one tenant, accepted or deleted from `since` on and before `until`."""
-
     tenant: str | None = None
     since: datetime | None = None
     until: datetime | None = None
@@ -78,7 +74,6 @@ class Store:
         await self._database.check()
 
     async def log_number(self, epoch: str) -> int:
-        """The number of a log, given to it at its first use."""
         if epoch not in self._log_numbers:
             async with self._database.begin() as connection:
                 await connection.execute(insert(self.dialect, logs).values(epoch=epoch).on_conflict_do_nothing())
@@ -101,7 +96,6 @@ class Store:
             self._log_numbers = {row.epoch: row.number for row in rows}
 
     async def copied(self) -> Copied | None:
-        """Returns how far the newest log is copied; None before the archive's process has caught up once."""
         async with self._database.begin() as connection:
             return (await _copied(connection))[1]
 
@@ -171,7 +165,6 @@ class Store:
             return await statistics(connection, asked), (await _copied(connection))[1]
 
     async def logs(self) -> list[str]:
-        """The epochs of all logs, in the order in which the archive met them."""
         async with self._database.begin() as connection:
             return list((await connection.execute(select(logs.c.epoch).order_by(logs.c.number))).scalars())
 

@@ -36,7 +36,6 @@ def put_statement(dialect: str) -> TextClause:
 
 
 def written(dialect: str, words: str) -> str:
-    """Returns the words as the database reads them: split at spaces by SQLite, each with its places for PostgreSQL."""
     if dialect == "sqlite":
         return words
     placed = chain.from_iterable(zip(words.split(), chain(_PLACES, repeat(_PLACES[-1])), strict=False))

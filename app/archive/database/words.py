@@ -29,7 +29,6 @@ _WORD = re.compile(rf"[{_SINGLE}]|[^\W_{_SINGLE}]{{1,{WORD_CHARS_MAX}}}")
 
 
 def split(text: str) -> list[str]:
-    """The words of a text in order; one of more than WORD_CHARS_MAX characters becomes several."""
     return _separated(text).split()
 
 

@@ -43,7 +43,6 @@ def rows_of(written: Written, log: int, dialect: str) -> Rows:
 
 
 async def put(connection: AsyncConnection, dialect: str, batch: Sequence[Rows]) -> None:
-    """Write the rows of some deliberations. Newer rows of a deliberation stay."""
     if not batch:
         return
     # In an order in which no two writers wait for each other.
@@ -69,7 +68,6 @@ def _upsert(dialect: str) -> Any:  # noqa: ANN401 -- see `insert`
 
 
 async def put_openings(connection: AsyncConnection, openings: Sequence[Opening]) -> None:
-    """Note that these deliberations are in progress, where an older row says otherwise."""
     if openings:
         given = [
             {"of_tenant": key[0], "of_id": key[1], "to": version, "at_us": started_us}

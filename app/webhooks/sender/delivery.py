@@ -65,7 +65,6 @@ class DeliveryWorker:
         return await self.record(_key(fact), step)
 
     async def redeliver(self, webhook: Webhook, fact: Record, number: int) -> None:
-        """Make the attempt of the nth request for a redelivery; raises as `attempt_scheduled`."""
         outcome = await self._attempt(webhook, fact)
         await self.record(_key(fact), Redelivered(fact=fact.subject, number=number, attempt=outcome.attempt))
 

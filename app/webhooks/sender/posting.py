@@ -140,7 +140,6 @@ class Poster:
         return AttemptOutcome(attempt, None if attempt.succeeded else retry_after_s)
 
     async def _answer(self, url: str, headers: Mapping[str, str], body: bytes) -> tuple[int, str | None]:
-        """Status and Retry-After; the body is not read, and the connection is closed."""
         target, parsed = self._rules.check(url), URL(url, encoded=True)
         if (parsed.scheme, parsed.host, parsed.port) != (target.scheme, target.host, target.port):
             raise UnfitUrl("Parsers disagree on it", "Spell it as browsers do.")
