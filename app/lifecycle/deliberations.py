@@ -1,12 +1,16 @@
 """The operations on one deliberation, behind every façade: accept it, load it, await its end, cancel it, delete it."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Literal
+
+import structlog
+from pydantic import ValidationError
 
 from app.admission.backlog import Key
 from app.admission.spends import DailySpends
@@ -23,6 +27,7 @@ from app.deliberation.errors import (
     DeliberationDeleted,
     Gone,
     IdempotencyConflict,
+    InvalidToken,
     JournalUnavailable,
     NotFound,
     QueueFull,
@@ -37,7 +42,12 @@ from app.lifecycle.specify import Identity, accepted, body_sha256, deliberation_
 
 # Even beside much evidence, the beginning of a verdict that is followed, and of a context.
 EVIDENCE_BYTES_MIN = 600
+SWEEP_S = 60.0
+# A process that had read the end before the deletion has announced it within this time.
+YOUNG = timedelta(seconds=2 * SWEEP_S)
 SubmissionOutcome = Literal["accepted", "replayed", "refused"]
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,3 +303,35 @@ def _acceptance(record: Record, same: Identity) -> State:
     if fact.body_sha256 != same.sha256:
         raise IdempotencyConflict("This Idempotency-Key was used before with another body.")
     return begin(fact, record.sequence)
+
+
+async def sweep(journal: Journal) -> None:
+    """Remove deleted deliberations once more, all at first and new ones every SWEEP_S, until cancelled.
+
+    A crash may have interrupted a deletion, or a process may have written after it.
+    """
+    epoch, after = "", 0
+    while True:
+        await asyncio.sleep(SWEEP_S)
+        with suppress(JournalUnavailable):
+            found = (await journal.state()).epoch
+            after = await sweep_once(journal, after if found == epoch else 0)
+            epoch = found
+
+
+async def sweep_once(journal: Journal, after: int) -> int:
+    async for tombstone in journal.read("deliberations.*.*.deleted", after):
+        after = tombstone.sequence
+        _, tenant, deliberation_id, _ = tombstone.tokens
+        try:
+            subject, deleted_at = prefix(tenant, deliberation_id), decode(tombstone.data).ts
+        except (ValidationError, InvalidToken):
+            log.warning("fact_undecodable", subject=tombstone.subject, sequence=after)
+            continue
+        incomplete = len(await journal.last([f"{subject}.>"])) > 1
+        if incomplete:
+            log.info("deletion_completed", deliberation_id=deliberation_id)
+        # Without a fact left, an outcome or the end may still have been announced just after the removal.
+        if incomplete or datetime.now(UTC) - deleted_at < YOUNG:
+            await journal.purge(tenant, deliberation_id)
+    return after

@@ -19,6 +19,7 @@ from app.deliberation.errors import JournalUnavailable
 from app.deliberation.ports import StreamState
 
 REQUEST_TIMEOUT_S = 2.5
+NO_MESSAGE = 10037
 _Answer = TypeVar("_Answer")
 _SUBJECT_TOKEN = re.compile(r"[A-Za-z0-9_-]+")
 NATS_SCHEMES = ("nats", "tls", "ws", "wss")
@@ -147,6 +148,16 @@ async def request(
     except UNREACHABLE as exc:
         raise JournalUnavailable(f"the log cannot be reached: {exc!r}") from exc
     return json.loads(message.data)
+
+
+async def stored_message(client: Client, stream: str, **query: object) -> dict[str, Any] | None:
+    """The first message of a stream that a query finds, read from the stream's leader; raises JournalUnavailable."""
+    reply = await request(client, f"$JS.API.STREAM.MSG.GET.{stream}", json.dumps(query).encode())
+    if error := reply.get("error"):
+        if error.get("err_code") == NO_MESSAGE:
+            return None
+        raise JournalUnavailable(f"the log refused a read: {error.get('description')}")
+    return reply["message"]
 
 
 async def state_of(client: Client, stream: str) -> StreamState:

@@ -14,7 +14,7 @@ from nats.aio.client import Client
 
 from app.deliberation.errors import FactTooLarge, JournalUnavailable
 from app.deliberation.ports import Appended, Record
-from app.log.connection import REQUEST_TIMEOUT_S, UNREACHABLE, request
+from app.log.connection import REQUEST_TIMEOUT_S, UNREACHABLE, stored_message
 from app.log.direct_get import PAGE_RECORDS, DirectGet
 from app.log.signature import LogSigner
 from app.log.stream_settings import stream_of
@@ -135,13 +135,9 @@ class FirstWriter:
 
         The last record is read from the leader: a direct get may reach a stale follower.
         """
-        query = json.dumps({"last_by_subj": pattern}).encode()
-        reply = await request(self._client, f"$JS.API.STREAM.MSG.GET.{stream_of(pattern)}", query)
-        if "error" in reply:
-            if reply["error"].get("code") == 404:
-                return None, 0
-            raise JournalUnavailable(f"the log refused a read: {reply['error'].get('description')}")
-        stored = reply["message"]
+        stored = await stored_message(self._client, stream_of(pattern), last_by_subj=pattern)
+        if stored is None:
+            return None, 0
         record = Record(stored["subject"], stored["seq"], base64.b64decode(stored.get("data", "")))
         headers = _headers_of(base64.b64decode(stored.get("hdrs", "")))
         if self._signer.is_authentic(record.subject, record.data, headers) and (accepts is None or accepts(record)):

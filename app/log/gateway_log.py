@@ -53,20 +53,9 @@ class JetStreamLog(JetStreamJournal):
         return await log_figures(self, streams, consumers)
 
 
-class Server(Protocol):
-    """The API of the log's server, as `app.log.journal` offers it."""
-
-    @property
-    def server_version(self) -> str | None:
-        """The server's version; None while it is away."""
-        ...
-
-    async def request(self, subject: str, payload: bytes = b"") -> dict[str, Any]:
-        """A JSON reply of its own API; raises JournalUnavailable without one."""
-        ...
-
-
-async def log_figures(server: Server, streams: Sequence[str], consumers: Sequence[tuple[str, str]]) -> LogFigures:
+async def log_figures(
+    server: JetStreamJournal, streams: Sequence[str], consumers: Sequence[tuple[str, str]]
+) -> LogFigures:
     subjects = [f"STREAM.INFO.{name}" for name in streams]
     subjects += [f"CONSUMER.INFO.{stream}.{name}" for stream, name in consumers]
     replies = await asyncio.gather(*(server.request(f"$JS.API.{subject}") for subject in subjects))

@@ -7,7 +7,11 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from heapq import heappop, heappush
+from itertools import count
 from math import ceil
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -18,25 +22,16 @@ import nats.errors
 import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 
 from app.deliberation.announcements import AgentResponse, Announcement
 from app.deliberation.errors import FactTooLarge, JournalUnavailable
-from app.deliberation.facts import (
-    FACT_SUFFIXES,
-    Accepted,
-    Deleted,
-    Fact,
-    View,
-    encode,
-    prefix,
-    suffix,
-)
+from app.deliberation.facts import FACT_SUFFIXES, Accepted, Deleted, Fact, View, encode, prefix, suffix
 from app.deliberation.ports import Appended, QueueState, Record, StreamState
 from app.log.connection import REQUEST_TIMEOUT_S, UNREACHABLE, LogClient, login, request, state_of
 from app.log.direct_get import PAGE_RECORDS, Batch, DirectGet
 from app.log.erasure import Erasure
 from app.log.first_write import EXPECTED_LAST, WRONG_LAST_SEQUENCE, Accepts, FirstWriter
-from app.log.ordered_subscription import LiveSubscription, unsubscribe
 from app.log.signature import LogSigner
 from app.log.stream_settings import RESPONSES, STREAM, stream_of
 
@@ -46,6 +41,49 @@ READS_AT_ONCE = 64
 _FILE_WAIT_S = 1.0
 
 log = structlog.get_logger(__name__)
+
+
+async def unsubscribe(subscription: Subscription) -> None:
+    # RuntimeError: see UNREACHABLE.
+    with suppress(nats.errors.BadSubscriptionError, nats.errors.ConnectionClosedError, OSError, RuntimeError):
+        await subscription.unsubscribe()
+
+
+@dataclass(slots=True)
+class LiveSubscription:
+    """Subscriptions to republished subjects. `deliver` gets the accepted records of all patterns in the log's order.
+
+    The server sends republished messages in the stream's order, but nats-py gives each subscription a queue and a task.
+    So an earlier message was either delivered, or is in the queue of another subscription.
+    """
+
+    deliver: Callable[[Record], None]
+    signer: LogSigner
+    several: bool
+    subscriptions: list[Subscription] = field(default_factory=list[Subscription])
+    _held: list[tuple[int, int, Record]] = field(default_factory=list[tuple[int, int, Record]])
+    _numbers: "count[int]" = field(default_factory=count)
+
+    async def take(self, message: Msg) -> None:
+        """Deliver a message, or hold it while an earlier one may be queued. Never gives way to other tasks."""
+        headers = message.headers or {}
+        subject = message.subject.removeprefix("live.")
+        # Any process with the right to publish on a live subject reaches this, so nothing of the message is trusted.
+        sequence = headers.get("Nats-Sequence", "")
+        if not self.signer.is_authentic(subject, message.data, headers) or not sequence.isdecimal():
+            return
+        record = Record(subject, int(sequence), message.data)
+        if not self.several:
+            self.deliver(record)
+            return
+        heappush(self._held, (record.sequence, next(self._numbers), record))
+        if not any(subscription.pending_msgs for subscription in self.subscriptions):
+            while self._held:
+                self.deliver(heappop(self._held)[2])
+
+    async def close(self) -> None:
+        for subscription in self.subscriptions:
+            await unsubscribe(subscription)
 
 
 class JetStreamJournal:

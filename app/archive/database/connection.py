@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 from urllib.parse import urlencode
 
 import aiosqlite
@@ -144,12 +144,6 @@ class Database:
         self._engine = engine_of(url)
         self.server = self._engine.url.render_as_string(hide_password=True)
         self.dialect = self._engine.dialect.name
-
-    @classmethod
-    async def connect(cls, url: str) -> Self:
-        database = cls(url)
-        await database.check()
-        return database
 
     async def close(self) -> None:
         await self._engine.dispose()

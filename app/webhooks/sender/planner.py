@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from app.api.webhook_payloads import delivery_id, due, is_end, patterns
 from app.deliberation.facts import Accepted, decode, prefix
@@ -22,7 +22,6 @@ from app.webhooks.attempts import (
     receiver_gone,
 )
 from app.webhooks.sender.delivery import DeliveryWorker
-from app.webhooks.sender.schedule import seconds_until
 
 # A deliberation is followed until this long after its deadline; then it is checked at this interval.
 END_GRACE_S = 60.0
@@ -41,6 +40,10 @@ def webhook_of(data: bytes) -> tuple[Accepted, Webhook] | None:
     if not isinstance(fact, Accepted) or fact.specification.webhook is None:
         return None
     return fact, fact.specification.webhook
+
+
+def _seconds_until(moment: datetime) -> float:
+    return max(0.0, (moment - datetime.now(UTC)).total_seconds())
 
 
 class DeliveryPlanner:
@@ -77,7 +80,7 @@ class DeliveryPlanner:
                 facts = await self._journal.last(subjects)
                 if await self._attempt_first(tenant, webhook, facts):
                     return None
-                if not (left_s := seconds_until(until)):
+                if not (left_s := _seconds_until(until)):
                     return OVERDUE_S
                 await asyncio.sleep(len(facts) * PAUSE_PER_FACT_S)
                 with suppress(TimeoutError):
@@ -113,7 +116,7 @@ class DeliveryPlanner:
         record, key = decoded(queued.data), DeliveryKey.of(queued)
         match record:
             case AttemptFailed():
-                if wait_s := seconds_until(record.next_attempt_at):
+                if wait_s := _seconds_until(record.next_attempt_at):
                     return wait_s
                 await self._retry(key, record)
             case RedeliveryRequested():

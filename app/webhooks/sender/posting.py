@@ -10,6 +10,7 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Self
@@ -20,7 +21,6 @@ from yarl import URL
 
 from app.api.webhook_targets import Rules, Target, UnfitUrl, address_refused
 from app.webhooks.attempts import Attempt, AttemptProblem
-from app.webhooks.sender.schedule import AttemptOutcome
 
 CONNECT_TIMEOUT_S = 5.0
 HEAD_BYTES_MAX = 8_190
@@ -28,6 +28,13 @@ HEADERS_MAX = 64
 # Each lookup blocks a thread of the system's resolver; one unresponsive name server must not delay other lookups.
 _LOOKUP_THREADS = ThreadPoolExecutor(128, thread_name_prefix="lookup")
 USER_AGENT = "deliberation-gateway-webhooks"
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptOutcome:
+    attempt: Attempt
+    retry_after_s: float | None = None
+
 
 Lookup = Callable[[str, int], Awaitable[Sequence[str]]]
 

@@ -22,10 +22,9 @@ from app.observability.replica_status import SENDERS_SUBJECT
 from app.process_settings import LogAccess, WebhookTimeout, listed, setting
 from app.settings import WebhookRules
 from app.webhooks.sender.bulkheads import Bounds, Bulkheads
-from app.webhooks.sender.delivery import DeliveryWorker
+from app.webhooks.sender.delivery import DELAYS_S, DeliveryWorker
 from app.webhooks.sender.planner import DeliveryPlanner
 from app.webhooks.sender.posting import Lookup, Poster
-from app.webhooks.sender.schedule import DELAYS_S
 from app.webhooks.signatures import MASTER_CHARS_MIN, Signer
 
 Secret = Annotated[SecretStr, Field(min_length=MASTER_CHARS_MIN)]

@@ -37,7 +37,7 @@ async def gateway(database_url: str) -> AsyncIterator[Served]:
 
 
 async def archive(serving: Served, database_url: str, deliberation_id: str) -> None:
-    database = await Database.connect(database_url)
+    database = Database(database_url)
     records = await serving.journal.facts("default", deliberation_id)
     state = state_of(records)
     assert state is not None
@@ -336,7 +336,7 @@ async def test_a_gateway_over_an_import_answers_as_the_one_over_the_export(
     leave_the_log(gateway, ids[3])
     imported_url = f"sqlite:///{tmp_path / 'imported.db'}"
     await migrate(imported_url)
-    source, target = await Database.connect(database_url), await Database.connect(imported_url)
+    source, target = Database(database_url), Database(imported_url)
     await import_archive(Store(target), export_archive(Store(source), RowFilter(), Counter()))
     await source.close()
     await target.close()

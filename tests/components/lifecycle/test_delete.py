@@ -8,9 +8,8 @@ import pytest
 
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import Completed, Deleted
-from app.lifecycle import sweep as sweeping
+from app.lifecycle.deliberations import sweep_once
 from app.lifecycle.specify import deliberation_id
-from app.lifecycle.sweep import sweep_once
 from app.testing import InMemoryJournal
 from tests.components.access.keyed import PEPPER, accepted, bearer, make_key, play
 from tests.components.catalog.test_index import catalog, entries_of
@@ -164,7 +163,7 @@ async def test_an_interrupted_deletion_is_hidden_and_completed(monkeypatch: pyte
         assert len([each for each in subjects(journal) if id in each]) > 2
         assert await code_of(gateway, f"/deliberations/{id}") == (410, "gone")
         assert [item["id"] for item in (await gateway.client.get("/deliberations")).json()["items"]] == [kept]
-    monkeypatch.setattr(sweeping, "SWEEP_S", 0.01)
+    monkeypatch.setattr("app.lifecycle.deliberations.SWEEP_S", 0.01)
     async with served(journal=journal, lists=True) as later:
         await until(
             lambda: [each for each in subjects(journal) if id in each] == [f"deliberations.default.{id}.deleted"]

@@ -13,8 +13,7 @@ import pytest
 import structlog
 
 from app.api.webhook_targets import Rules
-from app.webhooks.sender.posting import Poster, retry_after_seconds
-from app.webhooks.sender.schedule import AttemptOutcome
+from app.webhooks.sender.posting import AttemptOutcome, Poster, retry_after_seconds
 from tests.components.webhooks.certificates import authority, server_context
 from tests.components.webhooks.receiving import Behaviour, receiving
 

@@ -37,7 +37,7 @@ async def database_url(empty_url: str) -> str:
 
 @pytest.fixture
 async def store(database_url: str) -> AsyncIterator[Store]:
-    database = await Database.connect(database_url)
+    database = Database(database_url)
     yield Store(database)
     await database.close()
 

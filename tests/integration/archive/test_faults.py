@@ -193,7 +193,7 @@ async def test_a_copy_of_a_file_in_use_is_a_backup(file_url: str, tmp_path: Path
     await store.delete("acme", story.id, NOW)
     await database.close()
 
-    restored = await Database.connect(f"sqlite:///{tmp_path / 'backup.db'}")
+    restored = Database(f"sqlite:///{tmp_path / 'backup.db'}")
     found = await Store(restored).read("acme", story.id)
     await restored.close()
     assert ended == 0 and found is not None and found.records == records_of(story, told(story))
@@ -204,7 +204,7 @@ async def test_a_dump_of_postgresql_is_restored_into_an_empty_database(
 ) -> None:
     source, target, dump = postgres.database("dumped"), postgres.database("restored"), str(tmp_path / "archive.dump")
     await migrate(source)
-    database = await Database.connect(source)
+    database = Database(source)
     story = Story("kept")
     await Store(database).write(EPOCH, [written(records_of(story, told(story)))])
     await database.close()
@@ -216,7 +216,7 @@ async def test_a_dump_of_postgresql_is_restored_into_an_empty_database(
         process = await asyncio.create_subprocess_exec(str(programs() / program), *arguments)
         ended.append(await process.wait())
 
-    restored = await Database.connect(target)
+    restored = Database(target)
     found = await Store(restored).read("acme", story.id)
     await restored.close()
     assert ended == [0, 0] and found is not None and found.records == records_of(story, told(story))

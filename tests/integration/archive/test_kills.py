@@ -164,7 +164,7 @@ async def test_after_kills_in_every_order_the_archive_is_the_fold_of_all_facts(
         kept = [id for id, deleted in ids.items() if not deleted]
         listed = await world.listed()
     assert len(ids) == size * len(orders) and sorted(listed) == sorted(kept)
-    database = await Database.connect(database_url)
+    database = Database(database_url)
     await check(database, journal, ids)
     await database.close()
 

@@ -134,7 +134,7 @@ async def test_without_its_database_work_goes_on_and_lists_return_with_it(
 ) -> None:
     url = postgres.database("lists")
     await migrate(url)
-    database = await Database.connect(url)
+    database = Database(url)
     async with gateway_of(own_nats_server, url) as (_, client), projecting(journal, Store(database)):
         before = (await client.post("/deliberations", json={"task": "t"})).json()["id"]
         await until_listed(client, [(before, "pending")])

@@ -304,7 +304,7 @@ async def test_kills_of_two_projectors_lose_and_repeat_nothing(
 async def test_copying_goes_on_after_the_database_was_away(journal: JetStreamJournal, postgres: PostgresServer) -> None:
     url = postgres.database("away")
     await migrate(url)
-    database = await Database.connect(url)
+    database = Database(url)
     store = Store(database)
     async with projecting(journal, store) as projector:
         await tell(journal, Story("before"))

@@ -286,7 +286,7 @@ async def sums(database: Database) -> Sequence[object]:
 
 
 async def counted(url: str) -> tuple[int, int]:
-    database = await Database.connect(url)
+    database = Database(url)
     async with database.begin() as connection:
         found = [
             (await connection.execute(select(func.count()).select_from(each))).scalar_one()
@@ -298,7 +298,7 @@ async def counted(url: str) -> tuple[int, int]:
 
 async def differing(url: str) -> Sequence[object]:
     expected = set[tuple[object, ...]]()
-    database = await Database.connect(url)
+    database = Database(url)
     async with database.begin() as connection:
         for width_us in WIDTHS_US:
             width, begin_us = literal(width_us, BigInteger), measures.c.created_us - measures.c.created_us % width_us

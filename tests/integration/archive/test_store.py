@@ -103,7 +103,7 @@ async def test_projectors_that_write_the_same_at_once_keep_the_newest(store: Sto
 
 
 async def place_and_labels(store: Store, database_url: str, deliberation_id: str) -> tuple[int | None, set[int]]:
-    database = await Database.connect(database_url)
+    database = Database(database_url)
     row = deliberations.c
     async with database.begin() as connection:
         place = (await connection.execute(select(row.accepted).where(row.id == deliberation_id))).scalar_one()

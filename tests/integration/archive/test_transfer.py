@@ -28,7 +28,7 @@ ANSWER = '{"reasoning":"r","answer":"Violet.","confidence":50}'
 async def other(tmp_path: Path) -> AsyncIterator[Store]:
     url = f"sqlite:///{tmp_path / 'other.db'}"
     await migrate(url)
-    database = await Database.connect(url)
+    database = Database(url)
     yield Store(database)
     await database.close()
 
@@ -143,7 +143,7 @@ async def test_what_is_no_export_is_refused_by_its_line(
 ) -> None:
     url = f"sqlite:///{tmp_path / 'source.db'}"
     await migrate(url)
-    database = await Database.connect(url)
+    database = Database(url)
     await fill(Store(database))
     lines = await exported(Store(database))
     await database.close()
