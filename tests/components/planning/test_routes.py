@@ -123,12 +123,6 @@ async def test_roles_of_a_complexity_that_the_gateway_lacks_are_named() -> None:
     assert "WIZARD" in fault["detail"] and "DEV" in fault["remedy"]
 
 
-async def test_other_content_under_a_known_id_conflicts(gateway: Served) -> None:
-    await approve(gateway)
-    response = await approve(gateway, title="Another")
-    assert (response.status_code, response.json()["code"]) == (409, "plan_conflict")
-
-
 @pytest.mark.parametrize("roles", [["QA", "DEV"], ["QA"], ["ARCHITECT"], None])
 async def test_other_roles_under_a_known_id_conflict_and_start_nothing(
     gateway: Served, roles: list[str] | None

@@ -122,13 +122,6 @@ async def test_rejects_webhooks_where_they_are_off() -> None:
         assert (await gateway.post({"task": "t"})).status_code == 202
 
 
-async def test_reusing_a_key_with_another_webhook_is_a_conflict(gateway: Served) -> None:
-    body = {"task": "t", "webhook": {"url": URL}}
-    assert (await gateway.post(body, Idempotency_Key="k")).status_code == 202
-    assert (await gateway.post(body, Idempotency_Key="k")).headers["idempotency-replayed"] == "true"
-    assert (await gateway.post({"task": "t"}, Idempotency_Key="k")).status_code == 409
-
-
 async def test_lists_a_delivery_per_subscribed_event_that_happened(gateway: Served) -> None:
     id = await gateway.accepted(strategy="independent", webhook={"url": URL, "events": list(EVENTS)})
     (waiting,) = await listed(gateway, id)

@@ -1,7 +1,6 @@
 """Faults of the archive's database are errors with their cause, and copying goes on once they are over."""
 
 import asyncio
-import os
 import sqlite3
 import uuid
 from collections.abc import Callable, Sequence
@@ -46,17 +45,6 @@ async def test_hostile_text_is_kept_as_it_was(store: Store, fresh_id: str) -> No
     found = await store.read("acme", fresh_id)
 
     assert found is not None and found.records == records
-
-
-async def test_a_transcript_of_ten_megabytes_is_kept(store: Store, fresh_id: str) -> None:
-    text = os.urandom(5_000_000).hex()
-    story = Story(fresh_id, size=1)
-    records = records_of(story, told(story, f'{{"answer":"{text}"}}'))
-    await store.write(EPOCH, [written(records)])
-
-    found = await store.read("acme", fresh_id)
-
-    assert found is not None and found.records == records and len(text) == 10_000_000
 
 
 async def test_copying_goes_on_once_a_full_disk_has_space(journal: JetStreamJournal, file_url: str) -> None:

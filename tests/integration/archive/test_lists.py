@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -26,14 +26,6 @@ from tests.integration.archive.postgres import PostgresServer
 from tests.integration.archive.test_projector import projecting, until_copied
 
 QUERIES = ("", "?limit=3", "?status=completed", "?status=pending", "?metadata.team=blue", "?role=QA&strategy=single")
-
-
-@pytest.fixture
-async def journal(own_nats_server: NatsServer) -> AsyncIterator[JetStreamJournal]:
-    journal = await JetStreamJournal.connect(own_nats_server.url, name="tests", timeout_s=20)
-    await apply(journal, StreamSettings())
-    yield journal
-    await journal.close()
 
 
 @asynccontextmanager

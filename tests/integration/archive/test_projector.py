@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from app.archive.database.connection import Database
-from app.archive.database.migrate import migrate
 from app.archive.database.store import Archived, Store
 from app.archive.projector import Projector
 from app.catalog.entries import ListFilter
@@ -24,7 +22,6 @@ from app.log.streams import apply
 from app.log.work_queue import QueueItem, WorkQueue
 from tests.conditions import until
 from tests.conftest import NatsServer
-from tests.integration.archive.postgres import PostgresServer
 from tests.story import Story
 
 KEPT_S = 10**9
@@ -110,16 +107,6 @@ async def test_outcomes_after_the_end_are_copied_too(
     found = await read(store, story.id)
     assert isinstance(found, Archived) and found.records == await journal.facts("acme", story.id)
     assert projector.failure == ""
-
-
-async def test_what_begins_and_ends_between_two_rounds_is_written_once(journal: JetStreamJournal, store: Store) -> None:
-    told = stories(20)
-    for story in told:
-        await tell(journal, story)
-    async with projecting(journal, store) as projector:
-        await until_copied(journal)
-
-    assert projector.counts["written"] == len(told)
 
 
 async def until_status(store: Store, status: str | None) -> None:
@@ -299,42 +286,6 @@ async def test_kills_of_two_projectors_lose_and_repeat_nothing(
             assert isinstance(found[story.id], Gone)
         else:
             assert found[story.id] == Archived(epoch, await journal.facts("acme", story.id))
-
-
-async def test_copying_goes_on_after_the_database_was_away(journal: JetStreamJournal, postgres: PostgresServer) -> None:
-    url = postgres.database("away")
-    await migrate(url)
-    database = Database(url)
-    store = Store(database)
-    async with projecting(journal, store) as projector:
-        await tell(journal, Story("before"))
-        await until_copied(journal)
-        postgres.kill()
-        await tell(journal, Story("meanwhile"))
-        async with asyncio.timeout(20):
-            while not projector.failure:
-                await asyncio.sleep(0.01)
-        postgres.start()
-        await until_copied(journal)
-
-    assert isinstance(await read(store, "before"), Archived) and isinstance(await read(store, "meanwhile"), Archived)
-    assert "does not answer" not in projector.failure
-    await database.close()
-
-
-async def test_copying_goes_on_after_the_log_was_away(
-    journal: JetStreamJournal, store: Store, own_nats_server: NatsServer
-) -> None:
-    told = stories(12)
-    async with projecting(journal, store):
-        for place, story in enumerate(told):
-            if place == 6:
-                own_nats_server.kill()
-                own_nats_server.start()
-            await tell(journal, story)
-        await until_copied(journal, 60)
-
-    assert all([isinstance(await read(store, story.id), Archived) for story in told])
 
 
 async def test_what_is_held_of_a_replaced_log_is_dropped(

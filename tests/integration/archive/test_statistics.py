@@ -280,11 +280,6 @@ async def test_what_an_engine_makes_up_stops_no_copy(store: Store) -> None:
     assert found.tokens.prompt_tokens > 10**12 and found.tokens.completion_tokens == 4 * 10
 
 
-async def sums(database: Database) -> Sequence[object]:
-    async with database.begin() as connection:
-        return (await connection.execute(select(rollups).order_by(*(rollups.c[name] for name in ROLLUP_KEY)))).all()
-
-
 async def counted(url: str) -> tuple[int, int]:
     database = Database(url)
     async with database.begin() as connection:

@@ -73,15 +73,6 @@ async def test_an_import_holds_what_was_exported(store: Store, other: Store) -> 
         await other.read("acme", "deleted")
 
 
-async def test_an_import_goes_from_sqlite_to_each_database(store: Store, other: Store) -> None:
-    await fill(other)
-    lines = await exported(other)
-
-    await imported(store, lines)
-
-    assert await exported(store) == lines
-
-
 async def test_a_repeated_import_changes_nothing_and_brings_nothing_back(store: Store, other: Store) -> None:
     await fill(store)
     lines = await exported(store)

@@ -2,11 +2,9 @@
 
 import asyncio
 import json
-import os
 import re
-import subprocess
 import uuid
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import date
 from pathlib import Path
@@ -51,7 +49,6 @@ from serve_deployments.engine.client import Engines
 from tests.components.webhooks.receiving import receiving
 from tests.components.webhooks.sending import MASTER, accepted
 from tests.conditions import until
-from tests.conftest import NATS_SERVER, free_port
 from tests.integration.agent.test_agent_replica import ANSWER, ScriptedEngine, call, streamed
 from tests.integration.agent.test_agent_replica import request as stage_request
 from tests.integration.context.redis_server import context_service, decided, redis_server
@@ -59,106 +56,65 @@ from tests.integration.planning.conftest import plan_event
 from tests.story import NOW, Story
 
 KUSTOMIZE = Path(__file__).parents[3] / "deploy/kustomize"
-FORBIDDEN_TO_PUBLISH = [
-    ("agents", "deliberations.default.x.accepted"),
-    ("agents", "deliberations.default.x.cancel"),
-    ("agents", "deliberations.default.x.deleted"),
-    ("agents", "$JS.API.STREAM.DELETE.DELIBERATIONS"),
-    ("agents", "$JS.API.STREAM.PURGE.DELIBERATIONS"),
-    ("agents", "$JS.API.STREAM.CREATE.OTHER"),
-    ("agents", "planning.plan.approved"),
-    ("agents", "live.deliberations.default.x.end"),
-    ("gateway", "deliberations.default.x.end"),
-    ("gateway", "deliberations.default.x.stage.1.opened"),
-    ("gateway", "deliberations.default.x.call.s1-dev-001.finished"),
-    ("gateway", "orchestration.deliberation.completed"),
-    ("gateway", "$JS.API.CONSUMER.MSG.NEXT.DELIBERATIONS.coordinator"),
-    ("gateway", "$JS.API.STREAM.DELETE.DELIBERATIONS"),
-    ("gateway", "$JS.API.STREAM.PURGE.ORCHESTRATOR_EVENTS"),
-    ("gateway", "announced.default.x"),
-    ("gateway", "agent.response.completed.x.s1-dev-001"),
-    ("agents", "$JS.API.STREAM.MSG.DELETE.ORCHESTRATOR_EVENTS"),
-    ("agents", "$JS.API.STREAM.PURGE.AGENT_RESPONSES"),
-    ("gateway", "$JS.API.STREAM.UPDATE.DELIBERATIONS"),
-    ("gateway", "keys.abcdefghijkl.created"),
-    ("gateway", "keys.abcdefghijkl.revoked"),
-    ("agents", "keys.abcdefghijkl.created"),
-    ("agents", "$JS.API.DIRECT.GET.KEYS"),
-    ("keys", "deliberations.default.x.accepted"),
-    ("keys", "$JS.API.STREAM.PURGE.KEYS"),
-    ("keys", "$JS.API.STREAM.DELETE.KEYS"),
-    ("gateway", "webhooks.default.x.dlv_1.ended"),
-    ("gateway", "webhooks.default.x.dlv_1.failed.1"),
-    ("gateway", "$JS.API.CONSUMER.MSG.NEXT.DELIBERATIONS.webhooks"),
-    ("gateway", "$JS.API.STREAM.PURGE.WEBHOOKS"),
-    ("gateway", "$JS.API.STREAM.MSG.DELETE.KEYS"),
-    ("gateway", "$JS.API.STREAM.MSG.DELETE.WEBHOOKS"),
-    ("archive", "$JS.API.STREAM.MSG.DELETE.DELIBERATIONS"),
-    ("agents", "webhooks.default.x.dlv_1.ended"),
-    ("agents", "$JS.API.CONSUMER.MSG.NEXT.DELIBERATIONS.webhooks"),
-    ("webhooks", "webhooks.default.x.dlv_1.redelivery.1"),
-    ("webhooks", "deliberations.default.x.accepted"),
-    ("webhooks", "deliberations.default.x.end"),
-    ("webhooks", "keys.abcdefghijkl.created"),
-    ("webhooks", "$JS.API.DIRECT.GET.KEYS"),
-    ("webhooks", "$JS.API.CONSUMER.MSG.NEXT.DELIBERATIONS.coordinator"),
-    ("webhooks", "$JS.API.STREAM.DELETE.WEBHOOKS"),
-    ("webhooks", "$JS.API.STREAM.PURGE.WEBHOOKS"),
-    ("archive", "deliberations.default.x.accepted"),
-    ("archive", "deliberations.default.x.deleted"),
-    ("archive", "$JS.API.DIRECT.GET.KEYS"),
-    ("archive", "$JS.API.STREAM.PURGE.DELIBERATIONS"),
-    ("archive", "$JS.API.CONSUMER.MSG.NEXT.DELIBERATIONS.coordinator"),
-    ("planning", "deliberations.default.x.end"),
-    ("planning", "deliberations.default.x.deleted"),
-    ("planning", "planning.plan.approved"),
-    ("planning", "$JS.API.STREAM.PURGE.DELIBERATIONS"),
-    ("planning", "$JS.API.STREAM.PURGE.PLANNING_EVENTS"),
-    ("planning", "$JS.API.DIRECT.GET.KEYS"),
-    ("planning", "$JS.API.CONSUMER.MSG.NEXT.DELIBERATIONS.coordinator"),
-    ("planner", "deliberations.default.x.accepted"),
-    ("planner", "planning.plan.rejected"),
-    ("planner", "$JS.API.STREAM.PURGE.PLANNING_EVENTS"),
-    ("context", "deliberations.default.x.accepted"),
-    ("context", "planning.plan.approved"),
-    ("context", "context.get"),
-    ("context", "orchestration.deliberation.completed"),
-    ("context", "announced.default.x"),
-    ("context", "_INBOX.gateway.x"),
-    ("context", "$JS.API.DIRECT.GET.DELIBERATIONS"),
-    ("context", "$JS.API.STREAM.MSG.GET.ORCHESTRATOR_EVENTS"),
-    ("context", "$JS.API.STREAM.MSG.DELETE.ORCHESTRATOR_EVENTS"),
-    ("context", "$JS.API.STREAM.PURGE.CONTEXT_EVENTS"),
-    ("context", "$JS.API.CONSUMER.DURABLE.CREATE.ORCHESTRATOR_EVENTS.context"),
-    ("context", "$JS.API.CONSUMER.CREATE.ORCHESTRATOR_EVENTS.other"),
-    ("context", "$JS.API.CONSUMER.MSG.NEXT.DELIBERATIONS.coordinator"),
-    ("agents", "context.get"),
-    ("planner", "context.updated"),
-    ("gateway", "context.updated"),
-    ("gateway", "planning.plan.approved"),
-    ("gateway", "stories.default.x.transitioned"),
-    ("gateway", "$JS.API.CONSUMER.MSG.NEXT.PLANNING_EVENTS.planning"),
-    ("gateway", "agent.task.assigned.DEV.default.x"),
-    ("gateway", "$JS.API.CONSUMER.MSG.NEXT.AGENT_TASKS.worker-DEV"),
-    ("agents", "$JS.API.CONSUMER.MSG.NEXT.AGENT_TASKS.worker-DEV"),
-    ("worker", "agent.task.assigned.DEV"),
-    ("worker", "agent.task.assigned.DEV.default.x"),
-    ("worker", "deliberations.default.x.accepted"),
-    ("worker", "deliberations.default.x.stage.1.opened"),
-    ("worker", "deliberations.default.x.end"),
-    ("worker", "orchestration.deliberation.completed"),
-    ("worker", "$JS.API.CONSUMER.MSG.NEXT.DELIBERATIONS.coordinator"),
-    ("worker", "$JS.API.STREAM.MSG.DELETE.DELIBERATIONS"),
-    ("worker", "$JS.API.STREAM.PURGE.AGENT_TASKS"),
-    ("worker", "spends.2026-01-01.default.x"),
-    ("gateway", "spends.2026-01-01.default.x"),
-    ("gateway", "$JS.API.STREAM.PURGE.SPENDS"),
-    ("gateway", "$JS.API.STREAM.MSG.DELETE.SPENDS"),
-    ("planning", "spends.2026-01-01.default.x"),
-    ("streams", "deliberations.default.x.accepted"),
-    ("streams", "$JS.API.STREAM.DELETE.DELIBERATIONS"),
-    ("streams", "$JS.API.STREAM.UPDATE.DELIBERATIONS"),
-]
+FORBIDDEN_TO_PUBLISH = {
+    "agents": """
+        deliberations.default.x.accepted deliberations.default.x.cancel deliberations.default.x.deleted
+        $JS.API.STREAM.DELETE.DELIBERATIONS $JS.API.STREAM.PURGE.DELIBERATIONS $JS.API.STREAM.CREATE.OTHER
+        planning.plan.approved live.deliberations.default.x.end $JS.API.STREAM.MSG.DELETE.ORCHESTRATOR_EVENTS
+        $JS.API.STREAM.PURGE.AGENT_RESPONSES keys.abcdefghijkl.created $JS.API.DIRECT.GET.KEYS
+        webhooks.default.x.dlv_1.ended $JS.API.CONSUMER.MSG.NEXT.DELIBERATIONS.webhooks context.get
+        $JS.API.CONSUMER.MSG.NEXT.AGENT_TASKS.worker-DEV
+    """,
+    "gateway": """
+        deliberations.default.x.end deliberations.default.x.stage.1.opened
+        deliberations.default.x.call.s1-dev-001.finished orchestration.deliberation.completed
+        $JS.API.CONSUMER.MSG.NEXT.DELIBERATIONS.coordinator $JS.API.STREAM.DELETE.DELIBERATIONS
+        $JS.API.STREAM.PURGE.ORCHESTRATOR_EVENTS announced.default.x agent.response.completed.x.s1-dev-001
+        $JS.API.STREAM.UPDATE.DELIBERATIONS keys.abcdefghijkl.created keys.abcdefghijkl.revoked
+        webhooks.default.x.dlv_1.ended webhooks.default.x.dlv_1.failed.1
+        $JS.API.CONSUMER.MSG.NEXT.DELIBERATIONS.webhooks $JS.API.STREAM.PURGE.WEBHOOKS
+        $JS.API.STREAM.MSG.DELETE.KEYS $JS.API.STREAM.MSG.DELETE.WEBHOOKS context.updated planning.plan.approved
+        stories.default.x.transitioned $JS.API.CONSUMER.MSG.NEXT.PLANNING_EVENTS.planning
+        agent.task.assigned.DEV.default.x $JS.API.CONSUMER.MSG.NEXT.AGENT_TASKS.worker-DEV
+        spends.2026-01-01.default.x $JS.API.STREAM.PURGE.SPENDS $JS.API.STREAM.MSG.DELETE.SPENDS
+    """,
+    "keys": "deliberations.default.x.accepted $JS.API.STREAM.PURGE.KEYS $JS.API.STREAM.DELETE.KEYS",
+    "archive": """
+        $JS.API.STREAM.MSG.DELETE.DELIBERATIONS deliberations.default.x.accepted deliberations.default.x.deleted
+        $JS.API.DIRECT.GET.KEYS $JS.API.STREAM.PURGE.DELIBERATIONS
+        $JS.API.CONSUMER.MSG.NEXT.DELIBERATIONS.coordinator
+    """,
+    "webhooks": """
+        webhooks.default.x.dlv_1.redelivery.1 deliberations.default.x.accepted deliberations.default.x.end
+        keys.abcdefghijkl.created $JS.API.DIRECT.GET.KEYS $JS.API.CONSUMER.MSG.NEXT.DELIBERATIONS.coordinator
+        $JS.API.STREAM.DELETE.WEBHOOKS $JS.API.STREAM.PURGE.WEBHOOKS
+    """,
+    "planning": """
+        deliberations.default.x.end deliberations.default.x.deleted planning.plan.approved
+        $JS.API.STREAM.PURGE.DELIBERATIONS $JS.API.STREAM.PURGE.PLANNING_EVENTS $JS.API.DIRECT.GET.KEYS
+        $JS.API.CONSUMER.MSG.NEXT.DELIBERATIONS.coordinator spends.2026-01-01.default.x
+    """,
+    "planner": """
+        deliberations.default.x.accepted planning.plan.rejected $JS.API.STREAM.PURGE.PLANNING_EVENTS
+        context.updated
+    """,
+    "context": """
+        deliberations.default.x.accepted planning.plan.approved context.get orchestration.deliberation.completed
+        announced.default.x _INBOX.gateway.x $JS.API.DIRECT.GET.DELIBERATIONS
+        $JS.API.STREAM.MSG.GET.ORCHESTRATOR_EVENTS $JS.API.STREAM.MSG.DELETE.ORCHESTRATOR_EVENTS
+        $JS.API.STREAM.PURGE.CONTEXT_EVENTS $JS.API.CONSUMER.DURABLE.CREATE.ORCHESTRATOR_EVENTS.context
+        $JS.API.CONSUMER.CREATE.ORCHESTRATOR_EVENTS.other $JS.API.CONSUMER.MSG.NEXT.DELIBERATIONS.coordinator
+    """,
+    "worker": """
+        agent.task.assigned.DEV agent.task.assigned.DEV.default.x deliberations.default.x.accepted
+        deliberations.default.x.stage.1.opened deliberations.default.x.end orchestration.deliberation.completed
+        $JS.API.CONSUMER.MSG.NEXT.DELIBERATIONS.coordinator $JS.API.STREAM.MSG.DELETE.DELIBERATIONS
+        $JS.API.STREAM.PURGE.AGENT_TASKS spends.2026-01-01.default.x
+    """,
+    "streams": """
+        deliberations.default.x.accepted $JS.API.STREAM.DELETE.DELIBERATIONS $JS.API.STREAM.UPDATE.DELIBERATIONS
+    """,
+}
 FORBIDDEN_TO_SUBSCRIBE = [
     ("gateway", "control.coordinator"),
     ("gateway", ">"),
@@ -186,6 +142,12 @@ FORBIDDEN_TO_SUBSCRIBE = [
     ("worker", "control.coordinator"),
     ("worker", "agent.task.assigned.>"),
 ]
+
+
+def pairs(subjects: dict[str, str]) -> list[tuple[str, str]]:
+    return [(user, subject) for user, given in subjects.items() for subject in given.split()]
+
+
 PASSWORDS = {
     "gateway": "gAAAA",
     "agents": "aBBBB",
@@ -200,32 +162,18 @@ PASSWORDS = {
 }
 
 
-@pytest.fixture(scope="module")
-def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    place = tmp_path_factory.mktemp("nats-users")
-    port = free_port()
-    config = (KUSTOMIZE / "base/nats.conf").read_text()
-    for written, ours in {
-        'listen: "0.0.0.0:4222"': f'listen: "127.0.0.1:{port}"',
-        'http: "0.0.0.0:8222"': f'http: "127.0.0.1:{free_port()}"',
-        'store_dir: "/data"': f'store_dir: "{place}/data"',
-    }.items():
-        assert written in config
-        config = config.replace(written, ours)
-    (place / "nats.conf").write_text(config)
-    (place / "cluster.conf").write_bytes((KUSTOMIZE / "base/cluster.conf").read_bytes())
-    (place / "users.conf").write_bytes((KUSTOMIZE / "components/nats-users/users.conf").read_bytes())
-    secrets = {f"{user.upper()}_PASSWORD": password for user, password in PASSWORDS.items()}
-    with (place / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [NATS_SERVER, "-c", place / "nats.conf"],
-            env={**os.environ, "POD_NAME": "nats-0", **secrets},
-            stdout=log,
-            stderr=log,
-        )
-    yield port
-    process.terminate()
-    process.wait(timeout=10)
+FORBIDDEN_TO_SUBSCRIBE = {
+    "gateway": "control.coordinator > _INBOX.> context.get",
+    "agents": "> live.keys.> _INBOX.gateway.>",
+    "streams": "live.deliberations.> _INBOX.keys.>",
+    "keys": "live.deliberations.> _INBOX.streams.>",
+    "webhooks": "_INBOX.*.*.*",
+    "archive": "_INBOX.gateway.> live.deliberations.>",
+    "planning": "_INBOX.gateway.> planning.>",
+    "planner": "live.deliberations.> context.get",
+    "context": "context.> live.deliberations.> orchestration.deliberation.* _INBOX.gateway.>",
+    "worker": "_INBOX.agents.> control.coordinator agent.task.assigned.>",
+}
 
 
 @asynccontextmanager
@@ -237,6 +185,11 @@ async def journal_of(port: int, user: str) -> AsyncGenerator[JetStreamJournal]:
         yield journal
     finally:
         await journal.close()
+
+
+async def declare(port: int, *worker_roles: str) -> None:
+    async with journal_of(port, "streams") as streams, asyncio.timeout(30):
+        await apply(streams, StreamSettings(worker_roles=worker_roles))
 
 
 def url_of(port: int, user: str) -> str:
@@ -340,21 +293,20 @@ async def test_every_user_may_do_its_own_work(port: int) -> None:
         await stopping.close()
 
 
-@pytest.mark.parametrize(("user", "subject"), FORBIDDEN_TO_PUBLISH)
+@pytest.mark.parametrize(("user", "subject"), pairs(FORBIDDEN_TO_PUBLISH))
 async def test_no_user_may_publish_on_the_subjects_of_another(port: int, user: str, subject: str) -> None:
     (errors,) = await violations(url_of(port, user), subject)
     assert re.search("permissions violation for publish", errors, re.IGNORECASE)
 
 
-@pytest.mark.parametrize(("user", "subject"), FORBIDDEN_TO_SUBSCRIBE)
+@pytest.mark.parametrize(("user", "subject"), pairs(FORBIDDEN_TO_SUBSCRIBE))
 async def test_no_user_may_subscribe_beyond_its_own_subjects(port: int, user: str, subject: str) -> None:
     (errors,) = await violations(url_of(port, user), subject, subscribe=True)
     assert re.search("permissions violation for subscription", errors, re.IGNORECASE)
 
 
 async def test_the_keys_user_creates_keys_and_the_gateway_receives_them(port: int) -> None:
-    async with journal_of(port, "streams") as streams, asyncio.timeout(30):
-        await apply(streams, StreamSettings())
+    await declare(port)
     ring = Keyring(Pepper("of this test, and long enough to be one"))
     async with (
         journal_of(port, "gateway") as gateway,
@@ -380,8 +332,7 @@ async def test_the_keys_user_creates_keys_and_the_gateway_receives_them(port: in
 
 
 async def test_webhooks_and_gateway_users_may_deliver_and_redeliver_webhooks(port: int) -> None:
-    async with journal_of(port, "streams") as streams, asyncio.timeout(30):
-        await apply(streams, StreamSettings())
+    await declare(port)
     settings = SenderSettings(
         nats_url=url_of(port, "webhooks"),
         webhook_secrets=MASTER,  # pyright: ignore[reportArgumentType] -- as the environment has it
@@ -415,8 +366,7 @@ async def test_webhooks_and_gateway_users_may_deliver_and_redeliver_webhooks(por
 
 
 async def test_the_worker_user_makes_the_calls_that_coordinators_assign(port: int) -> None:
-    async with journal_of(port, "streams") as streams, asyncio.timeout(30):
-        await apply(streams, StreamSettings(worker_roles=("DEV",)))
+    await declare(port, "DEV")
     engine = ScriptedEngine(lambda *_: streamed(ANSWER))
     engines = Engines([EngineSpec(url="http://engine")], transport=httpx.MockTransport(engine))
     story = Story(uuid.uuid4().hex[:26])
@@ -448,8 +398,7 @@ async def streams_state(gateway: JetStreamJournal) -> dict[str, int]:
 
 
 async def test_the_archive_user_copies_and_tells_its_figures(port: int, tmp_path: Path) -> None:
-    async with journal_of(port, "streams") as streams, asyncio.timeout(30):
-        await apply(streams, StreamSettings())
+    await declare(port)
     url = f"sqlite:///{tmp_path / 'archive.db'}"
     await migrate(url)
     settings = ArchiveSettings(nats_url=url_of(port, "archive"), database_url=SecretStr(url))
@@ -480,8 +429,7 @@ async def test_the_archive_user_copies_and_tells_its_figures(port: int, tmp_path
 
 
 async def test_the_planning_user_starts_and_rejects_plans(port: int) -> None:
-    async with journal_of(port, "streams") as streams, asyncio.timeout(30):
-        await apply(streams, StreamSettings())
+    await declare(port)
     story = {"story_id": "s", "from_phase": "DESIGN", "to_phase": "BUILD", "timestamp": "2026-01-01T00:00:00Z"}
     settings = PlanningSettings(nats_url=url_of(port, "planning"))
     async with (
@@ -510,8 +458,7 @@ async def test_the_planning_user_starts_and_rejects_plans(port: int) -> None:
 
 
 async def test_the_context_user_learns_and_answers_gateways_and_plans(port: int, tmp_path: Path) -> None:
-    async with journal_of(port, "streams") as streams, asyncio.timeout(30):
-        await apply(streams, StreamSettings())
+    await declare(port)
     id = uuid.uuid4().hex[:26]
     story = {"story_id": f"s-{id}", "tenant": "default", "options": {"max_tokens": 1_000}}
     question = json.dumps(story).encode()

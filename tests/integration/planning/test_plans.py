@@ -221,20 +221,6 @@ async def test_what_cannot_be_taken_is_rejected_by_name_and_the_next_plan_starts
     assert [record.tokens[1] async for record in journal.read("deliberations.*.*.accepted", 0)] == ["acme"] * 2
 
 
-async def test_an_event_whose_ids_cannot_be_described_is_rejected_without_them(
-    journal: JetStreamJournal, own_nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def unstorable(_: bytes) -> dict[str, str]:
-        return {"plan_id": "\ud800", "story_id": "s"}
-
-    monkeypatch.setattr("app.planning.consumer._ids", unstorable)
-    async with taking(own_nats_server.url):
-        sequence = await announce(journal, plan_event(title=" "))
-        (rejected,) = await rejections(journal, [sequence])
-    assert (rejected["plan_id"], rejected["story_id"]) == (None, None)
-    assert rejected["problem"]["errors"][0]["pointer"] == "/title"
-
-
 async def test_another_plan_under_a_known_id_is_rejected(
     journal: JetStreamJournal, own_nats_server: NatsServer
 ) -> None:
