@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import os
 import re
+import subprocess
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from datetime import date
 from pathlib import Path
@@ -49,6 +51,7 @@ from serve_deployments.engine.client import Engines
 from tests.components.webhooks.receiving import receiving
 from tests.components.webhooks.sending import MASTER, accepted
 from tests.conditions import until
+from tests.conftest import NATS_SERVER, free_port
 from tests.integration.agent.test_agent_replica import ANSWER, ScriptedEngine, call, streamed
 from tests.integration.agent.test_agent_replica import request as stage_request
 from tests.integration.context.redis_server import context_service, decided, redis_server
@@ -115,33 +118,18 @@ FORBIDDEN_TO_PUBLISH = {
         deliberations.default.x.accepted $JS.API.STREAM.DELETE.DELIBERATIONS $JS.API.STREAM.UPDATE.DELIBERATIONS
     """,
 }
-FORBIDDEN_TO_SUBSCRIBE = [
-    ("gateway", "control.coordinator"),
-    ("gateway", ">"),
-    ("agents", ">"),
-    ("streams", "live.deliberations.>"),
-    ("agents", "live.keys.>"),
-    ("keys", "live.deliberations.>"),
-    ("gateway", "_INBOX.>"),
-    ("agents", "_INBOX.gateway.>"),
-    ("webhooks", "_INBOX.*.*.*"),
-    ("streams", "_INBOX.keys.>"),
-    ("archive", "_INBOX.gateway.>"),
-    ("archive", "live.deliberations.>"),
-    ("keys", "_INBOX.streams.>"),
-    ("planning", "_INBOX.gateway.>"),
-    ("planning", "planning.>"),
-    ("planner", "live.deliberations.>"),
-    ("planner", "context.get"),
-    ("gateway", "context.get"),
-    ("context", "context.>"),
-    ("context", "live.deliberations.>"),
-    ("context", "orchestration.deliberation.*"),
-    ("context", "_INBOX.gateway.>"),
-    ("worker", "_INBOX.agents.>"),
-    ("worker", "control.coordinator"),
-    ("worker", "agent.task.assigned.>"),
-]
+FORBIDDEN_TO_SUBSCRIBE = {
+    "gateway": "control.coordinator > _INBOX.> context.get",
+    "agents": "> live.keys.> _INBOX.gateway.>",
+    "streams": "live.deliberations.> _INBOX.keys.>",
+    "keys": "live.deliberations.> _INBOX.streams.>",
+    "webhooks": "_INBOX.*.*.*",
+    "archive": "_INBOX.gateway.> live.deliberations.>",
+    "planning": "_INBOX.gateway.> planning.>",
+    "planner": "live.deliberations.> context.get",
+    "context": "context.> live.deliberations.> orchestration.deliberation.* _INBOX.gateway.>",
+    "worker": "_INBOX.agents.> control.coordinator agent.task.assigned.>",
+}
 
 
 def pairs(subjects: dict[str, str]) -> list[tuple[str, str]]:
@@ -162,18 +150,32 @@ PASSWORDS = {
 }
 
 
-FORBIDDEN_TO_SUBSCRIBE = {
-    "gateway": "control.coordinator > _INBOX.> context.get",
-    "agents": "> live.keys.> _INBOX.gateway.>",
-    "streams": "live.deliberations.> _INBOX.keys.>",
-    "keys": "live.deliberations.> _INBOX.streams.>",
-    "webhooks": "_INBOX.*.*.*",
-    "archive": "_INBOX.gateway.> live.deliberations.>",
-    "planning": "_INBOX.gateway.> planning.>",
-    "planner": "live.deliberations.> context.get",
-    "context": "context.> live.deliberations.> orchestration.deliberation.* _INBOX.gateway.>",
-    "worker": "_INBOX.agents.> control.coordinator agent.task.assigned.>",
-}
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    place = tmp_path_factory.mktemp("nats-users")
+    port = free_port()
+    config = (KUSTOMIZE / "base/nats.conf").read_text()
+    for written, ours in {
+        'listen: "0.0.0.0:4222"': f'listen: "127.0.0.1:{port}"',
+        'http: "0.0.0.0:8222"': f'http: "127.0.0.1:{free_port()}"',
+        'store_dir: "/data"': f'store_dir: "{place}/data"',
+    }.items():
+        assert written in config
+        config = config.replace(written, ours)
+    (place / "nats.conf").write_text(config)
+    (place / "cluster.conf").write_bytes((KUSTOMIZE / "base/cluster.conf").read_bytes())
+    (place / "users.conf").write_bytes((KUSTOMIZE / "components/nats-users/users.conf").read_bytes())
+    secrets = {f"{user.upper()}_PASSWORD": password for user, password in PASSWORDS.items()}
+    with (place / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [NATS_SERVER, "-c", place / "nats.conf"],
+            env={**os.environ, "POD_NAME": "nats-0", **secrets},
+            stdout=log,
+            stderr=log,
+        )
+    yield port
+    process.terminate()
+    process.wait(timeout=10)
 
 
 @asynccontextmanager
