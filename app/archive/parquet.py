@@ -1,7 +1,4 @@
-"""The archive as a Parquet file: one row for each ended deliberation, for analysis.
-
-`pyarrow` writes it, which the extra `parquet` installs. An import takes lines of JSON only (`app.archive.transfer`).
-"""
+"""The archive as a Parquet file, one row for each ended deliberation; it needs the extra `parquet`."""
 
 from collections import Counter
 from decimal import Decimal
@@ -84,10 +81,7 @@ def check_pyarrow() -> None:
 
 
 async def export_parquet(store: Store, chosen: RowFilter, counts: Counter[str], destination: BinaryIO) -> None:
-    """Write all that ended; raises ArchiveUnavailable and OSError. `check_pyarrow` comes before.
-
-    `counts` gets the number of `deliberations`, and of the `tombstones` and `unfinished`, which are left out.
-    """
+    """Write all that ended, after `check_pyarrow`; `counts` counts rows, also the `tombstones` and `unfinished`."""
     arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     schema, rows = _schema(arrow), list[dict[str, Any]]()
     with parquet.ParquetWriter(destination, schema, compression="zstd") as writer:

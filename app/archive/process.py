@@ -41,10 +41,7 @@ async def figures(journal: JetStreamJournal, projector: Projector) -> dict[str, 
 
 @asynccontextmanager
 async def projector_of(settings: ArchiveSettings) -> AsyncGenerator[tuple[JetStreamJournal, Projector]]:
-    """A connected projector. Waits for the log and the database without a limit.
-
-    Raises JournalUnavailable if the log refuses the connection, InvalidRequest for a wrong DATABASE_URL.
-    """
+    """A connected projector; waits for log and database. Raises JournalUnavailable and InvalidRequest."""
     journal = JetStreamJournal(settings.nats_url, name="archive", signer=LogSigner.of_file(settings.log_key_file))
     database = Database(settings.database_url.get_secret_value())
     try:

@@ -59,10 +59,9 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """The facts of some items' deliberations in the log with this number.
+    """The facts of some items. `openings` are of deliberations without another fact among them.
 
-    `openings` are of deliberations without a further fact among these items. `copied` is how far the log is copied once
-    this is written; None while the queue has more. `behind` is true while the queue has many more.
+    `copied` is how far the log is copied once these are written; `behind` is true while the queue has many more.
     """
 
     sequences: Sequence[int]
@@ -80,14 +79,10 @@ class _Batch:
 
 
 class Projector:
-    """Takes items in rounds of at most BATCH_MAX. While one is written, rows of the next are made, and one is read.
-
-    A deliberation that begins and ends between two rounds is written once. Rounds are written in order, so an item
-    that an earlier round covers is only acknowledged, after the write of that round.
+    """Takes items in rounds. While one is written, rows of the next are made, and one is read.
 
     `counts` counts deliberations: `written`, `deleted`, `expired`, and `skipped` for facts that are damaged, refused by
-    the database, or have left the log. `failure` says why the projector waits, empty while it works. `retentions_s` are
-    those of tenants for which `retention_s` does not hold.
+    the database, or have left the log. `failure` says why the projector waits.
     """
 
     def __init__(
@@ -314,10 +309,7 @@ class Projector:
             del self._copied[next(iter(self._copied))]
 
     async def _facts(self, key: Key, records: Sequence[Record], whole: bool) -> tuple[Key, Sequence[Record]]:
-        """Returns all facts of a deliberation, or none when its subject is foreign. A tombstone is returned alone.
-
-        Without `whole`, an acceptance and an opening are not completed from the log.
-        """
+        """Returns a tombstone alone, none on a foreign subject, else all facts; `whole` completes beginnings too."""
         kinds = {record.tokens[-1] for record in records}
         if "deleted" not in kinds and (whole or not {"accepted"} <= kinds <= {"accepted", "opened"}):
             try:

@@ -27,10 +27,7 @@ log = structlog.get_logger(__name__)
 
 
 class Projected(NamedTuple):
-    """The rows of a deliberation's facts, or None with their `fault`.
-
-    `unfinished_at` is the time of an end after which outcomes of calls may follow.
-    """
+    """The rows of facts, or a `fault`. After an end at `unfinished_at` outcomes of calls may follow."""
 
     key: Key
     rows: Rows | None = None

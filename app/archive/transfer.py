@@ -1,7 +1,7 @@
-"""The archive as lines of JSON, written by `deliberate export` and read by `deliberate import`.
+"""The archive as lines of JSON, for `deliberate export` and `deliberate import`.
 
-The first line names the format and the logs, oldest first. Each further line is a deliberation with its facts, or the
-tombstone of a deleted one. The last line counts them. Facts keep their sequences, so event ids stay the same.
+The first line names format and logs, oldest first; each further one is a deliberation with its facts, or a
+tombstone; the last counts them. Facts keep their sequences, so event ids stay the same.
 """
 
 from collections import Counter
@@ -75,10 +75,7 @@ def _line(row: ArchivedRow) -> bytes:
 
 
 async def export_archive(store: Store, chosen: RowFilter, counts: Counter[str]) -> AsyncGenerator[bytes]:
-    """Yields the lines of all ended and deleted deliberations; raises ArchiveUnavailable.
-
-    `counts` gets the number of `deliberations` and `tombstones`, and of the `unfinished`, which are left out.
-    """
+    """Yields the lines; raises ArchiveUnavailable. `counts` counts them, and the `unfinished`, which are left out."""
     yield to_json({"format": FORMAT, "version": FORMAT_VERSION, "logs": await store.logs()}) + b"\n"
     async for row in store.rows(chosen):
         kind = "tombstones" if row.deleted else "unfinished" if row.archived is None else "deliberations"
@@ -161,10 +158,9 @@ class Imported(NamedTuple):
 
 
 async def import_archive(store: Store, lines: AsyncIterable[bytes]) -> Imported:
-    """Write an export into the archive.
+    """Write an export; a newer row stays. Raises ArchiveUnavailable, ArchiveRefused, and InvalidRequest for no export.
 
-    A newer row stays, so that a repetition changes nothing. Raises InvalidRequest for a file that is no export,
-    ArchiveUnavailable and ArchiveRefused; the lines before the fault were imported.
+    The lines before a fault were imported.
     """
     batch, counts = _Batch(store), Counter[str]()
     header: Header | None = None

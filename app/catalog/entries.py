@@ -17,10 +17,7 @@ TASK_CHARS_MAX = 200
 
 @dataclass(slots=True)
 class Entry:
-    """A deliberation in a list.
-
-    `sequence` is that of its acceptance, the other sequences are those of its status changes; 0 while unknown.
-    """
+    """A deliberation in a list. `sequence` is that of its acceptance, others those of changes; 0 while unknown."""
 
     tenant: str
     id: str

@@ -1,7 +1,6 @@
 """The active deliberations of all tenants, in memory.
 
-Admission counts them, requests wait for their ends, and streams ask for the status of each at an event. After a lost
-connection the log is read from the last sequence up to which all facts were applied.
+Admission counts them, requests wait for their ends, and streams ask for the status of each at an event.
 """
 
 import asyncio
@@ -42,10 +41,7 @@ log = structlog.get_logger(__name__)
 
 
 class Catalog:
-    """The active deliberations, kept up to date by `follow`, and the PAST_MAX that ended last or were recalled.
-
-    `epoch` is the incarnation of the log that was read. `caught_up` is true once all active deliberations were read.
-    """
+    """The active deliberations, and the last PAST_MAX ended ones; `epoch` is the incarnation of the log read."""
 
     def __init__(self, clock: Clock, backlog: Backlog, *, retention_s: int) -> None:
         self.backlog = backlog
@@ -225,10 +221,7 @@ class Catalog:
                 self._remember(key, entry)
 
     async def ended(self, tenant: str, deliberation_id: str, timeout_s: float) -> bool:
-        """Whether the deliberation ends within `timeout_s`; returns at once if its end is in memory.
-
-        Waiting costs no request to the log. False at once when the waiters are dismissed.
-        """
+        """Returns whether the deliberation ends in time, without asking the log; False once waiters are dismissed."""
         key = (tenant, deliberation_id)
         if self._has_ended(key):
             return True

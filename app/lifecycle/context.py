@@ -99,10 +99,7 @@ class ContextHydrator:
     async def ask(
         self, tenant: str, deliberation_id: str, request: DeliberationRequest, tokens_max: int
     ) -> tuple[StoryContext | None, Evidence | None]:
-        """Ask about a story; returns the outcome, and the evidence where a text was given.
-
-        Both are None for a request without a story. Never raises: without a context the work goes on.
-        """
+        """Returns the outcome, and the evidence where a text was given; never raises, as work goes on without."""
         story_id, roles = request.metadata.get("story_id"), {agent.role for agent in request.roster}
         if not story_id:
             return None, None

@@ -62,10 +62,7 @@ class Found:
 class Deliberations:
     """Operations on deliberations; each raises JournalUnavailable while the log cannot be reached.
 
-    `kept_s` returns for how long a tenant's deliberations can be read after their acceptance, wherever they are.
-    `timeout_s` is the deadline where a request names none. `draining` returns whether this process is stopping.
-    `context` asks about the stories of requests. `spends` bounds what a tenant spends in a day. `outcomes` counts the
-    submissions to this process.
+    `kept_s` returns a tenant's retention, `timeout_s` is the default deadline, `outcomes` counts submissions.
     """
 
     journal: Journal
@@ -82,10 +79,9 @@ class Deliberations:
     outcomes: Counter[SubmissionOutcome] = field(default_factory=Counter[SubmissionOutcome])
 
     async def find(self, tenant: str, deliberation_id: str) -> Found:
-        """The deliberation in the log, or in the archive once it has left the log.
+        """Returns the deliberation of the log, else of the archive, which a tombstone in the log hides.
 
-        Raises what `load` raises, and ArchiveUnavailable when only the archive could have it. A tombstone in the log
-        also hides a deliberation that the archive still has.
+        Raises NotFound and Gone, and ArchiveUnavailable when only the archive could have it.
         """
         records = await self.journal.facts(tenant, deliberation_id)
         try:
@@ -99,10 +95,7 @@ class Deliberations:
         return Found(self.state_from(tenant, deliberation_id, archived.records), archived.epoch)
 
     async def archived(self, tenant: str, deliberation_id: str) -> Archived | None:
-        """The deliberation in the archive, which may remove it some time after its retention.
-
-        Raises Gone for one that was deleted or is past its retention, and ArchiveUnavailable.
-        """
+        """Returns the archived deliberation; raises ArchiveUnavailable, and Gone after deletion or retention."""
         found = None if self.archive is None else await self.archive.read(tenant, deliberation_id)
         if found is not None and self._expired(tenant, decode(found.records[0].data).ts):
             raise Gone(f"Deliberation {deliberation_id} is past its retention.")
@@ -121,10 +114,9 @@ class Deliberations:
         return state
 
     def check_present(self, tenant: str, deliberation_id: str, records: Sequence[Record]) -> None:
-        """Raise unless these facts are a deliberation's, from its acceptance on, without a tombstone.
+        """Raise DeliberationDeleted beside a tombstone, and Gone without the acceptance.
 
-        Raises DeliberationDeleted beside a tombstone, and Gone when retention has begun to remove its facts. Without
-        facts the time in the id decides: past retention it raises Gone, otherwise NotFound.
+        Without facts the time in the id decides: Gone past retention, otherwise NotFound.
         """
         if not records:
             issued = issued_at(deliberation_id)
@@ -162,10 +154,9 @@ class Deliberations:
         return await self.load(tenant, state.deliberation_id)
 
     async def delete(self, tenant: str, deliberation_id: str) -> None:
-        """Remove an ended deliberation from the log and the archive, and leave a tombstone in both. Idempotent.
+        """Leave a tombstone in log and archive, then remove the rest. Idempotent.
 
-        The tombstone comes first, so that a deliberation never reads half removed. `sweep` removes facts that a crash
-        leaves beside it. Raises StillLive before the end, and what `check_present` raises.
+        The tombstone comes first, so that a deliberation never reads half removed. Raises StillLive before the end.
         """
         records = await self.journal.facts(tenant, deliberation_id)
         if not any(record.tokens[-1] == "deleted" for record in records):
@@ -182,11 +173,10 @@ class Deliberations:
     async def accept(
         self, tenant: str, request: DeliberationRequest, submission: Submission, identity: Identity | None = None
     ) -> tuple[State, bool]:
-        """The state at acceptance, and whether an earlier request was accepted. Durable when this returns.
+        """Returns the state at acceptance, stored durably, and whether an earlier request was accepted.
 
-        An `identity` determines the id, else an Idempotency-Key. Raises NotReady, QueueFull, SpendExhausted, which is a
-        QueueFull, IdempotencyConflict, and Gone for the key of a deliberation that was removed. With an `identity` it
-        raises ArchiveUnavailable when only the archive could know an earlier one; with a key alone the work goes on.
+        Raises NotReady, QueueFull, IdempotencyConflict, and Gone for the key of a removed deliberation. An `identity` may
+        raise ArchiveUnavailable, when only the archive could know an earlier acceptance.
         """
         key = submission.idempotency_key
         self.catalog.require_caught_up()
@@ -213,10 +203,7 @@ class Deliberations:
         return _acceptance(appended.record, same), not appended.created
 
     async def _verdicts(self, tenant: str, request: DeliberationRequest) -> list[Evidence]:
-        """The verdicts of the deliberations that a request follows, cut to the tokens that its evidence leaves.
-
-        Raises ValidationFailed for each that has none, and ArchiveUnavailable.
-        """
+        """Returns the verdicts that a request follows, cut to the tokens left; raises ValidationFailed."""
         if not request.follows:
             return []
         bytes_max = max(EVIDENCE_BYTES_MIN, _tokens_left(request.evidence) * BYTES_PER_TOKEN // len(request.follows))
@@ -306,10 +293,7 @@ def _acceptance(record: Record, same: Identity) -> State:
 
 
 async def sweep(journal: Journal) -> None:
-    """Remove deleted deliberations once more, all at first and new ones every SWEEP_S, until cancelled.
-
-    A crash may have interrupted a deletion, or a process may have written after it.
-    """
+    """Remove deleted deliberations once more, as a crash may interrupt a deletion or a process write after it."""
     epoch, after = "", 0
     while True:
         await asyncio.sleep(SWEEP_S)

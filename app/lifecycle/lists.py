@@ -104,10 +104,7 @@ class Lists:
         return found.model_copy(update={"behind_s": self._behind_s(copied)})
 
     async def wait_for(self, after: str) -> None:
-        """Wait until the archive has an event, or with `now` all present ones, for AFTER_S at most.
-
-        Raises InvalidCursor and JournalUnavailable.
-        """
+        """Wait AFTER_S at most until the archive has an event, or with `now` all; raises InvalidCursor."""
         if after == NOW:
             log = await self.journal.state()
             event = Cursor(log.epoch, log.last_sequence)
@@ -129,10 +126,9 @@ class Lists:
             await asyncio.sleep(_LOOK_EVERY_S)
 
     async def newest(self, tenant: str, asked: ListFilter, log: StreamState, *, limit: int) -> tuple[Listed, int]:
-        """Returns the first page, and the sequence of the log from which on its later events are to be read.
+        """Returns the first page, and the sequence after which later events follow.
 
-        Without an archive, or with one that is further behind than FRESH, the page has the active deliberations as of
-        the end of the log, and a cursor of all. Raises JournalUnavailable.
+        Without an archive that is fresher than FRESH, the page has the active deliberations and a cursor of all.
         """
         try:
             listed, copied = await self._page(tenant, asked, None, limit, None)

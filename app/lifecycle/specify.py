@@ -39,10 +39,9 @@ TEMPERATURE_MAX = 2.0
 
 
 def deliberation_id(tenant: str, key: str | None, now: datetime) -> str:
-    """A new id: 26 characters of base32hex, which sort as the bits do.
+    """Returns 26 characters of base32hex, which sort as the bits do.
 
-    With a key: a digest of tenant and key after `k`, so that a retry gets the same id. Without a key: the milliseconds
-    since 1970 in 48 bits (so it begins with `0`), then 82 random bits.
+    With a key: `k` and a digest of tenant and key. Else 48 bits of milliseconds since 1970, and 82 random bits.
     """
     if key:
         return digest_id("k", tenant, key)
@@ -71,10 +70,7 @@ class Identity:
 
 
 def body_sha256(request: DeliberationRequest) -> str:
-    """Hash of the parsed body: order of keys, spaces and explicit defaults make no difference.
-
-    It is recorded, and compared by later versions, so a field that is added later needs `exclude_if` for its default.
-    """
+    """Hash of the parsed body, recorded with the acceptance. A new field needs `exclude_if` for its default."""
     canonical = json.dumps(request.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -127,10 +123,7 @@ def specification(
     added: Sequence[Evidence] = (),
     context: StoryContext | None = None,
 ) -> Specification:
-    """The complete specification of a deliberation. Draws a seed when the request names none.
-
-    `added` is evidence beyond the request's: verdicts of the deliberations that it follows, and the given `context`.
-    """
+    """Returns the complete specification; draws a missing seed. `added` is evidence beyond the request's."""
     asked, definition = request.constraints, strategies[request.strategy]
     rubric = DEFAULT_RUBRIC
     if asked.rubric is not None:

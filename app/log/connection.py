@@ -50,10 +50,7 @@ def _header_name(raw: str) -> str | None:
 
 
 async def _keep_cancellation(asking: Awaitable[_Answer]) -> _Answer:
-    """Await an answer; raises CancelledError after a cancellation that came together with the answer.
-
-    nats-py awaits answers by `asyncio.wait_for`, which forgets such a cancellation before Python 3.12 (gh-86296).
-    """
+    """Await an answer. Before Python 3.12 (gh-86296) `asyncio.wait_for` loses a cancellation that comes with it."""
     task = asyncio.current_task()
     assert task is not None, "requests are made by tasks"
     before = task.cancelling()
@@ -65,10 +62,7 @@ async def _keep_cancellation(asking: Awaitable[_Answer]) -> _Answer:
 
 
 class LogClient(Client):
-    """The client of nats-py, which never loses a cancellation.
-
-    It also reads headers faster: names are known from earlier messages.
-    """
+    """The client of nats-py, which never loses a cancellation and knows the names of headers from earlier messages."""
 
     async def request(
         self,
@@ -94,10 +88,7 @@ class LogClient(Client):
 
 
 def server_url(url: str) -> str:
-    """The URL of a NATS server: `url`, or the content of the file that a `file:` URL names.
-
-    Raises JournalUnavailable, without the content, when the file cannot be read or holds no such URL.
-    """
+    """Returns `url`, or the content of a `file:` URL's file; raises JournalUnavailable without that content."""
     if not url.startswith("file:"):
         return url
     path = Path(unquote(urlsplit(url).path))
@@ -112,11 +103,10 @@ def server_url(url: str) -> str:
 
 
 def login(url: str) -> tuple[str, dict[str, Any]]:
-    """Returns the server of a URL and the other arguments of `Client.connect`: inbox prefix and credentials of a file.
+    """Returns the server of a URL, and the inbox prefix and credentials for `Client.connect`.
 
-    Credentials of a `file:` URL are functions. The driver calls them for each connection, so a changed file counts at
-    the next one. While the file cannot be read, the last credentials are used. Raises JournalUnavailable when it cannot
-    be read now.
+    Credentials of a `file:` URL are functions, so a changed file counts at the next connection. The last ones are used
+    while the file cannot be read; raises JournalUnavailable when it cannot be read now.
     """
     found = server_url(url)
     parts = urlsplit(found)

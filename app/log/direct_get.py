@@ -28,10 +28,9 @@ class TooManySubjects(Exception):
 
 @dataclass
 class Batch:
-    """The replies to one request: the believed records, and by subject the last sequence that is not believed.
+    """The accepted records of a reply, and by subject the last sequence that is refused.
 
-    `position` is the sequence up to which was read, `pending` the number of further records that match. `up_to` is the
-    last sequence of the server that answered, which may lag behind others; 0 where it has none of the subjects.
+    Read up to `position`; `pending` further records match. `up_to` is the server's last sequence, 0 without a match.
     """
 
     records: list[Record] = field(default_factory=list[Record])

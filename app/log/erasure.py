@@ -32,10 +32,7 @@ class Erasure:
         self._reads = reads
 
     async def purge(self, tenant: str, deliberation_id: str) -> None:
-        """See `ports.Journal.purge`. Records are erased first: a purge leaves their bytes in the server's files.
-
-        The purge goes by subject, because for a pattern the server scans the whole stream.
-        """
+        """Overwrite and purge; a purge alone leaves bytes in files. Patterns would make the server scan the stream."""
         subject = prefix(tenant, deliberation_id)
         found = await self._reads.last([f"{subject}.>"])
         subjects = {record.subject for record in found.records} | found.refused.keys()

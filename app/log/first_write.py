@@ -1,7 +1,4 @@
-"""First writes: a record is written only on a subject without an accepted record.
-
-Source: NATS JetStream's optimistic concurrency, the expected last sequence of a subject.
-"""
+"""First writes by JetStream's expected last sequence of a subject: a record is stored once, whoever writes it."""
 
 import base64
 import json
@@ -49,10 +46,7 @@ def _headers_of(block: bytes) -> dict[str, str]:
 
 
 class FirstWriter:
-    """Writes over one connection, each retried for `timeout_s`.
-
-    `last_failed` is True from a failed attempt until a record is created.
-    """
+    """Writes, each retried for `timeout_s`. `last_failed` is True from a failed attempt until a record is created."""
 
     def __init__(self, client: Client, signer: LogSigner, reads: DirectGet, timeout_s: float) -> None:
         self.last_failed = False
@@ -63,10 +57,9 @@ class FirstWriter:
         self._nothing_accepted_to: dict[str, int] = {}
 
     async def write(self, subject: str, data: bytes, alone: str | None, accepts: Accepts | None) -> Appended:
-        """Write where no record on `subject`, or on the pattern `alone`, is accepted; return the record that counts.
+        """Write unless `subject`, or the pattern `alone`, has an accepted record; return the record that counts.
 
-        A stored record that `accepts` rejects counts as absent. Raises FactTooLarge, and JournalUnavailable when
-        nothing was stored within the timeout.
+        Raises FactTooLarge, and JournalUnavailable when nothing was stored within the timeout.
         """
         write = _Write(subject, data, alone, accepts)
         try:
@@ -131,10 +124,7 @@ class FirstWriter:
         raise JournalUnavailable(f"the log refused the write: {error.get('description')}")
 
     async def _standing(self, pattern: str, accepts: Accepts | None) -> tuple[Record | None, int]:
-        """Returns the record that counts on a subject or pattern, and the last sequence there, 0 without any.
-
-        The last record is read from the leader: a direct get may reach a stale follower.
-        """
+        """Returns the record that counts, and the last sequence; read from the leader, as a follower may lag."""
         stored = await stored_message(self._client, stream_of(pattern), last_by_subj=pattern)
         if stored is None:
             return None, 0
@@ -145,9 +135,9 @@ class FirstWriter:
         return await self.first_accepted(pattern, record.sequence, accepts), record.sequence
 
     async def first_accepted(self, pattern: str, up_to: int, accepts: Accepts | None = None) -> Record | None:
-        """Returns the first accepted record of a pattern whose last one, at `up_to`, is not accepted; None without one.
+        """Returns the first accepted record of a pattern whose last one, at `up_to`, is refused; None without one.
 
-        Without `accepts` it reads only records stored since its last look. Raises JournalUnavailable.
+        Without `accepts` only records since the last look are read.
         """
         after, size = 0 if accepts else self._nothing_accepted_to.get(pattern, 0), _FIRST_LOOK_RECORDS
         while after < up_to:

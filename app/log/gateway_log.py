@@ -18,10 +18,7 @@ class GatewayLog(Journal, Control, Protocol):
     async def close(self) -> None: ...
 
     async def differences(self) -> list[str]:
-        """Every difference between the declared streams and the log's.
-
-        Raises JournalUnavailable, also when the log can be read but refuses writes, and StreamsDiffer.
-        """
+        """Returns differences from the declared streams; raises JournalUnavailable, also when writes fail."""
         ...
 
     @property

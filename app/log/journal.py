@@ -1,6 +1,6 @@
-"""The journal over JetStream: write once, read, subscribe. Every error of the driver becomes a JournalUnavailable.
+"""The journal over JetStream. Every error of the driver becomes a JournalUnavailable.
 
-Sources: NATS ADR-31 (batched direct get), ADR-43 (per-message TTL), the stream options `republish` and `allow_direct`.
+Sources: NATS ADR-31 (batched direct get), ADR-43 (per-message TTL), ADR-50 (atomic batches).
 """
 
 import asyncio
@@ -51,10 +51,9 @@ async def unsubscribe(subscription: Subscription) -> None:
 
 @dataclass(slots=True)
 class LiveSubscription:
-    """Subscriptions to republished subjects. `deliver` gets the accepted records of all patterns in the log's order.
+    """Subscriptions to republished subjects; `deliver` gets accepted records in the log's order.
 
-    The server sends republished messages in the stream's order, but nats-py gives each subscription a queue and a task.
-    So an earlier message was either delivered, or is in the queue of another subscription.
+    nats-py gives each subscription a queue and a task, so an earlier message may still be in another one's queue.
     """
 
     deliver: Callable[[Record], None]
@@ -87,10 +86,9 @@ class LiveSubscription:
 
 
 class JetStreamJournal:
-    """`ports.Journal` and `ports.Control` over one connection.
+    """`ports.Journal` and `ports.Control` over one connection; a write is retried for `timeout_s`.
 
-    `url` may be a `file:` URL of a file that holds the server's URL. A write is retried for `timeout_s`. Every method
-    raises JournalUnavailable before `open` has connected and while the server is away.
+    Methods raise JournalUnavailable before `open` has connected and while the server is away.
     """
 
     def __init__(
@@ -137,10 +135,7 @@ class JetStreamJournal:
         return journal
 
     async def open(self) -> None:
-        """Connect, and reconnect for ever. Waits for the URL's file and for the server; `refusal` says why.
-
-        Raises JournalUnavailable when the server breaks the protocol.
-        """
+        """Connect and reconnect for ever; `refusal` says why it waits. Raises JournalUnavailable for no NATS server."""
         server, credentials = await self._login()
         self.server = urlsplit(server).netloc.rpartition("@")[2]
         self._connecting = True
@@ -240,10 +235,7 @@ class JetStreamJournal:
             log.debug("view_lost", error=repr(exc))
 
     async def facts(self, tenant: str, deliberation_id: str, known: Sequence[Record] = ()) -> list[Record]:
-        """See `ports.Journal.facts`. `known` records are not read again.
-
-        Raises JournalUnavailable when the server that answers lags behind what is known.
-        """
+        """Read all but the `known` records; raises JournalUnavailable when the server lags behind them."""
         subject, facts = prefix(tenant, deliberation_id), {record.subject: record for record in known}
         patterns = [f"{subject}.{tail}" for tail in FACT_SUFFIXES]
         newest = max((record.sequence for record in known), default=0)
@@ -270,10 +262,9 @@ class JetStreamJournal:
         return sorted(found.records, key=lambda record: record.sequence)
 
     async def announce(self, announced: Announcement) -> None:
-        """See `ports.Journal.announce`: an atomic batch of two messages in ORCHESTRATOR_EVENTS (NATS ADR-50).
+        """Store a mark on the deliberation's own subject and the announcement, in one atomic batch.
 
-        The first is a mark on a subject of the deliberation's own, which is refused where one is stored, and with it
-        the second. `purge` finds the announcement right after the mark.
+        The server refuses both where the mark is stored. `purge` finds the announcement right after the mark.
         """
         batch = {"Nats-Batch-Id": uuid4().hex}
         mark = f"announced.{announced.tenant}.{announced.deliberation_id}"

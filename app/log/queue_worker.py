@@ -24,11 +24,10 @@ class ItemDeferred(Exception):
 
 
 class QueueWorker:
-    """Passes each item of a consumer to `work`, at most `slots` at once, and with one slot in the stream's order.
+    """Passes each item to `work`, at most `slots` at once. No error loses an item; a defect delays its own.
 
-    Every `progress_s` it reports progress. `work` returns the seconds after which the item is redelivered, or raises
-    ItemDeferred with them; None acknowledges the item as done. An error in `work` delays the item; no error loses it.
-    Items of other services are not `signed`.
+    `work` returns None for a done item, else the seconds to its redelivery; ItemDeferred has them too. Items of other
+    services are not `signed`.
     """
 
     def __init__(

@@ -1,7 +1,6 @@
-"""Signatures of the log: HMAC-SHA256 under the log key, so that a foreign record is not accepted.
+"""Signatures of the log: HMAC-SHA256 under the log key over subject and bytes. Without a key all records count.
 
-A signature covers subject and bytes, not the sequence, which the server gives later. So a foreign writer may repeat a
-record on the record's own subject. Without a key nothing is signed, and every record is accepted.
+The server gives the sequence later, so a foreign writer may repeat a record on the record's own subject.
 """
 
 import hmac

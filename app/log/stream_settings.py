@@ -44,10 +44,7 @@ REPLICAS_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """How long facts are kept, on how many servers, and how long a silent coordinator or worker keeps its work.
-
-    `worker_roles` are the roles whose calls workers pull.
-    """
+    """Retention of facts, servers that hold them, and the time after which a silent holder loses its work."""
 
     retention_s: int = DAY_S
     replicas: int = 1

@@ -1,7 +1,4 @@
-"""Declarations of the streams and consumers, and an idempotent bootstrap. No service changes a stream while serving.
-
-`apply` creates missing ones, and refuses to change any that differ. `plan` lists the differences and changes nothing.
-"""
+"""Declarations of streams and consumers. `apply` creates missing ones and changes none; `plan` lists differences."""
 
 import json
 from typing import Any, cast
@@ -114,10 +111,7 @@ def declared_streams(settings: StreamSettings) -> list[dict[str, Any]]:
 
 
 def _consumer(name: str, ack_wait_s: float, unacknowledged_max: int, **filters: object) -> dict[str, Any]:
-    """A durable pull consumer.
-
-    No `backoff`: it would override `ack_wait`. No delivery limit: an item at the limit would never be delivered again.
-    """
+    """A durable pull consumer, without `backoff`, which would override `ack_wait`, and without a delivery limit."""
     return {
         "durable_name": name,
         "name": name,
@@ -133,10 +127,7 @@ def _consumer(name: str, ack_wait_s: float, unacknowledged_max: int, **filters: 
 
 
 def declared_consumers(settings: StreamSettings) -> list[tuple[str, dict[str, Any]]]:
-    """Every durable pull consumer with its stream: of coordinators, webhooks, archive, plans, contexts and workers.
-
-    A webhook that waits for its next attempt is requeued with a delay, and stays unacknowledged for hours.
-    """
+    """Every durable pull consumer with its stream. A webhook's item stays unacknowledged until its next attempt."""
     accepted = "deliberations.*.*.accepted"
     due = ["webhooks.*.*.*.failed.*", "webhooks.*.*.*.redelivery.*"]
     # Acceptances, cancellations, ends and deletions. Several filters cost the server five times as much.
@@ -212,10 +203,7 @@ async def plan(journal: JetStreamJournal, settings: StreamSettings) -> tuple[lis
 
 
 async def apply(journal: JetStreamJournal, settings: StreamSettings) -> list[str]:
-    """Create the missing streams and consumers, and return their names.
-
-    Raises StreamsDiffer, changing nothing, when another one differs from its declaration.
-    """
+    """Create missing streams and consumers, and return their names; raises StreamsDiffer before any change."""
     missing, different = await plan(journal, settings)
     if different:
         raise StreamsDiffer("; ".join(different))
@@ -230,10 +218,7 @@ async def apply(journal: JetStreamJournal, settings: StreamSettings) -> list[str
 
 
 async def prove_writes(journal: JetStreamJournal) -> None:
-    """Raise JournalUnavailable when the journal's last write failed and a probe write fails too.
-
-    A full or broken store answers every read, so that only a write detects it.
-    """
+    """Raise JournalUnavailable when the last write failed and a probe fails too; a full store answers reads."""
     if not journal.writes.last_failed:
         return
     try:

@@ -1,9 +1,6 @@
-"""The work queue: pulls from a durable consumer, by default that of accepted deliberations.
+"""The work queue: pulls from a durable consumer, by a standing request or by `fetch`.
 
-Either a standing pull request waits for each item, or the owner fetches the waiting items from time to time.
-
-nats-py's own `fetch` is not used: its pull request survives cancellation and swallows the next item. Here one inbox
-lives as long as the queue, pull requests are plain publishes, and the requested items are counted.
+nats-py's `fetch` is not used, because its pull request survives cancellation and swallows the next item.
 """
 
 import asyncio
@@ -31,11 +28,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class QueueItem:
-    """An item of the queue, redelivered until it is acknowledged.
-
-    `deliveries` counts its deliveries; it is a hint, because a crash of the server resets it. `taken_at_s` is the event
-    loop's time of this delivery.
-    """
+    """An item until its acknowledgement. A crash of the server resets `deliveries`; `taken_at_s` is loop time."""
 
     record: Record
     deliveries: int
@@ -44,10 +37,9 @@ class QueueItem:
 
 
 class WorkQueue:
-    """Pulls items for `deliver`, at most `slots` of them unacknowledged at a time.
+    """Pulls items for `deliver`, at most `slots` of them unacknowledged; without `standing` only in `fetch`.
 
-    Without a `standing` pull request they come in `fetch`, where `watch` is not needed. With `signed`, an item without
-    a valid signature is dropped; those of other services bear no signature.
+    With `signed`, an item without a valid signature is dropped.
     """
 
     def __init__(
@@ -118,10 +110,7 @@ class WorkQueue:
         self._open = False
 
     async def close(self) -> None:
-        """Pull nothing more, and take the items on their way, so that the caller can requeue all of them.
-
-        Without that, items that the server has sent would wait for `ack_wait`.
-        """
+        """Pull nothing more, and take the items on their way, which would else wait for `ack_wait`."""
         self._open = False
         if self._subscription is None:
             return

@@ -58,11 +58,7 @@ class PlanConsumer:
         return {} if hydrator is None else hydrator.counts
 
     async def take(self, event: Record) -> None:
-        """Work off one event.
-
-        Raises JournalUnavailable. Raises ItemDeferred while the queue is full, the tenant may spend no more, or the
-        archive does not answer.
-        """
+        """Work off one event. Raises JournalUnavailable; ItemDeferred while the plan must wait."""
         try:
             await (self._approve(event) if event.subject == APPROVED else self._transit(event))
         except QueueFull as full:

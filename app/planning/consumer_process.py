@@ -62,11 +62,7 @@ async def figures(journal: JetStreamJournal, consumer: PlanConsumer) -> dict[str
 
 @asynccontextmanager
 async def consumer_of(settings: PlanningSettings) -> AsyncGenerator[tuple[JetStreamJournal, PlanConsumer]]:
-    """A connected consumer that knows the backlog. Waits for the log without a limit.
-
-    Raises JournalUnavailable if the log refuses the connection, InvalidRequest for unreadable roles, and for a limit of
-    spends where an engine lacks prices.
-    """
+    """A connected consumer that knows the backlog; waits for the log. Raises JournalUnavailable and InvalidRequest."""
     clock, url = SystemClock(), settings.database_url
     journal = JetStreamJournal(settings.nats_url, name="planning", signer=LogSigner.of_file(settings.log_key_file))
     database = None if url is None else Database(url.get_secret_value())

@@ -1,6 +1,6 @@
 """Approved plans: one deliberation per role, found again by ids that tenant, plan and role determine.
 
-The last transition of each story stands in a stream of its own: it is metadata of the story's later deliberations.
+A story's last transition is metadata of its later deliberations.
 """
 
 import asyncio
@@ -128,10 +128,9 @@ class Plans:
     roles_by_complexity: Mapping[Complexity, Sequence[str]]
 
     async def approve(self, tenant: str, plan: PlanRequest, submission: Submission) -> tuple[ApprovedPlan, bool]:
-        """The plan with one accepted deliberation per role, and whether all of them were accepted before.
+        """Returns the plan, accepted durably, and whether all of it was accepted before.
 
-        Durable when this returns. After QueueFull or another error the same plan continues where it stopped. Raises
-        ValidationFailed, PlanConflict, and what `Deliberations.accept` raises.
+        After an error the same plan continues where it stopped. Raises PlanConflict, and as `Deliberations.accept`.
         """
         begun = await self._begun_roles(tenant, plan)
         by_complexity = dict(self.roles_by_complexity)
@@ -156,10 +155,7 @@ class Plans:
         return plan_resource(plan.plan_id, plan.story_id, found), replayed
 
     async def _begun_roles(self, tenant: str, plan: PlanRequest) -> list[str] | None:
-        """The roles of the plan's acceptances in the log; None without any. Raises PlanConflict for other content.
-
-        These roles stay the plan's, though the operator has changed those of its complexity.
-        """
+        """Returns the roles of a begun plan, which stay though the operator changes those of its complexity."""
         asked = {each.id: each for each in (plan_identity(tenant, plan, role) for role in self.deliberations.roles)}
         records = await self.deliberations.journal.last([f"{prefix(tenant, id)}.accepted" for id in asked])
         found = [fact for record in records if isinstance(fact := decode(record.data), Accepted)]

@@ -1,7 +1,4 @@
-"""The archive's database: SQLite in one file, or PostgreSQL.
-
-An error of the driver becomes ArchiveRefused if it concerns a value, else ArchiveUnavailable.
-"""
+"""The database: SQLite or PostgreSQL. Errors become ArchiveRefused for a value, else ArchiveUnavailable."""
 
 import asyncio
 import re
@@ -40,10 +37,7 @@ _OF_SQLALCHEMY = {"host", "port", "prepared_statement_cache_size"}
 
 
 def engine_of(url: str, *, statement_s: float | None = STATEMENT_S) -> AsyncEngine:
-    """An engine for `sqlite:///path` or `postgresql://…`; it connects at its first use. Raises InvalidRequest.
-
-    `statement_s` bounds a statement of PostgreSQL.
-    """
+    """Returns an engine, which connects at its first use; raises InvalidRequest. `statement_s` is for PostgreSQL."""
     try:
         given = make_url(url)
     except (ArgumentError, ValueError):
@@ -163,10 +157,7 @@ class Database:
             raise ArchiveUnavailable(f"The archive {self.server} does not answer: {cause(exc)}. {START}") from exc
 
     async def empty_write_ahead_log(self) -> None:
-        """Let SQLite's write-ahead log hold nothing that was removed. PostgreSQL does it by VACUUM.
-
-        A reader that stays for longer than BUSY_S puts it off until the next time. Raises ArchiveUnavailable.
-        """
+        """Empty SQLite's write-ahead log of removed content; a reader beyond BUSY_S puts it off."""
         if self.dialect == "sqlite":
             async with self.begin() as connection:
                 await connection.execute(text("PRAGMA wal_checkpoint(TRUNCATE)"))

@@ -1,7 +1,6 @@
 """The measures of ended deliberations, and their sums by hour and by day.
 
-Each write first removes the measures that the same deliberation had. A repetition therefore changes nothing, and a
-deleted or expired deliberation leaves the sums.
+A write first removes the deliberation's earlier measures, so a repetition changes nothing.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,9 +40,9 @@ def duration_class(took_us: int) -> int:
 
 
 def measures_of(tenant: str, state: State) -> Iterator[Measure]:
-    """Yields the rows of an ended deliberation: for its strategy, and for each role and model that took part.
+    """Yields a row for the strategy, and for each role and model that took part.
 
-    In the row of a role or model, `won`, tokens and cost are its own; all other amounts are of the deliberation.
+    In the row of a role or model `won`, tokens and cost are its own, and other amounts those of the deliberation.
     """
     end, created_us = state.end, microseconds(state.accepted.ts)
     assert end is not None, "only what has ended is measured"
@@ -106,10 +105,7 @@ def _addition(dialect: str) -> Any:  # noqa: ANN401 -- see `insert`
 
 
 async def replace(connection: AsyncConnection, dialect: str, keys: Sequence[Key], rows: Sequence[Measure]) -> None:
-    """Replace all measures of these deliberations by `rows`, which are of no others.
-
-    Runs in the transaction that wrote or removed the deliberations, which keeps other writers of them away.
-    """
+    """Replace all measures of these deliberations by `rows`, in the transaction that writes the deliberations."""
     changes: Sums = {}
     for tenant, of_tenant in groupby(sorted(keys), key=itemgetter(0)):
         same = measures.c.tenant == tenant, measures.c.id.in_([id for _, id in of_tenant])

@@ -25,10 +25,7 @@ _OTHER = deliberations.alias("other").c
 def selection(
     tenant: str, asked: ListFilter, begin: int | None, *, limit: int, before: int
 ) -> tuple[Select[Any], dict[str, Any]]:
-    """Selects at most `limit` rows accepted before a position, newest first, with these values.
-
-    `begin` is the result of `beginning`. Labels may be equal by chance, so the caller filters the rows once more.
-    """
+    """Selects at most `limit` rows before a place, newest first. Labels may collide: the caller filters again."""
     always: dict[str, Any] = {"tenant": tenant, "before": before, "limit": limit}
     filters: dict[str, Any] = {
         "statuses": sorted(asked.statuses) or None,

@@ -1,7 +1,4 @@
-"""A deliberation as columns and labels.
-
-Text of clients stands in JSON without characters beyond ASCII, because PostgreSQL refuses some of them.
-"""
+"""A deliberation as columns and labels. Clients' text stands in ASCII JSON, as PostgreSQL refuses some of it."""
 
 import json
 import zlib
@@ -97,10 +94,7 @@ def storable(name: str) -> str:
 
 @lru_cache(maxsize=4_096)
 def label(tenant: str, parameter: str, value: str) -> int:
-    """Returns the 64 bits by which a list finds the rows with this value of a parameter.
-
-    Labels of two values may be equal by chance, so a reader compares the values too.
-    """
+    """Returns the 64 bits by which a list finds a value. Two values may collide, so a reader compares them too."""
     text = json.dumps([tenant, parameter, value]).encode()
     return int.from_bytes(blake2b(text, digest_size=8).digest(), signed=True)
 

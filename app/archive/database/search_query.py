@@ -41,7 +41,7 @@ class Phrase:
 class Search:
     """A deliberation matches with a phrase of each group in `required` and none of `excluded`.
 
-    `red OR blue lantern` requires two groups: `red`, `blue`; and `lantern`. Words have letters, digits and own marks.
+    `red OR blue lantern` requires two groups: `red`, `blue`; and `lantern`.
     """
 
     required: tuple[tuple[Phrase, ...], ...]

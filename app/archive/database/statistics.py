@@ -25,10 +25,7 @@ _LATEST_US = 4_000_000 * DAY_US
 
 @dataclass(frozen=True, slots=True)
 class StatsFilter:
-    """Selects deliberations of one tenant or of all, accepted from `since` on and before `until`.
-
-    Without `until` the period has no end; the answer then shows `as_of`, the present.
-    """
+    """Selects deliberations by tenant and acceptance, from `since` until `until`, or `as_of` where that is None."""
 
     tenant: str | None
     since: datetime
@@ -156,9 +153,9 @@ def _selection(asked: StatsFilter, kind: str, by: StatsGroup | None) -> Select[A
 def _parts(
     asked: StatsFilter, kind: str, since_us: int, until_us: int, widths_us: Sequence[int] = WIDTHS_US
 ) -> Iterator[Select[Any]]:
-    """Selects the sums of a period: those of whole days, of whole hours at both ends, and single rows beside them.
+    """Selects sums of whole days, of whole hours at both ends, and single rows beside them.
 
-    From Monday 22:30 to Thursday 01:00: half an hour of rows, one hour, two days, one hour.
+    Monday 22:30 to Thursday 01:00: half an hour of rows, one hour, two days, one hour.
     """
     if since_us >= until_us:
         return

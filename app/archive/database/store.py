@@ -1,7 +1,4 @@
-"""The deliberations in the database, written by projectors and read by gateways.
-
-A write never replaces a newer one, so that several projectors may write the same deliberation in any order.
-"""
+"""The deliberations in the database. A write never replaces a newer one, so projectors may write in any order."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -39,7 +36,7 @@ class Archived:
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """How far a log is copied: the archive has all of its facts up to a sequence, as of a time."""
+    """The place of a copy: the archive has all facts of a log up to a sequence, as of a time."""
 
     epoch: str
     sequence: int
@@ -135,10 +132,9 @@ class Store:
     async def page(
         self, tenant: str, asked: ListFilter, search: Search | None = None, *, limit: int, before: int = VERSION_MAX
     ) -> tuple[list[tuple[int, Entry]], Copied | None]:
-        """Returns a tenant's deliberations with their places, newest first, and how far the log is copied.
+        """Returns deliberations accepted before a place, newest first, and how far the log is copied.
 
-        All were accepted before a place, pass the filter and have the words of a search. There are `limit` or more,
-        unless the archive has fewer.
+        There are `limit` or more, unless the archive has fewer.
         """
         found = list[tuple[int, Entry]]()
         async with self._database.begin() as connection:
@@ -208,10 +204,7 @@ class Store:
         await self._database.empty_write_ahead_log()
 
     async def expire(self, before: datetime, tenants: Mapping[str, datetime] | None = None) -> int:
-        """Remove rows that were accepted, or deleted, before that time, EXPIRED_AT_ONCE at most; their number.
-
-        `tenants` have times of their own.
-        """
+        """Remove at most EXPIRED_AT_ONCE rows from before a time, or a tenant's own; return their count."""
         row, tenants = deliberations.c, tenants or {}
         groups = [and_(row.tenant == tenant, row.created_us < microseconds(each)) for tenant, each in tenants.items()]
         groups.append(and_(row.created_us < microseconds(before), row.tenant.not_in(tenants)))

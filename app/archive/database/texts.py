@@ -47,11 +47,7 @@ def removal(places: Sequence[int]) -> Delete:
 
 
 def selection(dialect: str, tenant: str, search: Search, asked: ListFilter, *, limit: int, before: int) -> Select[Any]:
-    """Selects at most `limit` rows of a tenant with the words and the filter, accepted before a place, newest first.
-
-    Words of filters may be equal by chance, and active deliberations have one word for all their statuses. So the
-    caller filters the rows once more.
-    """
+    """Selects at most `limit` rows with the words. Words of filters may collide: the caller filters again."""
     place, row = texts.c.rowid, deliberations.c
     found = select(place).where(_matches(dialect, _filtered(tenant, search, asked)), *_times(tenant, asked))
     found = found.where(place < before)

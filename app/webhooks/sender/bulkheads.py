@@ -1,7 +1,6 @@
 """Bounds on concurrent attempts: per tenant and host, per tenant, and in all.
 
-Each pair of tenant and host has its own bulkhead, so a receiver that hangs delays no other receiver's deliveries. To a
-receiver that keeps failing, one attempt runs at a time. An attempt that finds its bulkhead full is deferred.
+A receiver that hangs delays no other one; one that keeps failing gets one attempt at a time.
 """
 
 import asyncio
@@ -28,10 +27,7 @@ class AttemptDeferred(ItemDeferred):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Concurrent attempts; per bulkhead, up to `waiting_max` wait for a slot, each at most `wait_max_s`.
-
-    For a failing receiver only FAILING_WAITING_MAX wait, since each waiting item takes up a slot of its queue.
-    """
+    """Concurrent attempts. Per bulkhead `waiting_max` wait, at most `wait_max_s`; fewer for a failing receiver."""
 
     total_max: int = 256
     tenant_max: int = 64

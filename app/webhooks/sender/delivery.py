@@ -40,9 +40,9 @@ log = structlog.get_logger(__name__)
 def next_step(
     fact: str, number: int, outcome: AttemptOutcome, delays_s: Sequence[float], draw: float
 ) -> AttemptFailed | DeliveryEnded:
-    """The record of the nth scheduled attempt. `draw` in [0, 1) adds up to a fifth to the delay.
+    """Returns the record of the nth scheduled attempt. `draw` in [0, 1) adds up to a fifth, so that retries spread.
 
-    The jitter spreads retries to receivers that failed together. Retry-After may lengthen the delay, never shorten it.
+    Retry-After may lengthen the delay, never shorten it.
     """
     attempt = outcome.attempt
     if attempt.succeeded:
@@ -63,10 +63,7 @@ def _key(fact: Record) -> DeliveryKey:
 
 @dataclass(eq=False)
 class DeliveryWorker:
-    """Makes attempts within the bulkheads, signs them, and records each outcome.
-
-    `counts` are this process's: attempts by outcome, deliveries by ending. While `draining` is set, no attempt begins.
-    """
+    """Makes attempts within the bulkheads, and records outcomes; none begins while `draining` is set."""
 
     journal: Journal
     poster: Poster

@@ -47,10 +47,9 @@ def _seconds_until(moment: datetime) -> float:
 
 
 class DeliveryPlanner:
-    """Works off the sender's two queues: `follow` for accepted deliberations, `retry` for delivery records.
+    """Works off two queues: `follow` for accepted deliberations, `retry` for delivery records.
 
-    Both return the seconds until the item should be redelivered, None when it is done, and raise AttemptDeferred and
-    JournalUnavailable.
+    Both return the seconds until a redelivery, None when done; both raise AttemptDeferred and JournalUnavailable.
     """
 
     def __init__(self, journal: Journal, worker: DeliveryWorker) -> None:
@@ -58,10 +57,7 @@ class DeliveryPlanner:
         self._worker = worker
 
     async def follow(self, accepted: Record) -> float | None:
-        """Make the first attempt for each subscribed event, in the log's order, until the deliberation has ended.
-
-        A failed attempt's record is the queue item of its retry, so a failure delays no later event.
-        """
+        """Make first attempts in the log's order until the end. A failure delays no later event."""
         found = webhook_of(accepted.data)
         if found is None:
             return None

@@ -1,7 +1,7 @@
 """The HTTP client for receivers, the only one that connects to hosts that clients name.
 
-Each attempt resolves the name once, checks all its addresses, and connects to one of them, which defeats DNS rebinding.
-The client follows no redirect, uses no proxy, keeps no cookie and reads only the head of the answer.
+Each attempt resolves the name once and checks all addresses, which defeats DNS rebinding. The client follows no
+redirect, uses no proxy, keeps no cookie and reads only the head of the answer.
 """
 
 import asyncio
