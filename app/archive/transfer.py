@@ -138,9 +138,6 @@ class _Batch:
     async def write(self) -> None:
         for log, written in self.of_log.items():
             await self.store.write(log, written)
-        self.of_log.clear()
-        self.keys.clear()
-        self.size = 0
 
 
 async def _take_logs(store: Store, header: Header) -> None:
@@ -190,6 +187,7 @@ async def import_archive(store: Store, lines: AsyncIterable[bytes]) -> Imported:
                 footer = found
         if len(batch.keys) >= BATCH_MAX or batch.size >= BATCH_BYTES_MAX:
             await batch.write()
+            batch = _Batch(store)
     await batch.write()
     if footer is None or counts != Counter(footer.model_dump()):
         raise InvalidRequest(f"The export is not complete: its last line is missing or counts others. {AGAIN}")

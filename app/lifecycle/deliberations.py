@@ -175,8 +175,8 @@ class Deliberations:
     ) -> tuple[State, bool]:
         """Returns the state at acceptance, stored durably, and whether an earlier request was accepted.
 
-        Raises NotReady, QueueFull, IdempotencyConflict, and Gone for the key of a removed deliberation. An `identity` may
-        raise ArchiveUnavailable, when only the archive could know an earlier acceptance.
+        Raises NotReady, QueueFull, IdempotencyConflict, and Gone for the key of a removed deliberation. With an
+        `identity` it raises ArchiveUnavailable, when only the archive could know an earlier acceptance.
         """
         key = submission.idempotency_key
         self.catalog.require_caught_up()

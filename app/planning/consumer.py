@@ -117,8 +117,7 @@ def _ids(data: bytes) -> dict[str, str | None]:
     read: Any = json.loads(data)
     given = cast("dict[str, Any]", read) if isinstance(read, dict) else dict[str, Any]()
     ids = {name: given.get(name) for name in ("plan_id", "story_id")}
-    return {name: _storable(value) if isinstance(value, str) else None for name, value in ids.items()}
-
-
-def _storable(id: str) -> str:
-    return id[:512].encode(errors="replace").decode()
+    return {
+        name: value[:512].encode(errors="replace").decode() if isinstance(value, str) else None
+        for name, value in ids.items()
+    }

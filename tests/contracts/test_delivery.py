@@ -174,9 +174,7 @@ async def test_a_lost_acknowledgement_redelivers_the_work(server: Servers) -> No
     await until(lambda: len(delivered) == 2)
 
 
-async def test_a_server_killed_right_after_deliveries_repeats_some_with_count_one(
-    server: Servers,
-) -> None:
+async def test_a_server_killed_right_after_deliveries_repeats_some_with_count_one(server: Servers) -> None:
     """The server stores the first delivery at once, and later ones a tenth of a second afterwards."""
     running = await server(60)
     journal = await running.connect()

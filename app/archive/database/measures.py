@@ -115,7 +115,10 @@ async def replace(connection: AsyncConnection, dialect: str, keys: Sequence[Key]
         await connection.execute(insert(dialect, measures), rows)
         _add(changes, rows, 1)
     # In one order, so that writers of the same sums do not wait for each other in a circle.
-    changed = [_row(key, amounts) for key, amounts in sorted(changes.items()) if any(amounts)]
+    names = (*ROLLUP_KEY, *AMOUNTS)
+    changed = [
+        dict(zip(names, (*key, *amounts), strict=True)) for key, amounts in sorted(changes.items()) if any(amounts)
+    ]
     if changed:
         await connection.execute(_addition(dialect), changed)
     emptied = [{f"of_{name}": row[name] for name in ROLLUP_KEY} for row in changed if row["number"] < 0]
@@ -133,7 +136,3 @@ def _add(changes: Sums, rows: Iterable[Mapping[Any, Any]], sign: int) -> None:
             amounts = changes.setdefault(key, [0] * len(AMOUNTS))
             for place, name in enumerate(AMOUNTS):
                 amounts[place] += sign * row[name]
-
-
-def _row(key: tuple[Any, ...], amounts: Sequence[int]) -> dict[str, Any]:
-    return dict(zip((*ROLLUP_KEY, *AMOUNTS), (*key, *amounts), strict=True))

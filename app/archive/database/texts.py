@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import chain, repeat
 from typing import Any
 
-from sqlalchemy import ColumnElement, Delete, Select, TextClause, delete, literal, select, text
+from sqlalchemy import ColumnElement, Delete, Select, delete, literal, select, text
 from sqlalchemy.dialects.postgresql import TSQUERY
 
 from app.archive.database.pages import bounds_of_place, bounds_of_time, shown
@@ -16,7 +16,7 @@ from app.catalog.entries import ListFilter
 
 # The marks after the words of a PostgreSQL vector. It counts places up to the last of these.
 _PLACES = [f"':{place} '" for place in range(1, 16_384)]
-_PUT = {
+PUT = {
     "sqlite": text("INSERT OR REPLACE INTO texts (rowid, words) VALUES (:rowid, :words)"),
     "postgresql": text(
         "INSERT INTO texts (rowid, words) VALUES (:rowid, CAST(:words AS tsvector)) "
@@ -29,10 +29,6 @@ MERGE = text("INSERT INTO texts (texts, rank) VALUES ('merge', :pages)")
 
 A negative number begins a merge of all of them. It is complete when this changes less than two rows.
 """
-
-
-def put_statement(dialect: str) -> TextClause:
-    return _PUT[dialect]
 
 
 def written(dialect: str, words: str) -> str:

@@ -103,6 +103,6 @@ async def _put_texts(connection: AsyncConnection, dialect: str, placed: _Placed)
     words = [{"rowid": place, "words": each.words} for place, each in placed if each.words is not None]
     gone = [place for place, each in placed if each.words is None and place is not None]
     if words:
-        await connection.execute(texts.put_statement(dialect), words)
+        await connection.execute(texts.PUT[dialect], words)
     if gone:
         await connection.execute(texts.removal(gone))

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -16,7 +16,6 @@ from app.log.queue_worker import QueueWorker
 from app.log.signature import LogSigner
 from app.log.stream_settings import STREAM, WEBHOOKS_STREAM
 from app.log.streams import ATTEMPTS_CONSUMER, WEBHOOKS_CONSUMER
-from app.log.work_queue import QueueItem
 from app.observability.process import health_server, stop_signal
 from app.observability.replica_status import SENDERS_SUBJECT
 from app.process_settings import LogAccess, WebhookTimeout, listed, setting
@@ -122,15 +121,12 @@ async def sender_of(settings: SenderSettings, *, lookup: Lookup | None = None) -
         signer = Signer([secret.get_secret_value() for secret in settings.webhook_secrets])
         worker = DeliveryWorker(journal, poster, bulkheads, signer, rules, settings.webhook_retries_s)
         planner = DeliveryPlanner(journal, worker)
-
-        def follow(item: QueueItem) -> Awaitable[float | None]:
-            return planner.follow(item.record)
-
-        def retry(item: QueueItem) -> Awaitable[float | None]:
-            return planner.retry(item.record)
-
-        deliberations = QueueWorker(journal, STREAM, WEBHOOKS_CONSUMER, settings.webhooks_held_max, follow)
-        attempts = QueueWorker(journal, WEBHOOKS_STREAM, ATTEMPTS_CONSUMER, ATTEMPTS_HELD_MAX, retry)
+        deliberations = QueueWorker(
+            journal, STREAM, WEBHOOKS_CONSUMER, settings.webhooks_held_max, lambda item: planner.follow(item.record)
+        )
+        attempts = QueueWorker(
+            journal, WEBHOOKS_STREAM, ATTEMPTS_CONSUMER, ATTEMPTS_HELD_MAX, lambda item: planner.retry(item.record)
+        )
         yield Sender(journal, worker, bulkheads, (deliberations, attempts))
 
 

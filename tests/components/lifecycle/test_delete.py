@@ -210,8 +210,7 @@ async def test_a_deletion_ends_the_stream_of_its_viewer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("age_s", "expected"),
-    [(0, (404, "not_found")), (3_599, (404, "not_found")), (3_601, (410, "gone"))],
+    ("age_s", "expected"), [(0, (404, "not_found")), (3_599, (404, "not_found")), (3_601, (410, "gone"))]
 )
 async def test_an_id_with_an_issue_time_is_gone_after_retention(age_s: int, expected: tuple[int, str]) -> None:
     """Unknown and removed ids cannot be distinguished then, because nothing of either remains."""

@@ -91,12 +91,7 @@ def with_column(rows: Rows, column: str, value: object) -> Rows:
 
 @pytest.mark.parametrize(
     ("column", "value"),
-    [
-        ("created_us", 1 << 70),
-        ("summary", "a lone surrogate \ud800"),
-        ("status", None),
-        ("facts", "no bytes"),
-    ],
+    [("created_us", 1 << 70), ("summary", "a lone surrogate \ud800"), ("status", None), ("facts", "no bytes")],
 )
 async def test_a_value_that_the_database_refuses_is_no_outage(
     column: str, value: object, store: Store, fresh_id: str

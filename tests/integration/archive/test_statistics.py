@@ -128,11 +128,7 @@ async def test_costs_are_summed_exactly_and_roles_and_models_have_their_own(stor
         ("QA", "1000000.1 USD, without 2 unpriced calls"),
     ]
     assert [str(each.cost) for each in models.groups] == [str(each.cost) for each in found.groups]
-    assert found.model_dump(mode="json")["cost"] == {
-        "amount": 1000000.300001,
-        "currency": "USD",
-        "unpriced_calls": 3,
-    }
+    assert found.model_dump(mode="json")["cost"] == {"amount": 1000000.300001, "currency": "USD", "unpriced_calls": 3}
 
 
 async def test_without_a_price_there_is_no_cost_and_a_free_engine_costs_nothing(store: Store) -> None:

@@ -92,10 +92,7 @@ async def test_a_gateway_over_a_full_store_answers_503_until_there_is_room(url: 
         return {error["pointer"]: error["detail"] for error in (await client.get("/readyz")).json()["errors"]}
 
     body = {"task": "Name a colour. " * 2_000, "strategy": "single"}
-    async with (
-        lifespan_of(Settings(nats_url=url), None, SystemClock())(APP) as gateway,
-        answering(gateway) as client,
-    ):
+    async with lifespan_of(Settings(nats_url=url), None, SystemClock())(APP) as gateway, answering(gateway) as client:
         await until(lambda: gateway["catalog"].caught_up)
         accepted: list[str] = []
         while (response := await client.post("/deliberations", json=body)).status_code == 202:

@@ -57,9 +57,7 @@ async def test_a_fetch_ends_when_the_log_does_not_answer(
     await journal.close()
 
 
-async def test_deliveries_never_exceed_the_slots_until_they_are_acknowledged(
-    own_nats_server: NatsServer,
-) -> None:
+async def test_deliveries_never_exceed_the_slots_until_they_are_acknowledged(own_nats_server: NatsServer) -> None:
     journal = await JetStreamJournal.connect(own_nats_server.url)
     await apply(journal, StreamSettings(ack_wait_s=1))
     for number in range(5):

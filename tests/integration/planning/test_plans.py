@@ -64,13 +64,7 @@ async def test_a_plan_starts_one_deliberation_per_role_with_its_metadata(
 
 
 @pytest.mark.parametrize(
-    ("complexity", "roles"),
-    [
-        (None, ["DEV", "QA"]),
-        ("basic", ["DEV", "QA"]),
-        ("medium", ["DATA"]),
-        ("complex", FOUR),
-    ],
+    ("complexity", "roles"), [(None, ["DEV", "QA"]), ("basic", ["DEV", "QA"]), ("medium", ["DATA"]), ("complex", FOUR)]
 )
 async def test_the_complexity_chooses_the_roles_of_a_plan_without_roles(
     journal: JetStreamJournal, own_nats_server: NatsServer, complexity: str | None, roles: list[str]
