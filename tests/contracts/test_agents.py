@@ -123,17 +123,6 @@ async def test_agents_record_the_outcome_of_every_call(under: UnderTest, fresh_i
             await asyncio.sleep(0.02)
 
 
-async def test_it_waits_while_outcomes_may_yet_come(under: UnderTest, fresh_id: str) -> None:
-    under.engine.hold = asyncio.Event()
-    running = asyncio.create_task(under.agents.run(request(CALLS, deliberation_id=fresh_id)))
-    await until(lambda: len(under.engine.bodies) == 2)
-    assert not running.done() and await under.outcomes(fresh_id) == []
-    under.engine.hold.set()
-    await under.recorded(fresh_id, 2)
-    running.cancel()
-    await asyncio.wait({running})
-
-
 async def test_a_recorded_call_is_not_made_again(under: UnderTest, fresh_id: str) -> None:
     async with asyncio.timeout(10):
         for calls in (CALLS[:1], CALLS):

@@ -223,12 +223,6 @@ async def test_lists_need_no_log(gateway: Served, database_url: str) -> None:
     assert [item["id"] for item in listed.json()["items"]] == [id] and counted.json()["completed"] == 1
 
 
-async def test_what_neither_the_log_nor_the_archive_has_is_not_found(gateway: Served) -> None:
-    response = await gateway.client.get("/deliberations/nothing-of-this-name")
-
-    assert response.status_code == 404
-
-
 async def test_a_key_of_an_archived_deliberation_starts_nothing_anew(gateway: Served, database_url: str) -> None:
     id = await ended(gateway, idempotency_key='"k1"')
     await archive(gateway, database_url, id)

@@ -81,12 +81,6 @@ async def test_an_archive_that_does_not_answer_refuses_a_plan_and_no_request_wit
         assert (await gateway.post({"task": "t"}, Idempotency_Key="k")).status_code == 202
 
 
-async def test_a_plan_of_another_tenant_is_unknown(gateway: Served) -> None:
-    await approve(gateway)
-    assert role_deliberation_id("default", "plan-1", "DEV") != role_deliberation_id("acme", "plan-1", "DEV")
-    assert (await gateway.client.get("/plans/plan-2")).status_code == 404
-
-
 @pytest.mark.parametrize(
     ("more", "pointer", "code"),
     [

@@ -16,8 +16,8 @@ from app.deliberation.facts import CancelRequested, Deleted
 from app.log.streams import ATTEMPTS_CONSUMER, WEBHOOKS_CONSUMER
 from app.webhooks.attempts import AttemptFailed, DeliveryKey, RedeliveryRequested
 from tests.components.webhooks.receiving import Behaviour, receiving
-from tests.components.webhooks.sending import SECRET, Deliberation, declared, sending, submit, until_empty
-from tests.conditions import until
+from tests.components.webhooks.sending import SECRET, Deliberation, declared, sending, submit
+from tests.conditions import until, until_empty
 from tests.conftest import NatsServer
 from tests.story import NOW
 

@@ -7,10 +7,6 @@ import pytest
 from app.archive.database.connection import Database
 from app.archive.database.migrate import migrate
 from app.archive.database.store import Store
-from app.log.journal import JetStreamJournal
-from app.log.stream_settings import StreamSettings
-from app.log.streams import apply
-from tests.conftest import NatsServer
 from tests.integration.archive.postgres import PostgresServer
 
 
@@ -40,12 +36,3 @@ async def store(database_url: str) -> AsyncIterator[Store]:
     database = Database(database_url)
     yield Store(database)
     await database.close()
-
-
-@pytest.fixture
-async def journal(own_nats_server: NatsServer) -> AsyncIterator[JetStreamJournal]:
-    """A log of the test's own, so that no other test's deliberations are copied."""
-    journal = await JetStreamJournal.connect(own_nats_server.url, name="tests", timeout_s=20)
-    await apply(journal, StreamSettings())
-    yield journal
-    await journal.close()

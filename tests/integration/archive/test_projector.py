@@ -20,7 +20,7 @@ from app.log.journal import JetStreamJournal
 from app.log.stream_settings import ARCHIVE_CONSUMER, StreamSettings
 from app.log.streams import apply
 from app.log.work_queue import QueueItem, WorkQueue
-from tests.conditions import until
+from tests.conditions import until, until_empty
 from tests.conftest import NatsServer
 from tests.story import Story
 
@@ -52,12 +52,7 @@ async def tell(journal: JetStreamJournal, story: Story) -> None:
 
 
 async def until_copied(journal: JetStreamJournal, timeout_s: float = 30) -> None:
-    async with asyncio.timeout(timeout_s):
-        while True:
-            found = await journal.request("$JS.API.CONSUMER.INFO.DELIBERATIONS.archive")
-            if not found["num_pending"] and not found["num_ack_pending"]:
-                return
-            await asyncio.sleep(0.05)
+    await until_empty(journal, "DELIBERATIONS", ARCHIVE_CONSUMER, timeout_s)
 
 
 async def read(store: Store, deliberation_id: str) -> Archived | Gone | None:

@@ -4,19 +4,15 @@ import asyncio
 import base64
 import json
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-import pytest
-
 from app.deliberation.facts import Accepted, decode
 from app.log.journal import JetStreamJournal
-from app.log.stream_settings import StreamSettings
-from app.log.streams import apply
 from app.planning.consumer import APPROVED, PlanConsumer
 from app.planning.consumer_process import PlanningSettings, consumer_of, run
-from tests.conftest import NatsServer
+from tests.conditions import until_empty
 
 
 def plan_event(number: int = 1, **more: Any) -> dict[str, Any]:
@@ -30,15 +26,6 @@ def plan_event(number: int = 1, **more: Any) -> dict[str, Any]:
         "roles": ["DEV", "QA"],
     }
     return {name: value for name, value in {**given, **more}.items() if value is not None}
-
-
-@pytest.fixture
-async def journal(own_nats_server: NatsServer) -> AsyncIterator[JetStreamJournal]:
-    """A log of the test's own, so that no other test's plans are taken."""
-    journal = await JetStreamJournal.connect(own_nats_server.url, name="tests", timeout_s=20)
-    await apply(journal, StreamSettings())
-    yield journal
-    await journal.close()
 
 
 async def announce(journal: JetStreamJournal, event: object, subject: str = APPROVED) -> int:
@@ -66,12 +53,7 @@ async def planning_process(url: str, **environment: str) -> asyncio.subprocess.P
 
 
 async def until_taken(journal: JetStreamJournal, timeout_s: float = 30) -> None:
-    async with asyncio.timeout(timeout_s):
-        while True:
-            found = await journal.request("$JS.API.CONSUMER.INFO.PLANNING_EVENTS.planning")
-            if not found["num_pending"] and not found["num_ack_pending"]:
-                return
-            await asyncio.sleep(0.02)
+    await until_empty(journal, "PLANNING_EVENTS", "planning", timeout_s)
 
 
 async def acceptances(journal: JetStreamJournal) -> list[Accepted]:
