@@ -72,12 +72,6 @@ class _Read:
     copied: Copied | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    read: _Read
-    projected: Sequence[Projected]
-
-
 class Projector:
     """Takes items in rounds. While one is written, rows of the next are made, and one is read.
 
@@ -99,7 +93,7 @@ class Projector:
         self._writing: dict[int, QueueItem] = {}
         self._row_process = RowProcess()
         self._read = asyncio.Queue[_Read](maxsize=1)
-        self._made = asyncio.Queue[_Batch](maxsize=1)
+        self._made = asyncio.Queue[tuple[_Read, Sequence[Projected]]](maxsize=1)
         # The last sequence of deliberations to which nothing more is expected, oldest read first.
         self._copied: dict[Key, int] = {}
         self._epoch = ""
@@ -109,10 +103,13 @@ class Projector:
         self._complete = False
 
     async def run(self) -> None:
+        openings = Projection(
+            self._journal, (OPENINGS,), self._hear, self._replay, lambda projection: projection.stale.wait()
+        )
         try:
             async with asyncio.TaskGroup() as group:
                 await self._queue.start()
-                group.create_task(Projection(self._journal, (OPENINGS,), self._hear, self._replay, _until_stale).run())
+                group.create_task(openings.run())
                 group.create_task(self._check_complete())
                 group.create_task(self._report_progress())
                 group.create_task(self._expire())
@@ -191,19 +188,19 @@ class Projector:
                     log.error("archive_skipped", deliberation_id=each.key[1], error=each.fault)
                 if each.unfinished_at is not None:
                     self._copied.pop(each.key, None)
-            await self._made.put(_Batch(read, projected))
+            await self._made.put((read, projected))
 
     async def _write_batches(self) -> None:
         while True:
-            batch = await self._made.get()
-            made = [each.rows for each in batch.projected if each.rows is not None]
-            rows = await self._put(made, batch.read.openings, batch.read.copied)
+            read, projected = await self._made.get()
+            made = [each.rows for each in projected if each.rows is not None]
+            rows = await self._put(made, read.openings, read.copied)
             deleted = sum(each.words is None for each in rows)
             self.counts["written"] += len(rows) - deleted
             self.counts["deleted"] += deleted
-            self.counts["skipped"] += len(batch.projected) - len(rows)
-            unfinished_at = {each.key[1]: each.unfinished_at for each in batch.projected}
-            for sequence in batch.read.sequences:
+            self.counts["skipped"] += len(projected) - len(rows)
+            unfinished_at = {each.key[1]: each.unfinished_at for each in projected}
+            for sequence in read.sequences:
                 item = self._writing.pop(sequence, None)
                 if item is None:
                     continue
@@ -340,10 +337,6 @@ class Projector:
                 await self._store.erase_removed(erased_at - _SKEW, expired=expired > 0)
                 erased_at, expired = now, 0
             await asyncio.sleep(EXPIRE_EVERY_S)
-
-
-async def _until_stale(projection: Projection) -> None:
-    await projection.stale.wait()
 
 
 def _opening(key: Key, record: Record, log: int) -> Opening | None:

@@ -169,15 +169,11 @@ class Catalog:
         if past is not None:
             return
         if not ended and entry.ended is not None:
-            self._announce_end(key, entry.ended)
+            self.ended_counts[entry.ended] += 1
+            if waiter := self._waiters.pop(key, None):
+                waiter.set()
         if entry.sequence:
             self._count(key, entry)
-
-    def _announce_end(self, key: Key, status: str) -> None:
-        self.ended_counts[status] += 1
-        waiter = self._waiters.pop(key, None)
-        if waiter is not None:
-            waiter.set()
 
     def _count(self, key: Key, entry: Entry) -> None:
         accepted_at = entry.created_at or entry.first_fact_at

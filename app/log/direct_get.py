@@ -125,13 +125,13 @@ class DirectGet:
 
     async def _last_by_scan(self, patterns: Sequence[str]) -> Batch:
         bound = (await state_of(self._client, stream_of(patterns[0]))).last_sequence
-        believed, refused = dict[str, Record](), set[str]()
+        accepted, refused = dict[str, Record](), set[str]()
         for pattern in patterns:
             async for batch in self.batches(pattern, 0, PAGE_RECORDS):
-                believed |= {record.subject: record for record in batch.records if record.sequence <= bound}
+                accepted |= {record.subject: record for record in batch.records if record.sequence <= bound}
                 refused |= batch.refused.keys()
-        # Every record was read, so that of the refused subjects none hides a believed record.
-        return Batch(list(believed.values()), dict.fromkeys(refused - believed.keys(), 0), bound, up_to=bound)
+        # Every record was read, so that of the refused subjects none hides an accepted record.
+        return Batch(list(accepted.values()), dict.fromkeys(refused - accepted.keys(), 0), bound, up_to=bound)
 
     async def get(self, stream: str, query: dict[str, Any]) -> Batch:
         """One batch; raises TooManySubjects, and JournalUnavailable once no reply came for `REQUEST_TIMEOUT_S`."""

@@ -17,7 +17,7 @@ from app.log.signature import LogSigner
 from app.log.stream_settings import stream_of
 
 WRONG_LAST_SEQUENCE = 10071
-# Writers of records that are not believed may occupy a subject again between a look and a write.
+# Writers of refused records may occupy a subject again between a look and a write.
 OCCUPIED_TRIES = 20
 # The end of the last look is kept for so many subjects, so that a flooded one is not read from its beginning.
 REMEMBERED_MAX = 10_000

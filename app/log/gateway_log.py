@@ -23,7 +23,7 @@ class GatewayLog(Journal, Control, Protocol):
 
     @property
     def refused(self) -> int:
-        """Records that were read and not believed, because their signature does not verify."""
+        """Records that were read and refused, because their signature does not verify."""
         ...
 
     async def figures(self) -> LogFigures: ...

@@ -246,14 +246,14 @@ class JetStreamJournal:
             if found.up_to < newest:
                 raise JournalUnavailable(f"the server that answers lags behind fact {newest}")
         # A pattern with a wildcard also finds facts that are known.
-        facts |= {record.subject: record for record in await self._believed(found)}
+        facts |= {record.subject: record for record in await self._accepted(found)}
         return sorted(facts.values(), key=lambda record: record.sequence)
 
     async def last(self, patterns: Sequence[str]) -> list[Record]:
-        """See `ports.Journal.last`. On a subject that ends with records that are not believed, the first believed."""
-        return await self._believed(await self._reads.last(patterns))
+        """See `ports.Journal.last`. On a subject that ends with refused records, the first accepted one."""
+        return await self._accepted(await self._reads.last(patterns))
 
-    async def _believed(self, found: Batch) -> list[Record]:
+    async def _accepted(self, found: Batch) -> list[Record]:
         hidden = list(found.refused.items())
         for begin in range(0, len(hidden), READS_AT_ONCE):
             some = hidden[begin : begin + READS_AT_ONCE]
