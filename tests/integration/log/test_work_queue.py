@@ -52,7 +52,7 @@ async def test_a_fetch_ends_when_the_log_does_not_answer(
     queue = WorkQueue(journal, 3, lambda _: None, standing=False)
     await queue.start()
     own_nats_server.kill()
-    assert await queue.fetch()
+    assert await queue.fetch() is None
     own_nats_server.start()
     await journal.close()
 
