@@ -31,9 +31,8 @@ from app.deliberation.ports import Clock
 from app.deliberation.roles import Role, roles_over_nats
 from app.deliberation.strategies import STRATEGIES
 from app.lifecycle.context import ContextHydrator
-from app.lifecycle.deliberations import Deliberations
+from app.lifecycle.deliberations import Deliberations, sweep
 from app.lifecycle.lists import Lists
-from app.lifecycle.sweep import sweep
 from app.log.gateway_log import GatewayLog, JetStreamLog
 from app.log.signature import LogSigner
 from app.log.stream_settings import StreamSettings

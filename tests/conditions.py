@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 
 from app.deliberation.ports import Record
+from app.log.journal import JetStreamJournal
 from tests.fakes import InMemoryJournal
 
 
@@ -12,6 +13,16 @@ async def until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.005)
+
+
+async def until_empty(journal: JetStreamJournal, stream: str, consumer: str, timeout_s: float = 30) -> None:
+    """Return once the consumer has neither undelivered nor unacknowledged items."""
+    async with asyncio.timeout(timeout_s):
+        while True:
+            found = await journal.request(f"$JS.API.CONSUMER.INFO.{stream}.{consumer}")
+            if not found["num_pending"] and not found["num_ack_pending"]:
+                return
+            await asyncio.sleep(0.02)
 
 
 def held_back(journal: InMemoryJournal) -> asyncio.Event:

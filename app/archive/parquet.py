@@ -1,7 +1,4 @@
-"""The archive as a Parquet file: one row for each ended deliberation, for analysis.
-
-`pyarrow` writes it, which the extra `parquet` installs. An import takes lines of JSON only (`app.archive.transfer`).
-"""
+"""The archive as a Parquet file, one row for each ended deliberation; it needs the extra `parquet`."""
 
 from collections import Counter
 from decimal import Decimal
@@ -41,12 +38,10 @@ def _schema(arrow: Any) -> Any:  # noqa: ANN401 -- pyarrow has no types
 
 
 def _integer(count: int) -> int:
-    """A number that 64 bits hold: an engine may report any."""
     return max(-_INTEGER_MAX, min(count, _INTEGER_MAX))
 
 
 def row_of(tenant: str, state: State) -> dict[str, Any]:
-    """The columns of the table."""
     found = resource(state, epoch="", retention_s=0)
     verdict, usage = found.verdict, found.usage
     won = next((each for each in found.proposals if verdict is not None and each.agent_id == verdict.winner), None)
@@ -79,7 +74,6 @@ def row_of(tenant: str, state: State) -> dict[str, Any]:
 
 
 def check_pyarrow() -> None:
-    """Raise InvalidRequest where pyarrow is missing."""
     try:
         import_module("pyarrow.parquet")
     except ImportError as exc:
@@ -87,10 +81,7 @@ def check_pyarrow() -> None:
 
 
 async def export_parquet(store: Store, chosen: RowFilter, counts: Counter[str], destination: BinaryIO) -> None:
-    """Write all that ended; raises ArchiveUnavailable and OSError. `check_pyarrow` comes before.
-
-    `counts` gets the number of `deliberations`, and of the `tombstones` and `unfinished`, which are left out.
-    """
+    """Write all that ended, after `check_pyarrow`; `counts` counts rows, also the `tombstones` and `unfinished`."""
     arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     schema, rows = _schema(arrow), list[dict[str, Any]]()
     with parquet.ParquetWriter(destination, schema, compression="zstd") as writer:

@@ -25,15 +25,12 @@ log = structlog.get_logger(__name__)
 
 
 class ArchiveSettings(LogAccess, ArchiveRetention):
-    """The settings of `python -m app.archive`."""
-
     database_url: SecretStr = setting(..., DATABASE_URL_DESCRIPTION)
     archive_host: str = setting("127.0.0.1", "Address of /healthz.", min_length=1)
     archive_port: int = setting(8082, "Port of /healthz; 0 takes a free one.", ge=0, le=65_535)
 
 
 async def figures(journal: JetStreamJournal, projector: Projector) -> dict[str, Any]:
-    """The projector's figures, and the queue that all projectors share."""
     return {
         "replica": f"archive-{os.getpid()}",
         "counts": dict(projector.counts),
@@ -44,10 +41,7 @@ async def figures(journal: JetStreamJournal, projector: Projector) -> dict[str, 
 
 @asynccontextmanager
 async def projector_of(settings: ArchiveSettings) -> AsyncGenerator[tuple[JetStreamJournal, Projector]]:
-    """A connected projector. Waits for the log and the database without a limit.
-
-    Raises JournalUnavailable if the log refuses the connection, InvalidRequest for a wrong DATABASE_URL.
-    """
+    """A connected projector; waits for log and database. Raises JournalUnavailable and InvalidRequest."""
     journal = JetStreamJournal(settings.nats_url, name="archive", signer=LogSigner.of_file(settings.log_key_file))
     database = Database(settings.database_url.get_secret_value())
     try:

@@ -59,10 +59,9 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """The facts of some items' deliberations in the log with this number.
+    """The facts of some items. `openings` are of deliberations without another fact among them.
 
-    `openings` are of deliberations without a further fact among these items. `copied` is how far the log is copied once
-    this is written; None while the queue has more. `behind` is true while the queue has many more.
+    `copied` is how far the log is copied once these are written; `behind` is true while the queue has many more.
     """
 
     sequences: Sequence[int]
@@ -73,21 +72,11 @@ class _Read:
     copied: Copied | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    read: _Read
-    projected: Sequence[Projected]
-
-
 class Projector:
-    """Takes items in rounds of at most BATCH_MAX. While one is written, rows of the next are made, and one is read.
-
-    A deliberation that begins and ends between two rounds is written once. Rounds are written in order, so an item
-    that an earlier round covers is only acknowledged, after the write of that round.
+    """Takes items in rounds. While one is written, rows of the next are made, and one is read.
 
     `counts` counts deliberations: `written`, `deleted`, `expired`, and `skipped` for facts that are damaged, refused by
-    the database, or have left the log. `failure` says why the projector waits, empty while it works. `retentions_s` are
-    those of tenants for which `retention_s` does not hold.
+    the database, or have left the log. `failure` says why the projector waits.
     """
 
     def __init__(
@@ -104,7 +93,7 @@ class Projector:
         self._writing: dict[int, QueueItem] = {}
         self._row_process = RowProcess()
         self._read = asyncio.Queue[_Read](maxsize=1)
-        self._made = asyncio.Queue[_Batch](maxsize=1)
+        self._made = asyncio.Queue[tuple[_Read, Sequence[Projected]]](maxsize=1)
         # The last sequence of deliberations to which nothing more is expected, oldest read first.
         self._copied: dict[Key, int] = {}
         self._epoch = ""
@@ -114,11 +103,13 @@ class Projector:
         self._complete = False
 
     async def run(self) -> None:
-        """Copy until cancelled, then give the items in progress back to the queue."""
+        openings = Projection(
+            self._journal, (OPENINGS,), self._hear, self._replay, lambda projection: projection.stale.wait()
+        )
         try:
             async with asyncio.TaskGroup() as group:
                 await self._queue.start()
-                group.create_task(Projection(self._journal, (OPENINGS,), self._hear, self._replay, _until_stale).run())
+                group.create_task(openings.run())
                 group.create_task(self._check_complete())
                 group.create_task(self._report_progress())
                 group.create_task(self._expire())
@@ -197,19 +188,19 @@ class Projector:
                     log.error("archive_skipped", deliberation_id=each.key[1], error=each.fault)
                 if each.unfinished_at is not None:
                     self._copied.pop(each.key, None)
-            await self._made.put(_Batch(read, projected))
+            await self._made.put((read, projected))
 
     async def _write_batches(self) -> None:
         while True:
-            batch = await self._made.get()
-            made = [each.rows for each in batch.projected if each.rows is not None]
-            rows = await self._put(made, batch.read.openings, batch.read.copied)
+            read, projected = await self._made.get()
+            made = [each.rows for each in projected if each.rows is not None]
+            rows = await self._put(made, read.openings, read.copied)
             deleted = sum(each.words is None for each in rows)
             self.counts["written"] += len(rows) - deleted
             self.counts["deleted"] += deleted
-            self.counts["skipped"] += len(batch.projected) - len(rows)
-            unfinished_at = {each.key[1]: each.unfinished_at for each in batch.projected}
-            for sequence in batch.read.sequences:
+            self.counts["skipped"] += len(projected) - len(rows)
+            unfinished_at = {each.key[1]: each.unfinished_at for each in projected}
+            for sequence in read.sequences:
                 item = self._writing.pop(sequence, None)
                 if item is None:
                     continue
@@ -292,7 +283,6 @@ class Projector:
         return _Read(sequences, facts, number, behind, openings, None if put_back else copied)
 
     def _drop_held(self) -> None:
-        """Forget all items, because their log was replaced. The server delivers the items of the new log again."""
         for _ in range(len(self._writing) + len(self._waiting)):
             self._queue.drop()
         self._writing.clear()
@@ -316,10 +306,7 @@ class Projector:
             del self._copied[next(iter(self._copied))]
 
     async def _facts(self, key: Key, records: Sequence[Record], whole: bool) -> tuple[Key, Sequence[Record]]:
-        """Returns all facts of a deliberation, or none when its subject is foreign. A tombstone is returned alone.
-
-        Without `whole`, an acceptance and an opening are not completed from the log.
-        """
+        """Returns a tombstone alone, none on a foreign subject, else all facts; `whole` completes beginnings too."""
         kinds = {record.tokens[-1] for record in records}
         if "deleted" not in kinds and (whole or not {"accepted"} <= kinds <= {"accepted", "opened"}):
             try:
@@ -329,7 +316,6 @@ class Projector:
         return key, records
 
     async def _report_progress(self) -> None:
-        """Keep the server from redelivering items that are in progress."""
         while True:
             await asyncio.sleep(WORKER_ACK_WAIT_S / 3)
             # What was taken later is safe until the next round, and is mostly written before it.
@@ -353,12 +339,7 @@ class Projector:
             await asyncio.sleep(EXPIRE_EVERY_S)
 
 
-async def _until_stale(projection: Projection) -> None:
-    await projection.stale.wait()
-
-
 def _opening(key: Key, record: Record, log: int) -> Opening | None:
-    """Returns the change of a row by an opening; None for a fact that cannot be read."""
     try:
         fact = decode(record.data)
     except ValidationError:

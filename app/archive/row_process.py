@@ -27,10 +27,7 @@ log = structlog.get_logger(__name__)
 
 
 class Projected(NamedTuple):
-    """The rows of a deliberation's facts, or None with their `fault`.
-
-    `unfinished_at` is the time of an end after which outcomes of calls may follow.
-    """
+    """The rows of facts, or a `fault`. After an end at `unfinished_at` outcomes of calls may follow."""
 
     key: Key
     rows: Rows | None = None
@@ -39,7 +36,6 @@ class Projected(NamedTuple):
 
 
 def project(found: Sequence[tuple[Key, Sequence[Record]]], log: int, dialect: str) -> list[Projected]:
-    """Returns the rows of deliberations of a log. Of each the facts are given, or at least the tombstone."""
     return [_project(key, records, log, dialect) for key, records in found]
 
 
@@ -94,7 +90,6 @@ class RowProcess:
         return await asyncio.to_thread(project, found, number, dialect)
 
     def close(self) -> None:
-        """End the process after its present batch."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None

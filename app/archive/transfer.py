@@ -1,7 +1,7 @@
-"""The archive as lines of JSON, written by `deliberate export` and read by `deliberate import`.
+"""The archive as lines of JSON, for `deliberate export` and `deliberate import`.
 
-The first line names the format and the logs, oldest first. Each further line is a deliberation with its facts, or the
-tombstone of a deleted one. The last line counts them. Facts keep their sequences, so event ids stay the same.
+The first line names format and logs, oldest first; each further one is a deliberation with its facts, or a
+tombstone; the last counts them. Facts keep their sequences, so event ids stay the same.
 """
 
 from collections import Counter
@@ -34,16 +34,12 @@ class _Line(BaseModel):
 
 
 class Header(_Line):
-    """The first line."""
-
     format: Literal["deliberate.archive"]
     version: Literal[1]
     logs: tuple[Annotated[str, Field(min_length=1, max_length=64)], ...]
 
 
 class ExportedDeliberation(_Line):
-    """A deliberation with the log that its facts come from, and each fact with its sequence."""
-
     tenant: Token
     id: Token
     log: str
@@ -51,16 +47,12 @@ class ExportedDeliberation(_Line):
 
 
 class ExportedTombstone(_Line):
-    """A deleted deliberation."""
-
     tenant: Token
     id: Token
     deleted_at: AwareDatetime
 
 
 class Footer(_Line):
-    """The last line: the number of lines of each kind."""
-
     deliberations: int
     tombstones: int
 
@@ -83,10 +75,7 @@ def _line(row: ArchivedRow) -> bytes:
 
 
 async def export_archive(store: Store, chosen: RowFilter, counts: Counter[str]) -> AsyncGenerator[bytes]:
-    """Yields the lines of all ended and deleted deliberations; raises ArchiveUnavailable.
-
-    `counts` gets the number of `deliberations` and `tombstones`, and of the `unfinished`, which are left out.
-    """
+    """Yields the lines; raises ArchiveUnavailable. `counts` counts them, and the `unfinished`, which are left out."""
     yield to_json({"format": FORMAT, "version": FORMAT_VERSION, "logs": await store.logs()}) + b"\n"
     async for row in store.rows(chosen):
         kind = "tombstones" if row.deleted else "unfinished" if row.archived is None else "deliberations"
@@ -133,15 +122,12 @@ def _written(number: int, found: ExportedDeliberation) -> Written:
 
 @dataclass(slots=True)
 class _Batch:
-    """Deliberations of a part of the file, written together."""
-
     store: Store
     of_log: dict[str, list[Written]] = field(default_factory=dict[str, list[Written]])
     keys: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     size: int = 0
 
     def add(self, number: int, log: str, written: Written, size: int) -> None:
-        """Add the deliberation of a line of this many bytes; raises InvalidRequest for a repetition."""
         key = written.tenant, written.deliberation_id
         if key in self.keys:
             raise InvalidRequest(f"Line {number} repeats deliberation {written.deliberation_id}. {AGAIN}")
@@ -150,16 +136,11 @@ class _Batch:
         self.size += size
 
     async def write(self) -> None:
-        """Write and forget the added deliberations; raises ArchiveUnavailable."""
         for log, written in self.of_log.items():
             await self.store.write(log, written)
-        self.of_log.clear()
-        self.keys.clear()
-        self.size = 0
 
 
 async def _take_logs(store: Store, header: Header) -> None:
-    """Give the archive the export's logs in their order; raises InvalidRequest when it has others before them."""
     known = await store.logs()
     common = min(len(known), len(header.logs))
     if known[:common] != list(header.logs[:common]):
@@ -169,17 +150,14 @@ async def _take_logs(store: Store, header: Header) -> None:
 
 
 class Imported(NamedTuple):
-    """The numbers of `deliberations` and `tombstones`, and the time of the oldest acceptance."""
-
     counts: Counter[str]
     oldest: datetime | None
 
 
 async def import_archive(store: Store, lines: AsyncIterable[bytes]) -> Imported:
-    """Write an export into the archive.
+    """Write an export; a newer row stays. Raises ArchiveUnavailable, ArchiveRefused, and InvalidRequest for no export.
 
-    A newer row stays, so that a repetition changes nothing. Raises InvalidRequest for a file that is no export,
-    ArchiveUnavailable and ArchiveRefused; the lines before the fault were imported.
+    The lines before a fault were imported.
     """
     batch, counts = _Batch(store), Counter[str]()
     header: Header | None = None
@@ -209,6 +187,7 @@ async def import_archive(store: Store, lines: AsyncIterable[bytes]) -> Imported:
                 footer = found
         if len(batch.keys) >= BATCH_MAX or batch.size >= BATCH_BYTES_MAX:
             await batch.write()
+            batch = _Batch(store)
     await batch.write()
     if footer is None or counts != Counter(footer.model_dump()):
         raise InvalidRequest(f"The export is not complete: its last line is missing or counts others. {AGAIN}")

@@ -1,1 +1,1 @@
-"""What runs and what the archive may lack, in memory; and the projection of a deliberation for clients."""
+"""The active deliberations in memory, and the entries of lists."""

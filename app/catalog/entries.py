@@ -17,10 +17,7 @@ TASK_CHARS_MAX = 200
 
 @dataclass(slots=True)
 class Entry:
-    """A deliberation in a list.
-
-    `sequence` is that of its acceptance, the other sequences are those of its status changes; 0 while unknown.
-    """
+    """A deliberation in a list. `sequence` is that of its acceptance, others those of changes; 0 while unknown."""
 
     tenant: str
     id: str
@@ -61,11 +58,9 @@ class Entry:
 
     @property
     def status(self) -> Status:
-        """The same status as the fold of all facts has."""
         return self._status_at(maxsize)
 
     def status_at(self, sequence: int) -> Status | None:
-        """Returns the status when the log ended at `sequence`; None before the acceptance."""
         return self._status_at(sequence) if 0 < self.sequence <= sequence else None
 
     def _status_at(self, sequence: int) -> Status:
@@ -88,7 +83,6 @@ class ListFilter:
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def shows(self, entry: Entry) -> bool:
-        """Whether the entry passes the filter."""
         created_at = entry.created_at
         return (
             created_at is not None
@@ -102,7 +96,6 @@ class ListFilter:
 
 
 def summary(entry: Entry) -> DeliberationSummary:
-    """The list item of an entry with a known acceptance."""
     assert entry.created_at is not None
     return DeliberationSummary(
         id=entry.id,

@@ -1,7 +1,6 @@
 """The active deliberations of all tenants, in memory.
 
-Admission counts them, requests wait for their ends, and streams ask for the status of each at an event. After a lost
-connection the log is read from the last sequence up to which all facts were applied.
+Admission counts them, requests wait for their ends, and streams ask for the status of each at an event.
 """
 
 import asyncio
@@ -42,10 +41,7 @@ log = structlog.get_logger(__name__)
 
 
 class Catalog:
-    """The active deliberations, kept up to date by `follow`, and the PAST_MAX that ended last or were recalled.
-
-    `epoch` is the incarnation of the log that was read. `caught_up` is true once all active deliberations were read.
-    """
+    """The active deliberations, and the last PAST_MAX ended ones; `epoch` is the incarnation of the log read."""
 
     def __init__(self, clock: Clock, backlog: Backlog, *, retention_s: int) -> None:
         self.backlog = backlog
@@ -72,13 +68,11 @@ class Catalog:
         self._heard_to = 0
 
     def require_caught_up(self) -> Self:
-        """The catalog itself; raises JournalUnavailable until it has read the active deliberations."""
         if not self.caught_up:
             raise JournalUnavailable(NOT_READ)
         return self
 
     async def follow(self, journal: Journal) -> None:
-        """Subscribe to the log and read it, until cancelled; waits for an unavailable log."""
         await Projection(journal, PATTERNS, self._hear, self._catch_up, partial(self._until_resync, journal)).run()
 
     async def _catch_up(self, journal: Journal) -> None:
@@ -136,7 +130,6 @@ class Catalog:
             self._following = None
 
     def _hear(self, record: Record) -> None:
-        """Apply a live fact; they come in order."""
         self._heard_to = max(self._heard_to, record.sequence)
         self.apply(record)
 
@@ -176,18 +169,13 @@ class Catalog:
         if past is not None:
             return
         if not ended and entry.ended is not None:
-            self._announce_end(key, entry.ended)
+            self.ended_counts[entry.ended] += 1
+            if waiter := self._waiters.pop(key, None):
+                waiter.set()
         if entry.sequence:
             self._count(key, entry)
 
-    def _announce_end(self, key: Key, status: str) -> None:
-        self.ended_counts[status] += 1
-        waiter = self._waiters.pop(key, None)
-        if waiter is not None:
-            waiter.set()
-
     def _count(self, key: Key, entry: Entry) -> None:
-        """Update the backlog, even if the end was received before the acceptance."""
         accepted_at = entry.created_at or entry.first_fact_at
         self.backlog.hold(key, entry.roles, accepted_at, begun_at=entry.started_at, priority=entry.priority)
         if entry.ended is not None:
@@ -205,13 +193,11 @@ class Catalog:
         self.backlog.drop(key)
 
     def _forget_expired(self) -> None:
-        """Forget the deliberations that have left the log."""
         oldest = self._clock.now() - self._retention
         for key in [key for key, entry in self._entries.items() if (entry.created_at or entry.first_fact_at) < oldest]:
             self._drop(key)
 
     async def _load_missing(self, journal: Journal) -> None:
-        """Load deliberations of which a fact was heard without the acceptance."""
         missing = [key for key, entry in self._entries.items() if not entry.sequence]
         for record in await _facts(journal, missing):
             self.apply(record)
@@ -231,10 +217,7 @@ class Catalog:
                 self._remember(key, entry)
 
     async def ended(self, tenant: str, deliberation_id: str, timeout_s: float) -> bool:
-        """Whether the deliberation ends within `timeout_s`; returns at once if its end is in memory.
-
-        Waiting costs no request to the log. False at once when the waiters are dismissed.
-        """
+        """Returns whether the deliberation ends in time, without asking the log; False once waiters are dismissed."""
         key = (tenant, deliberation_id)
         if self._has_ended(key):
             return True
@@ -253,24 +236,20 @@ class Catalog:
         return entry is not None and entry.ended is not None
 
     def dismiss_waiters(self) -> None:
-        """Release all present and future waiters, because the process stops."""
         self._dismissed = True
         for waiter in self._waiters.values():
             waiter.set()
         self._waiters.clear()
 
     def running(self, tenant: str | None) -> list[Entry]:
-        """The active deliberations of a tenant or of all; raises JournalUnavailable until they were read."""
         self.require_caught_up()
         return [entry for (of, _), entry in self._entries.items() if entry.sequence and tenant in (None, of)]
 
     def find(self, tenant: str, deliberation_id: str) -> Entry | None:
-        """The entry of a deliberation that is in memory, if any."""
         key = (tenant, deliberation_id)
         return self._entries.get(key) or self._past.get(key)
 
     def active_by_status(self) -> dict[str, int]:
-        """Accepted and unfinished deliberations of all tenants."""
         counts = Counter[str]({"pending": 0, "in_progress": 0, "cancelling": 0})
         counts.update(entry.status for entry in self._entries.values() if entry.sequence)
         return dict(counts)
@@ -281,7 +260,6 @@ async def _all(records: AsyncIterator[Record]) -> list[Record]:
 
 
 async def _facts(journal: Journal, keys: Sequence[Key]) -> list[Record]:
-    """Returns the facts of these deliberations that change a status."""
     found = list[Record]()
     for begin in range(0, len(keys), LOADED_AT_ONCE):
         some = keys[begin : begin + LOADED_AT_ONCE]

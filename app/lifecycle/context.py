@@ -68,7 +68,6 @@ class ContextReply(BaseModel):
 
     @property
     def text(self) -> str:
-        """The text that the council is shown."""
         blocks = (self.blocks.system, self.blocks.context, self.blocks.tools, self.blocks.history)
         return self.context_text.strip() or "\n\n".join(filter(None, map(str.strip, blocks)))
 
@@ -83,8 +82,6 @@ class ContextUpdated(Resource):
 
 
 class _NoContext(Exception):
-    """The service gave no context; the text is the reason."""
-
     def __init__(self, status: ContextStatus, reason: str) -> None:
         super().__init__(reason)
         self.status: ContextStatus = status
@@ -102,10 +99,7 @@ class ContextHydrator:
     async def ask(
         self, tenant: str, deliberation_id: str, request: DeliberationRequest, tokens_max: int
     ) -> tuple[StoryContext | None, Evidence | None]:
-        """Ask about a story; returns the outcome, and the evidence where a text was given.
-
-        Both are None for a request without a story. Never raises: without a context the work goes on.
-        """
+        """Returns the outcome, and the evidence where a text was given; never raises, as work goes on without."""
         story_id, roles = request.metadata.get("story_id"), {agent.role for agent in request.roster}
         if not story_id:
             return None, None
@@ -150,7 +144,6 @@ class ContextHydrator:
 
 
 def cut_to_bytes(text: str, bytes_max: int, whole: str = "") -> str:
-    """The text, or its beginning with a mark, which names where the `whole` is."""
     encoded = text.encode()
     if len(encoded) <= bytes_max:
         return text

@@ -1,12 +1,16 @@
 """The operations on one deliberation, behind every façade: accept it, load it, await its end, cancel it, delete it."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Literal
+
+import structlog
+from pydantic import ValidationError
 
 from app.admission.backlog import Key
 from app.admission.spends import DailySpends
@@ -23,6 +27,7 @@ from app.deliberation.errors import (
     DeliberationDeleted,
     Gone,
     IdempotencyConflict,
+    InvalidToken,
     JournalUnavailable,
     NotFound,
     QueueFull,
@@ -37,7 +42,12 @@ from app.lifecycle.specify import Identity, accepted, body_sha256, deliberation_
 
 # Even beside much evidence, the beginning of a verdict that is followed, and of a context.
 EVIDENCE_BYTES_MIN = 600
+SWEEP_S = 60.0
+# A process that had read the end before the deletion has announced it within this time.
+YOUNG = timedelta(seconds=2 * SWEEP_S)
 SubmissionOutcome = Literal["accepted", "replayed", "refused"]
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +62,7 @@ class Found:
 class Deliberations:
     """Operations on deliberations; each raises JournalUnavailable while the log cannot be reached.
 
-    `kept_s` returns for how long a tenant's deliberations can be read after their acceptance, wherever they are.
-    `timeout_s` is the deadline where a request names none. `draining` returns whether this process is stopping.
-    `context` asks about the stories of requests. `spends` bounds what a tenant spends in a day. `outcomes` counts the
-    submissions to this process.
+    `kept_s` returns a tenant's retention, `timeout_s` is the default deadline, `outcomes` counts submissions.
     """
 
     journal: Journal
@@ -72,10 +79,9 @@ class Deliberations:
     outcomes: Counter[SubmissionOutcome] = field(default_factory=Counter[SubmissionOutcome])
 
     async def find(self, tenant: str, deliberation_id: str) -> Found:
-        """The deliberation in the log, or in the archive once it has left the log.
+        """Returns the deliberation of the log, else of the archive, which a tombstone in the log hides.
 
-        Raises what `load` raises, and ArchiveUnavailable when only the archive could have it. A tombstone in the log
-        also hides a deliberation that the archive still has.
+        Raises NotFound and Gone, and ArchiveUnavailable when only the archive could have it.
         """
         records = await self.journal.facts(tenant, deliberation_id)
         try:
@@ -89,10 +95,7 @@ class Deliberations:
         return Found(self.state_from(tenant, deliberation_id, archived.records), archived.epoch)
 
     async def archived(self, tenant: str, deliberation_id: str) -> Archived | None:
-        """The deliberation in the archive, which may remove it some time after its retention.
-
-        Raises Gone for one that was deleted or is past its retention, and ArchiveUnavailable.
-        """
+        """Returns the archived deliberation; raises ArchiveUnavailable, and Gone after deletion or retention."""
         found = None if self.archive is None else await self.archive.read(tenant, deliberation_id)
         if found is not None and self._expired(tenant, decode(found.records[0].data).ts):
             raise Gone(f"Deliberation {deliberation_id} is past its retention.")
@@ -102,21 +105,18 @@ class Deliberations:
         return accepted_at + timedelta(seconds=self.kept_s(tenant)) < self.clock.now()
 
     async def load(self, tenant: str, deliberation_id: str) -> State:
-        """The state that the log holds; raises NotFound and Gone, see `check_present`."""
         return self.state_from(tenant, deliberation_id, await self.journal.facts(tenant, deliberation_id))
 
     def state_from(self, tenant: str, deliberation_id: str, records: Sequence[Record]) -> State:
-        """The fold of a deliberation's facts; raises what `check_present` raises."""
         self.check_present(tenant, deliberation_id, records)
         state = state_of(records)
         assert state is not None, "check_present found an acceptance"
         return state
 
     def check_present(self, tenant: str, deliberation_id: str, records: Sequence[Record]) -> None:
-        """Raise unless these facts are a deliberation's, from its acceptance on, without a tombstone.
+        """Raise DeliberationDeleted beside a tombstone, and Gone without the acceptance.
 
-        Raises DeliberationDeleted beside a tombstone, and Gone when retention has begun to remove its facts. Without
-        facts the time in the id decides: past retention it raises Gone, otherwise NotFound.
+        Without facts the time in the id decides: Gone past retention, otherwise NotFound.
         """
         if not records:
             issued = issued_at(deliberation_id)
@@ -139,7 +139,6 @@ class Deliberations:
             return state
 
     async def ended(self, tenant: str, deliberation_id: str, timeout_s: float) -> bool:
-        """Returns whether the deliberation ends within `timeout_s`; False at once when this process drains."""
         # A deliberation that is not in memory may have ended long ago.
         if self.catalog.find(tenant, deliberation_id) is None:
             if await self.journal.last([f"{prefix(tenant, deliberation_id)}.end"]):
@@ -155,10 +154,9 @@ class Deliberations:
         return await self.load(tenant, state.deliberation_id)
 
     async def delete(self, tenant: str, deliberation_id: str) -> None:
-        """Remove an ended deliberation from the log and the archive, and leave a tombstone in both. Idempotent.
+        """Leave a tombstone in log and archive, then remove the rest. Idempotent.
 
-        The tombstone comes first, so that a deliberation never reads half removed. `sweep` removes facts that a crash
-        leaves beside it. Raises StillLive before the end, and what `check_present` raises.
+        The tombstone comes first, so that a deliberation never reads half removed. Raises StillLive before the end.
         """
         records = await self.journal.facts(tenant, deliberation_id)
         if not any(record.tokens[-1] == "deleted" for record in records):
@@ -175,11 +173,10 @@ class Deliberations:
     async def accept(
         self, tenant: str, request: DeliberationRequest, submission: Submission, identity: Identity | None = None
     ) -> tuple[State, bool]:
-        """The state at acceptance, and whether an earlier request was accepted. Durable when this returns.
+        """Returns the state at acceptance, stored durably, and whether an earlier request was accepted.
 
-        An `identity` determines the id, else an Idempotency-Key. Raises NotReady, QueueFull, SpendExhausted, which is a
-        QueueFull, IdempotencyConflict, and Gone for the key of a deliberation that was removed. With an `identity` it
-        raises ArchiveUnavailable when only the archive could know an earlier one; with a key alone the work goes on.
+        Raises NotReady, QueueFull, IdempotencyConflict, and Gone for the key of a removed deliberation. With an
+        `identity` it raises ArchiveUnavailable, when only the archive could know an earlier acceptance.
         """
         key = submission.idempotency_key
         self.catalog.require_caught_up()
@@ -206,10 +203,7 @@ class Deliberations:
         return _acceptance(appended.record, same), not appended.created
 
     async def _verdicts(self, tenant: str, request: DeliberationRequest) -> list[Evidence]:
-        """The verdicts of the deliberations that a request follows, cut to the tokens that its evidence leaves.
-
-        Raises ValidationFailed for each that has none, and ArchiveUnavailable.
-        """
+        """Returns the verdicts that a request follows, cut to the tokens left; raises ValidationFailed."""
         if not request.follows:
             return []
         bytes_max = max(EVIDENCE_BYTES_MIN, _tokens_left(request.evidence) * BYTES_PER_TOKEN // len(request.follows))
@@ -235,7 +229,6 @@ class Deliberations:
         return found
 
     async def _check_unused(self, tenant: str, id: str) -> None:
-        """Raise Gone when a key's deliberation is in the archive alone, and ArchiveUnavailable without an answer."""
         try:
             found = await self.archived(tenant, id)
         except Gone:
@@ -251,7 +244,6 @@ class Deliberations:
         return {each.id: each.max_cost for each in self.catalog.running(tenant) if each.max_cost is not None}
 
     def _spend_place(self, key: Key, max_cost: Decimal | None) -> AbstractContextManager[None]:
-        """Reserves the ceiling until the acceptance is written; from then on the catalog has it."""
         if self.spends is None:
             return nullcontext()
         return self.spends.place(key, max_cost, self._ceilings(key[0]))
@@ -285,14 +277,12 @@ class Deliberations:
 
 
 def _tokens_left(evidence: Iterable[EvidenceRequest | Evidence]) -> int:
-    """The tokens that evidence leaves to more of it; below zero where it takes more than a request may give."""
     return EVIDENCE_TOKENS_MAX - sum(
         evidence_tokens(each.title + (each.text or "") + (each.source or "")) for each in evidence
     )
 
 
 def _acceptance(record: Record, same: Identity) -> State:
-    """The state at acceptance; raises IdempotencyConflict when another body was accepted, Gone without acceptance."""
     fact = decode(record.data)
     if not isinstance(fact, Accepted):
         why = "has been deleted" if isinstance(fact, Deleted) else "is past its retention"
@@ -300,3 +290,32 @@ def _acceptance(record: Record, same: Identity) -> State:
     if fact.body_sha256 != same.sha256:
         raise IdempotencyConflict("This Idempotency-Key was used before with another body.")
     return begin(fact, record.sequence)
+
+
+async def sweep(journal: Journal) -> None:
+    """Remove deleted deliberations once more, as a crash may interrupt a deletion or a process write after it."""
+    epoch, after = "", 0
+    while True:
+        await asyncio.sleep(SWEEP_S)
+        with suppress(JournalUnavailable):
+            found = (await journal.state()).epoch
+            after = await sweep_once(journal, after if found == epoch else 0)
+            epoch = found
+
+
+async def sweep_once(journal: Journal, after: int) -> int:
+    async for tombstone in journal.read("deliberations.*.*.deleted", after):
+        after = tombstone.sequence
+        _, tenant, deliberation_id, _ = tombstone.tokens
+        try:
+            subject, deleted_at = prefix(tenant, deliberation_id), decode(tombstone.data).ts
+        except (ValidationError, InvalidToken):
+            log.warning("fact_undecodable", subject=tombstone.subject, sequence=after)
+            continue
+        incomplete = len(await journal.last([f"{subject}.>"])) > 1
+        if incomplete:
+            log.info("deletion_completed", deliberation_id=deliberation_id)
+        # Without a fact left, an outcome or the end may still have been announced just after the removal.
+        if incomplete or datetime.now(UTC) - deleted_at < YOUNG:
+            await journal.purge(tenant, deliberation_id)
+    return after

@@ -33,8 +33,6 @@ _CURSOR = re.compile(r"1:([^:]*):([0-9]{1,19})", re.ASCII)
 
 
 class InvalidListCursor(InvalidCursor):
-    """The cursor of a list is malformed, or belongs to a log that the archive does not know."""
-
     def __init__(self, detail: str) -> None:
         super().__init__(detail, "cursor", "Take `next_cursor` of a page, or leave it out for the first page.")
 
@@ -49,12 +47,10 @@ class Listed:
 
 
 def list_cursor(epoch: str, sequence: int) -> str:
-    """Returns the cursor of a list that continues below this sequence of a log."""
     return base64.urlsafe_b64encode(f"1:{epoch}:{sequence}".encode()).decode().rstrip("=")
 
 
 def _parsed(cursor: str) -> tuple[str, int]:
-    """Returns the epoch and sequence of a cursor; raises InvalidListCursor."""
     try:
         text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode("ascii")
     except ValueError:
@@ -77,7 +73,6 @@ class Lists:
     async def page(
         self, tenant: str, asked: ListFilter, search: Search | None = None, *, limit: int, cursor: str | None = None
     ) -> Listed:
-        """Returns a page of a tenant's deliberations; raises InvalidListCursor."""
         return (await self._page(tenant, asked, search, limit, cursor))[0]
 
     async def _page(
@@ -105,15 +100,11 @@ class Lists:
         return None if copied is None else max(0.0, round((self.clock.now() - copied.at).total_seconds(), 3))
 
     async def stats(self, asked: StatsFilter) -> Stats:
-        """Returns the statistics of a period."""
         found, copied = await self._archive().stats(asked)
         return found.model_copy(update={"behind_s": self._behind_s(copied)})
 
     async def wait_for(self, after: str) -> None:
-        """Wait until the archive has an event, or with `now` all present ones, for AFTER_S at most.
-
-        Raises InvalidCursor and JournalUnavailable.
-        """
+        """Wait AFTER_S at most until the archive has an event, or with `now` all; raises InvalidCursor."""
         if after == NOW:
             log = await self.journal.state()
             event = Cursor(log.epoch, log.last_sequence)
@@ -135,10 +126,9 @@ class Lists:
             await asyncio.sleep(_LOOK_EVERY_S)
 
     async def newest(self, tenant: str, asked: ListFilter, log: StreamState, *, limit: int) -> tuple[Listed, int]:
-        """Returns the first page, and the sequence of the log from which on its later events are to be read.
+        """Returns the first page, and the sequence after which later events follow.
 
-        Without an archive, or with one that is further behind than FRESH, the page has the active deliberations as of
-        the end of the log, and a cursor of all. Raises JournalUnavailable.
+        Without an archive that is fresher than FRESH, the page has the active deliberations and a cursor of all.
         """
         try:
             listed, copied = await self._page(tenant, asked, None, limit, None)

@@ -39,10 +39,9 @@ TEMPERATURE_MAX = 2.0
 
 
 def deliberation_id(tenant: str, key: str | None, now: datetime) -> str:
-    """A new id: 26 characters of base32hex, which sort as the bits do.
+    """Returns 26 characters of base32hex, which sort as the bits do.
 
-    With a key: a digest of tenant and key after `k`, so that a retry gets the same id. Without a key: the milliseconds
-    since 1970 in 48 bits (so it begins with `0`), then 82 random bits.
+    With a key: `k` and a digest of tenant and key. Else 48 bits of milliseconds since 1970, and 82 random bits.
     """
     if key:
         return digest_id("k", tenant, key)
@@ -58,7 +57,6 @@ def digest_id(first: str, tenant: str, key: str) -> str:
 
 
 def issued_at(deliberation_id: str) -> datetime | None:
-    """Returns the time of an id that was made without a key, accepted or not; None for other ids."""
     if _TIMED_ID.fullmatch(deliberation_id) is None:
         return None
     milliseconds = int(deliberation_id[:10], 32) >> (50 - _TIME_BITS)
@@ -67,17 +65,12 @@ def issued_at(deliberation_id: str) -> datetime | None:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The id and the hash of the body that a submission shares with its repetitions."""
-
     id: str
     sha256: str
 
 
 def body_sha256(request: DeliberationRequest) -> str:
-    """Hash of the parsed body: order of keys, spaces and explicit defaults make no difference.
-
-    It is recorded, and compared by later versions, so a field that is added later needs `exclude_if` for its default.
-    """
+    """Hash of the parsed body, recorded with the acceptance. A new field needs `exclude_if` for its default."""
     canonical = json.dumps(request.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -88,7 +81,6 @@ def default_quorum(size: int) -> int:
 
 
 def _sampling(asked: SamplingRequest, role: Role, temperature: float | None, first: bool) -> Sampling:
-    """Request over role over default. All agents but the first vary the temperature unless it is given per agent."""
     given = {**role.sampling.model_dump(), **asked.model_dump(exclude_none=True)}
     if temperature is not None:
         given["temperature"] = temperature
@@ -98,7 +90,6 @@ def _sampling(asked: SamplingRequest, role: Role, temperature: float | None, fir
 
 
 def agents(request: DeliberationRequest, roles: Mapping[str, Role]) -> tuple[AgentSpec, ...]:
-    """The council: ids counted per role, sampling resolved."""
     counts: Counter[str] = Counter()
     members: list[AgentSpec] = []
     for entry in request.roster:
@@ -117,7 +108,6 @@ def agents(request: DeliberationRequest, roles: Mapping[str, Role]) -> tuple[Age
 
 
 def _budget(request: DeliberationRequest, roles: Mapping[str, Role]) -> Budget:
-    """The request's budget, with the prices that a ceiling of cost needs."""
     given = request.budget
     names = sorted({entry.role for entry in request.roster}) if given.max_cost is not None else []
     prices = [roles[name].dearest(name) for name in names]
@@ -133,10 +123,7 @@ def specification(
     added: Sequence[Evidence] = (),
     context: StoryContext | None = None,
 ) -> Specification:
-    """The complete specification of a deliberation. Draws a seed when the request names none.
-
-    `added` is evidence beyond the request's: verdicts of the deliberations that it follows, and the given `context`.
-    """
+    """Returns the complete specification; draws a missing seed. `added` is evidence beyond the request's."""
     asked, definition = request.constraints, strategies[request.strategy]
     rubric = DEFAULT_RUBRIC
     if asked.rubric is not None:
@@ -171,7 +158,6 @@ def specification(
 
 
 def accepted(specified: Specification, identity: Identity, submission: Submission, *, now: datetime) -> Accepted:
-    """The fact that accepts the work."""
     return Accepted(
         deliberation_id=identity.id,
         ts=now,

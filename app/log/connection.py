@@ -19,6 +19,7 @@ from app.deliberation.errors import JournalUnavailable
 from app.deliberation.ports import StreamState
 
 REQUEST_TIMEOUT_S = 2.5
+NO_MESSAGE = 10037
 _Answer = TypeVar("_Answer")
 _SUBJECT_TOKEN = re.compile(r"[A-Za-z0-9_-]+")
 NATS_SCHEMES = ("nats", "tls", "ws", "wss")
@@ -49,10 +50,7 @@ def _header_name(raw: str) -> str | None:
 
 
 async def _keep_cancellation(asking: Awaitable[_Answer]) -> _Answer:
-    """Await an answer; raises CancelledError after a cancellation that came together with the answer.
-
-    nats-py awaits answers by `asyncio.wait_for`, which forgets such a cancellation before Python 3.12 (gh-86296).
-    """
+    """Await an answer. Before Python 3.12 (gh-86296) `asyncio.wait_for` loses a cancellation that comes with it."""
     task = asyncio.current_task()
     assert task is not None, "requests are made by tasks"
     before = task.cancelling()
@@ -64,10 +62,7 @@ async def _keep_cancellation(asking: Awaitable[_Answer]) -> _Answer:
 
 
 class LogClient(Client):
-    """The client of nats-py, which never loses a cancellation.
-
-    It also reads headers faster: names are known from earlier messages.
-    """
+    """The client of nats-py, which never loses a cancellation and knows the names of headers from earlier messages."""
 
     async def request(
         self,
@@ -77,11 +72,9 @@ class LogClient(Client):
         old_style: bool = False,
         headers: dict[str, Any] | None = None,
     ) -> Msg:
-        """See `Client.request`."""
         return await _keep_cancellation(super().request(subject, payload, timeout, old_style, headers))
 
     async def flush(self, timeout: int = DEFAULT_FLUSH_TIMEOUT) -> None:
-        """See `Client.flush`."""
         await _keep_cancellation(super().flush(timeout))
 
     @staticmethod
@@ -95,10 +88,7 @@ class LogClient(Client):
 
 
 def server_url(url: str) -> str:
-    """The URL of a NATS server: `url`, or the content of the file that a `file:` URL names.
-
-    Raises JournalUnavailable, without the content, when the file cannot be read or holds no such URL.
-    """
+    """Returns `url`, or the content of a `file:` URL's file; raises JournalUnavailable without that content."""
     if not url.startswith("file:"):
         return url
     path = Path(unquote(urlsplit(url).path))
@@ -113,11 +103,10 @@ def server_url(url: str) -> str:
 
 
 def login(url: str) -> tuple[str, dict[str, Any]]:
-    """Returns the server of a URL and the other arguments of `Client.connect`: inbox prefix and credentials of a file.
+    """Returns the server of a URL, and the inbox prefix and credentials for `Client.connect`.
 
-    Credentials of a `file:` URL are functions. The driver calls them for each connection, so a changed file counts at
-    the next one. While the file cannot be read, the last credentials are used. Raises JournalUnavailable when it cannot
-    be read now.
+    Credentials of a `file:` URL are functions, so a changed file counts at the next connection. The last ones are used
+    while the file cannot be read; raises JournalUnavailable when it cannot be read now.
     """
     found = server_url(url)
     parts = urlsplit(found)
@@ -151,8 +140,17 @@ async def request(
     return json.loads(message.data)
 
 
+async def stored_message(client: Client, stream: str, **query: object) -> dict[str, Any] | None:
+    """The first message of a stream that a query finds, read from the stream's leader; raises JournalUnavailable."""
+    reply = await request(client, f"$JS.API.STREAM.MSG.GET.{stream}", json.dumps(query).encode())
+    if error := reply.get("error"):
+        if error.get("err_code") == NO_MESSAGE:
+            return None
+        raise JournalUnavailable(f"the log refused a read: {error.get('description')}")
+    return reply["message"]
+
+
 async def state_of(client: Client, stream: str) -> StreamState:
-    """The state of one stream; raises JournalUnavailable, also when there is no such stream."""
     reply = await request(client, f"$JS.API.STREAM.INFO.{stream}")
     if "error" in reply:
         raise JournalUnavailable(f"stream {stream}: {reply['error'].get('description')}")

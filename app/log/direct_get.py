@@ -28,10 +28,9 @@ class TooManySubjects(Exception):
 
 @dataclass
 class Batch:
-    """The replies to one request: the believed records, and by subject the last sequence that is not believed.
+    """The accepted records of a reply, and by subject the last sequence that is refused.
 
-    `position` is the sequence up to which was read, `pending` the number of further records that match. `up_to` is the
-    last sequence of the server that answered, which may lag behind others; 0 where it has none of the subjects.
+    Read up to `position`; `pending` further records match. `up_to` is the server's last sequence, 0 without a match.
     """
 
     records: list[Record] = field(default_factory=list[Record])
@@ -43,8 +42,6 @@ class Batch:
 
 @dataclass
 class _Reading:
-    """A batch under way. `done` is set at its end; each reply moves `limit` on."""
-
     signer: LogSigner
     done: asyncio.Future[Batch]
     limit: asyncio.Timeout
@@ -96,18 +93,15 @@ class DirectGet:
         self._number = 0
 
     async def open(self) -> None:
-        """Subscribe to the replies; the client must be connected."""
         self._inbox = self._client.new_inbox()
         await self._client.subscribe(f"{self._inbox}.*", cb=self.take)
 
     async def take(self, message: Msg) -> None:
-        """Add a reply to its batch; one that comes too late is dropped."""
         reading = self._readings.get(message.subject.rpartition(".")[2])
         if reading is not None:
             reading.take(message)
 
     async def page(self, pattern: str, after: int, size: int) -> Batch:
-        """The records of a pattern above `after`, in stream order: at most `size` of them, and PAGE_BYTES; as `get`."""
         query = {"seq": after + 1, "next_by_subj": pattern, "batch": size, "max_bytes": PAGE_BYTES}
         return await self.get(stream_of(pattern), query)
 
@@ -130,15 +124,14 @@ class DirectGet:
         return await self._last_by_scan(patterns)
 
     async def _last_by_scan(self, patterns: Sequence[str]) -> Batch:
-        """The same from a scan of every pattern up to the present end of the stream."""
         bound = (await state_of(self._client, stream_of(patterns[0]))).last_sequence
-        believed, refused = dict[str, Record](), set[str]()
+        accepted, refused = dict[str, Record](), set[str]()
         for pattern in patterns:
             async for batch in self.batches(pattern, 0, PAGE_RECORDS):
-                believed |= {record.subject: record for record in batch.records if record.sequence <= bound}
+                accepted |= {record.subject: record for record in batch.records if record.sequence <= bound}
                 refused |= batch.refused.keys()
-        # Every record was read, so that of the refused subjects none hides a believed record.
-        return Batch(list(believed.values()), dict.fromkeys(refused - believed.keys(), 0), bound, up_to=bound)
+        # Every record was read, so that of the refused subjects none hides an accepted record.
+        return Batch(list(accepted.values()), dict.fromkeys(refused - accepted.keys(), 0), bound, up_to=bound)
 
     async def get(self, stream: str, query: dict[str, Any]) -> Batch:
         """One batch; raises TooManySubjects, and JournalUnavailable once no reply came for `REQUEST_TIMEOUT_S`."""

@@ -10,7 +10,7 @@ from nats.aio.client import Client
 
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import prefix
-from app.log.connection import request
+from app.log.connection import request, stored_message
 from app.log.direct_get import PAGE_RECORDS, DirectGet
 from app.log.stream_settings import (
     ANNOUNCEMENTS_STREAM,
@@ -22,23 +22,17 @@ from app.log.stream_settings import (
     task_subject,
 )
 
-NO_MESSAGE = 10037
 NO_SEQUENCE = 10043
 REMOVALS_AT_ONCE = 64
 
 
 class Erasure:
-    """Removals over one connection; methods raise JournalUnavailable."""
-
     def __init__(self, client: Client, reads: DirectGet) -> None:
         self._client = client
         self._reads = reads
 
     async def purge(self, tenant: str, deliberation_id: str) -> None:
-        """See `ports.Journal.purge`. Records are erased first: a purge leaves their bytes in the server's files.
-
-        The purge goes by subject, because for a pattern the server scans the whole stream.
-        """
+        """Overwrite and purge; a purge alone leaves bytes in files. Patterns would make the server scan the stream."""
         subject = prefix(tenant, deliberation_id)
         found = await self._reads.last([f"{subject}.>"])
         subjects = {record.subject for record in found.records} | found.refused.keys()
@@ -63,31 +57,18 @@ class Erasure:
 
     async def _purge_announcement(self, mark: str) -> None:
         """Remove a mark and the announcement after it; the mark last, so that a crash leaves a way to both."""
-        query = json.dumps({"last_by_subj": mark}).encode()
-        reply = await request(self._client, f"$JS.API.STREAM.MSG.GET.{ANNOUNCEMENTS_STREAM}", query)
-        if "error" in reply:
-            if reply["error"].get("code") == 404:
-                return
-            raise JournalUnavailable(f"the log refused a read: {reply['error'].get('description')}")
-        marked_at = reply["message"]["seq"]
-        for sequence in (marked_at + 1, marked_at):
-            await self.erase(ANNOUNCEMENTS_STREAM, sequence)
+        if found := await stored_message(self._client, ANNOUNCEMENTS_STREAM, last_by_subj=mark):
+            await self.erase(ANNOUNCEMENTS_STREAM, found["seq"] + 1)
+            await self.erase(ANNOUNCEMENTS_STREAM, found["seq"])
 
     async def _erase_matching(self, stream: str, subject: str) -> None:
         """Overwrite the messages on matching subjects of a stream that allows no direct get."""
         sequence = 0
-        while True:
-            query = json.dumps({"seq": sequence + 1, "next_by_subj": subject}).encode()
-            reply = await request(self._client, f"$JS.API.STREAM.MSG.GET.{stream}", query)
-            if (error := reply.get("error")) is not None:
-                if error.get("err_code") == NO_MESSAGE:
-                    return
-                raise JournalUnavailable(f"the log refused to read {subject}: {error.get('description')}")
-            sequence = reply["message"]["seq"]
+        while found := await stored_message(self._client, stream, seq=sequence + 1, next_by_subj=subject):
+            sequence = found["seq"]
             await self.erase(stream, sequence)
 
     async def erase(self, stream: str, sequence: int) -> None:
-        """Remove a message, and overwrite it in the server's files."""
         reply = await request(
             self._client, f"$JS.API.STREAM.MSG.DELETE.{stream}", json.dumps({"seq": sequence}).encode()
         )
@@ -102,7 +83,6 @@ class Erasure:
 
 
 async def _gathered(removals: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Await all of them, REMOVALS_AT_ONCE at a time."""
     waiting = iter(removals)
     while some := list(islice(waiting, REMOVALS_AT_ONCE)):
         await asyncio.gather(*some)

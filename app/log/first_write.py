@@ -1,7 +1,4 @@
-"""First writes: a record is written only on a subject without an accepted record.
-
-Source: NATS JetStream's optimistic concurrency, the expected last sequence of a subject.
-"""
+"""First writes by JetStream's expected last sequence of a subject: a record is stored once, whoever writes it."""
 
 import base64
 import json
@@ -14,13 +11,13 @@ from nats.aio.client import Client
 
 from app.deliberation.errors import FactTooLarge, JournalUnavailable
 from app.deliberation.ports import Appended, Record
-from app.log.connection import REQUEST_TIMEOUT_S, UNREACHABLE, request
+from app.log.connection import REQUEST_TIMEOUT_S, UNREACHABLE, stored_message
 from app.log.direct_get import PAGE_RECORDS, DirectGet
 from app.log.signature import LogSigner
 from app.log.stream_settings import stream_of
 
 WRONG_LAST_SEQUENCE = 10071
-# Writers of records that are not believed may occupy a subject again between a look and a write.
+# Writers of refused records may occupy a subject again between a look and a write.
 OCCUPIED_TRIES = 20
 # The end of the last look is kept for so many subjects, so that a flooded one is not read from its beginning.
 REMEMBERED_MAX = 10_000
@@ -36,8 +33,6 @@ Accepts = Callable[[Record], bool]
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    """A first write on `subject`, and on the pattern `alone`. A record that `accepts` rejects counts as absent."""
-
     subject: str
     data: bytes
     alone: str | None
@@ -51,10 +46,7 @@ def _headers_of(block: bytes) -> dict[str, str]:
 
 
 class FirstWriter:
-    """Writes over one connection, each retried for `timeout_s`.
-
-    `last_failed` is True from a failed attempt until a record is created.
-    """
+    """Writes, each retried for `timeout_s`. `last_failed` is True from a failed attempt until a record is created."""
 
     def __init__(self, client: Client, signer: LogSigner, reads: DirectGet, timeout_s: float) -> None:
         self.last_failed = False
@@ -65,10 +57,9 @@ class FirstWriter:
         self._nothing_accepted_to: dict[str, int] = {}
 
     async def write(self, subject: str, data: bytes, alone: str | None, accepts: Accepts | None) -> Appended:
-        """Write where no record on `subject`, or on the pattern `alone`, is accepted; return the record that counts.
+        """Write unless `subject`, or the pattern `alone`, has an accepted record; return the record that counts.
 
-        A stored record that `accepts` rejects counts as absent. Raises FactTooLarge, and JournalUnavailable when
-        nothing was stored within the timeout.
+        Raises FactTooLarge, and JournalUnavailable when nothing was stored within the timeout.
         """
         write = _Write(subject, data, alone, accepts)
         try:
@@ -97,7 +88,6 @@ class FirstWriter:
         return appended
 
     async def _append(self, write: _Write) -> Appended:
-        """Write behind stored records that are not accepted, or return the accepted one."""
         expected = 0
         for _ in range(OCCUPIED_TRIES):
             appended = await self._append_once(write, expected)
@@ -111,7 +101,6 @@ class FirstWriter:
         raise JournalUnavailable(f"the log refused the write {OCCUPIED_TRIES} times: others write on its subject")
 
     async def _append_once(self, write: _Write, expected: int) -> Appended | None:
-        """The stored record; None when the last sequence on the subject, or on `alone`, is not `expected`."""
         headers = {EXPECTED_LAST: str(expected), **self._signer.headers(write.subject, write.data)}
         if write.alone is not None:
             headers[_EXPECTED_LAST_AMONG] = write.alone
@@ -135,17 +124,10 @@ class FirstWriter:
         raise JournalUnavailable(f"the log refused the write: {error.get('description')}")
 
     async def _standing(self, pattern: str, accepts: Accepts | None) -> tuple[Record | None, int]:
-        """Returns the record that counts on a subject or pattern, and the last sequence there, 0 without any.
-
-        The last record is read from the leader: a direct get may reach a stale follower.
-        """
-        query = json.dumps({"last_by_subj": pattern}).encode()
-        reply = await request(self._client, f"$JS.API.STREAM.MSG.GET.{stream_of(pattern)}", query)
-        if "error" in reply:
-            if reply["error"].get("code") == 404:
-                return None, 0
-            raise JournalUnavailable(f"the log refused a read: {reply['error'].get('description')}")
-        stored = reply["message"]
+        """Returns the record that counts, and the last sequence; read from the leader, as a follower may lag."""
+        stored = await stored_message(self._client, stream_of(pattern), last_by_subj=pattern)
+        if stored is None:
+            return None, 0
         record = Record(stored["subject"], stored["seq"], base64.b64decode(stored.get("data", "")))
         headers = _headers_of(base64.b64decode(stored.get("hdrs", "")))
         if self._signer.is_authentic(record.subject, record.data, headers) and (accepts is None or accepts(record)):
@@ -153,9 +135,9 @@ class FirstWriter:
         return await self.first_accepted(pattern, record.sequence, accepts), record.sequence
 
     async def first_accepted(self, pattern: str, up_to: int, accepts: Accepts | None = None) -> Record | None:
-        """Returns the first accepted record of a pattern whose last one, at `up_to`, is not accepted; None without one.
+        """Returns the first accepted record of a pattern whose last one, at `up_to`, is refused; None without one.
 
-        Without `accepts` it reads only records stored since its last look. Raises JournalUnavailable.
+        Without `accepts` only records since the last look are read.
         """
         after, size = 0 if accepts else self._nothing_accepted_to.get(pattern, 0), _FIRST_LOOK_RECORDS
         while after < up_to:

@@ -13,74 +13,46 @@ from app.log.streams import declared_consumers, declared_streams, plan, prove_wr
 
 
 class GatewayLog(Journal, Control, Protocol):
-    """A journal with a connection, declared streams and figures."""
+    async def open(self) -> None: ...
 
-    async def open(self) -> None:
-        """Connect; waits for the server."""
-        ...
-
-    async def close(self) -> None:
-        """Close the connection."""
-        ...
+    async def close(self) -> None: ...
 
     async def differences(self) -> list[str]:
-        """Every difference between the declared streams and the log's.
-
-        Raises JournalUnavailable, also when the log can be read but refuses writes, and StreamsDiffer.
-        """
+        """Returns differences from the declared streams; raises JournalUnavailable, also when writes fail."""
         ...
 
     @property
     def refused(self) -> int:
-        """Records that were read and not believed, because their signature does not verify."""
+        """Records that were read and refused, because their signature does not verify."""
         ...
 
-    async def figures(self) -> LogFigures:
-        """The server's figures of the streams and consumers; raises JournalUnavailable."""
-        ...
+    async def figures(self) -> LogFigures: ...
 
 
 class JetStreamLog(JetStreamJournal):
-    """`GatewayLog` over JetStream; `declared` are the settings that the streams should have."""
-
     def __init__(self, url: str, declared: StreamSettings, signer: LogSigner) -> None:
         super().__init__(url, name="gateway", signer=signer)
         self._declared = declared
 
     @property
     def refused(self) -> int:
-        """See `GatewayLog.refused`."""
         return self.signer.refusals.count
 
     async def differences(self) -> list[str]:
-        """See `GatewayLog.differences`."""
         # First, because a server with a full store may not answer questions about its streams.
         await prove_writes(self)
         missing, different = await plan(self, self._declared)
         return [*(f"{name} is missing" for name in missing), *different]
 
     async def figures(self) -> LogFigures:
-        """See `GatewayLog.figures`."""
         streams = [str(stream["name"]) for stream in declared_streams(self._declared)]
         consumers = [(stream, str(consumer["name"])) for stream, consumer in declared_consumers(self._declared)]
         return await log_figures(self, streams, consumers)
 
 
-class Server(Protocol):
-    """The API of the log's server, as `app.log.journal` offers it."""
-
-    @property
-    def server_version(self) -> str | None:
-        """The server's version; None while it is away."""
-        ...
-
-    async def request(self, subject: str, payload: bytes = b"") -> dict[str, Any]:
-        """A JSON reply of its own API; raises JournalUnavailable without one."""
-        ...
-
-
-async def log_figures(server: Server, streams: Sequence[str], consumers: Sequence[tuple[str, str]]) -> LogFigures:
-    """The figures of these streams, and of these consumers by stream and name; raises JournalUnavailable."""
+async def log_figures(
+    server: JetStreamJournal, streams: Sequence[str], consumers: Sequence[tuple[str, str]]
+) -> LogFigures:
     subjects = [f"STREAM.INFO.{name}" for name in streams]
     subjects += [f"CONSUMER.INFO.{stream}.{name}" for stream, name in consumers]
     replies = await asyncio.gather(*(server.request(f"$JS.API.{subject}") for subject in subjects))

@@ -1,13 +1,17 @@
-"""The journal over JetStream: write once, read, subscribe. Every error of the driver becomes a JournalUnavailable.
+"""The journal over JetStream. Every error of the driver becomes a JournalUnavailable.
 
-Sources: NATS ADR-31 (batched direct get), ADR-43 (per-message TTL), the stream options `republish` and `allow_direct`.
+Sources: NATS ADR-31 (batched direct get), ADR-43 (per-message TTL), ADR-50 (atomic batches).
 """
 
 import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from heapq import heappop, heappush
+from itertools import count
 from math import ceil
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -18,25 +22,16 @@ import nats.errors
 import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 
 from app.deliberation.announcements import AgentResponse, Announcement
 from app.deliberation.errors import FactTooLarge, JournalUnavailable
-from app.deliberation.facts import (
-    FACT_SUFFIXES,
-    Accepted,
-    Deleted,
-    Fact,
-    View,
-    encode,
-    prefix,
-    suffix,
-)
+from app.deliberation.facts import FACT_SUFFIXES, Accepted, Deleted, Fact, View, encode, prefix, suffix
 from app.deliberation.ports import Appended, QueueState, Record, StreamState
 from app.log.connection import REQUEST_TIMEOUT_S, UNREACHABLE, LogClient, login, request, state_of
 from app.log.direct_get import PAGE_RECORDS, Batch, DirectGet
 from app.log.erasure import Erasure
 from app.log.first_write import EXPECTED_LAST, WRONG_LAST_SEQUENCE, Accepts, FirstWriter
-from app.log.ordered_subscription import LiveSubscription, unsubscribe
 from app.log.signature import LogSigner
 from app.log.stream_settings import RESPONSES, STREAM, stream_of
 
@@ -48,11 +43,52 @@ _FILE_WAIT_S = 1.0
 log = structlog.get_logger(__name__)
 
 
-class JetStreamJournal:
-    """`ports.Journal` and `ports.Control` over one connection.
+async def unsubscribe(subscription: Subscription) -> None:
+    # RuntimeError: see UNREACHABLE.
+    with suppress(nats.errors.BadSubscriptionError, nats.errors.ConnectionClosedError, OSError, RuntimeError):
+        await subscription.unsubscribe()
 
-    `url` may be a `file:` URL of a file that holds the server's URL. A write is retried for `timeout_s`. Every method
-    raises JournalUnavailable before `open` has connected and while the server is away.
+
+@dataclass(slots=True)
+class LiveSubscription:
+    """Subscriptions to republished subjects; `deliver` gets accepted records in the log's order.
+
+    nats-py gives each subscription a queue and a task, so an earlier message may still be in another one's queue.
+    """
+
+    deliver: Callable[[Record], None]
+    signer: LogSigner
+    several: bool
+    subscriptions: list[Subscription] = field(default_factory=list[Subscription])
+    _held: list[tuple[int, int, Record]] = field(default_factory=list[tuple[int, int, Record]])
+    _numbers: "count[int]" = field(default_factory=count)
+
+    async def take(self, message: Msg) -> None:
+        """Deliver a message, or hold it while an earlier one may be queued. Never gives way to other tasks."""
+        headers = message.headers or {}
+        subject = message.subject.removeprefix("live.")
+        # Any process with the right to publish on a live subject reaches this, so nothing of the message is trusted.
+        sequence = headers.get("Nats-Sequence", "")
+        if not self.signer.is_authentic(subject, message.data, headers) or not sequence.isdecimal():
+            return
+        record = Record(subject, int(sequence), message.data)
+        if not self.several:
+            self.deliver(record)
+            return
+        heappush(self._held, (record.sequence, next(self._numbers), record))
+        if not any(subscription.pending_msgs for subscription in self.subscriptions):
+            while self._held:
+                self.deliver(heappop(self._held)[2])
+
+    async def close(self) -> None:
+        for subscription in self.subscriptions:
+            await unsubscribe(subscription)
+
+
+class JetStreamJournal:
+    """`ports.Journal` and `ports.Control` over one connection; a write is retried for `timeout_s`.
+
+    Methods raise JournalUnavailable before `open` has connected and while the server is away.
     """
 
     def __init__(
@@ -80,7 +116,6 @@ class JetStreamJournal:
 
     @property
     def server_version(self) -> str | None:
-        """The version of nats-server; None while none is connected."""
         if not self.client.is_connected:
             return None
         version = self.client.connected_server_version
@@ -95,16 +130,12 @@ class JetStreamJournal:
         timeout_s: float = REQUEST_TIMEOUT_S,
         signer: LogSigner | None = None,
     ) -> Self:
-        """A journal that is open; waits for the server."""
         journal = cls(url, name=name, timeout_s=timeout_s, signer=signer)
         await journal.open()
         return journal
 
     async def open(self) -> None:
-        """Connect, and reconnect for ever. Waits for the URL's file and for the server; `refusal` says why.
-
-        Raises JournalUnavailable when the server breaks the protocol.
-        """
+        """Connect and reconnect for ever; `refusal` says why it waits. Raises JournalUnavailable for no NATS server."""
         server, credentials = await self._login()
         self.server = urlsplit(server).netloc.rpartition("@")[2]
         self._connecting = True
@@ -137,7 +168,6 @@ class JetStreamJournal:
                 await asyncio.sleep(_FILE_WAIT_S)
 
     async def close(self) -> None:
-        """Close the connection."""
         if self.client.is_closed or not self._connecting:
             return
         try:
@@ -169,12 +199,10 @@ class JetStreamJournal:
             call()
 
     def on_reconnect(self, call: Callable[[], None]) -> Callable[[], None]:
-        """See `ports.Journal.on_reconnect`."""
         self._reconnect_calls.append(call)
         return lambda: self._reconnect_calls.remove(call)
 
     async def append(self, tenant: str, fact: Fact | Deleted) -> Appended:
-        """See `ports.Journal.append`."""
         subject = prefix(tenant, fact.deliberation_id)
         # The server refuses an acceptance while any fact of the id is stored, above all its tombstone.
         alone = f"{subject}.*" if isinstance(fact, Accepted) else None
@@ -189,19 +217,15 @@ class JetStreamJournal:
     async def request(
         self, subject: str, payload: bytes = b"", headers: dict[str, str] | None = None
     ) -> dict[str, Any]:
-        """The server's JSON reply to a message; raises JournalUnavailable without one."""
         return await request(self.client, subject, payload, headers)
 
     async def purge(self, tenant: str, deliberation_id: str) -> None:
-        """See `ports.Journal.purge`."""
         await self._erasure.purge(tenant, deliberation_id)
 
     async def erase(self, stream: str, sequence: int) -> None:
-        """Remove a message, and overwrite it in the server's files."""
         await self._erasure.erase(stream, sequence)
 
     async def publish_view(self, tenant: str, view: View, until: datetime | None = None) -> None:
-        """See `ports.Journal.publish_view`."""
         needed_s = 0 if until is None else ceil((until - datetime.now(UTC)).total_seconds())
         subject, data = f"{prefix(tenant, view.deliberation_id)}.{suffix(view)}", encode(view)
         headers = {"Nats-TTL": f"{max(VIEW_TTL_S, needed_s)}s", **self.signer.headers(subject, data)}
@@ -211,10 +235,7 @@ class JetStreamJournal:
             log.debug("view_lost", error=repr(exc))
 
     async def facts(self, tenant: str, deliberation_id: str, known: Sequence[Record] = ()) -> list[Record]:
-        """See `ports.Journal.facts`. `known` records are not read again.
-
-        Raises JournalUnavailable when the server that answers lags behind what is known.
-        """
+        """Read all but the `known` records; raises JournalUnavailable when the server lags behind them."""
         subject, facts = prefix(tenant, deliberation_id), {record.subject: record for record in known}
         patterns = [f"{subject}.{tail}" for tail in FACT_SUFFIXES]
         newest = max((record.sequence for record in known), default=0)
@@ -225,14 +246,14 @@ class JetStreamJournal:
             if found.up_to < newest:
                 raise JournalUnavailable(f"the server that answers lags behind fact {newest}")
         # A pattern with a wildcard also finds facts that are known.
-        facts |= {record.subject: record for record in await self._believed(found)}
+        facts |= {record.subject: record for record in await self._accepted(found)}
         return sorted(facts.values(), key=lambda record: record.sequence)
 
     async def last(self, patterns: Sequence[str]) -> list[Record]:
-        """See `ports.Journal.last`. On a subject that ends with records that are not believed, the first believed."""
-        return await self._believed(await self._reads.last(patterns))
+        """See `ports.Journal.last`. On a subject that ends with refused records, the first accepted one."""
+        return await self._accepted(await self._reads.last(patterns))
 
-    async def _believed(self, found: Batch) -> list[Record]:
+    async def _accepted(self, found: Batch) -> list[Record]:
         hidden = list(found.refused.items())
         for begin in range(0, len(hidden), READS_AT_ONCE):
             some = hidden[begin : begin + READS_AT_ONCE]
@@ -241,10 +262,9 @@ class JetStreamJournal:
         return sorted(found.records, key=lambda record: record.sequence)
 
     async def announce(self, announced: Announcement) -> None:
-        """See `ports.Journal.announce`: an atomic batch of two messages in ORCHESTRATOR_EVENTS (NATS ADR-50).
+        """Store a mark on the deliberation's own subject and the announcement, in one atomic batch.
 
-        The first is a mark on a subject of the deliberation's own, which is refused where one is stored, and with it
-        the second. `purge` finds the announcement right after the mark.
+        The server refuses both where the mark is stored. `purge` finds the announcement right after the mark.
         """
         batch = {"Nats-Batch-Id": uuid4().hex}
         mark = f"announced.{announced.tenant}.{announced.deliberation_id}"
@@ -271,7 +291,6 @@ class JetStreamJournal:
         )
 
     async def complete_responses(self, deliberation_id: str, responses: Iterable[AgentResponse]) -> None:
-        """See `ports.Journal.complete_responses`."""
         stored = await self._reads.last([f"{RESPONSES}.*.{deliberation_id}.*"])
         known = {record.tokens[-1] for record in stored.records}
         await asyncio.gather(*(self.respond(each) for each in responses if each.call_id not in known))
@@ -283,7 +302,6 @@ class JetStreamJournal:
             raise JournalUnavailable(f"the log refused the event on {subject}: {error.get('description')}")
 
     async def read(self, pattern: str, after: int, *, limit: int | None = None) -> AsyncIterator[Record]:
-        """See `ports.Journal.read`."""
         left = limit
         async for batch in self._reads.batches(
             pattern, after, PAGE_RECORDS if limit is None else min(PAGE_RECORDS, limit)
@@ -295,7 +313,6 @@ class JetStreamJournal:
                 return
 
     async def subscribe(self, patterns: Sequence[str], deliver: Callable[[Record], None]) -> LiveSubscription:
-        """See `ports.Journal.subscribe`."""
         live = LiveSubscription(deliver, self.signer, several=len(patterns) > 1)
         confirmed = False
         try:
@@ -315,11 +332,9 @@ class JetStreamJournal:
         return live
 
     async def state(self, subjects: str = "deliberations.>") -> StreamState:
-        """See `ports.Journal.state`."""
         return await self.state_of(stream_of(subjects))
 
     async def state_of(self, stream: str) -> StreamState:
-        """The state of one stream; raises JournalUnavailable, also when there is no such stream."""
         return await state_of(self.client, stream)
 
     async def queue(self, consumer: str) -> QueueState:
@@ -332,7 +347,6 @@ class JetStreamJournal:
         return QueueState(reply["ack_floor"]["stream_seq"], reply["num_pending"] + reply["num_ack_pending"])
 
     async def inquire(self, subject: str, *, timeout_s: float, replies_max: int = 1) -> list[dict[str, Any]]:
-        """See `ports.Control.inquire`."""
         replies: list[dict[str, Any]] = []
         enough = asyncio.Event()
 
@@ -360,7 +374,6 @@ class JetStreamJournal:
         return replies
 
     async def ask(self, subject: str, data: bytes, *, timeout_s: float) -> bytes:
-        """See `ports.Control.ask`."""
         try:
             return (await self.client.request(subject, data, timeout=timeout_s)).data
         except TimeoutError:

@@ -17,23 +17,19 @@ _WITHOUT_DELTAS = ("*", "stage.>", "takeover.>", "call.*.started", "call.*.waiti
 
 
 def of_deliberation(tenant: str, deliberation_id: str) -> Patterns:
-    """Everything of one deliberation."""
     return (f"{prefix(tenant, deliberation_id)}.>",)
 
 
 def of_deliberations(tenant: str, deliberation_ids: Collection[str]) -> Patterns:
-    """Everything of some deliberations."""
     return tuple(f"{prefix(tenant, deliberation_id)}.>" for deliberation_id in sorted(deliberation_ids))
 
 
 def of_tenant(tenant: str, *, deltas: bool) -> Patterns:
-    """Everything of a tenant, with or without `call.delta`."""
     stem = f"deliberations.{checked_token(tenant, 'tenant')}"
     return (f"{stem}.>",) if deltas else tuple(f"{stem}.*.{tail}" for tail in _WITHOUT_DELTAS)
 
 
 def tombstones_of(tenant: str) -> Patterns:
-    """The tombstones of a tenant's deleted deliberations."""
     return (f"deliberations.{checked_token(tenant, 'tenant')}.*.deleted",)
 
 
@@ -47,11 +43,10 @@ class Page:
 
 
 async def read_page(journal: Journal, patterns: Patterns, after: int, up_to: int | None, size: int) -> Page:
-    """The first records above `after` and not above `up_to`, about `size` of them; raises JournalUnavailable.
+    """Returns about `size` records above `after`; raises JournalUnavailable.
 
-    `up_to` must be stored already, because every pattern is read separately: a record stored meanwhile may be in one
-    read and missing in another. A single pattern may be read without that bound. Where one pattern has more records
-    than were read, later records of the others are left for the next page.
+    Patterns are read one by one, so several need an `up_to` that is stored already. A page ends where one of them has
+    more records than were read.
     """
     share = size if len(patterns) == 1 else max(_SHARE_MIN, size // len(patterns))
     reads = await asyncio.gather(*(_read(journal, pattern, after, share) for pattern in patterns))

@@ -13,10 +13,10 @@ RETRY_S = 1.0
 
 @dataclass(eq=False)
 class Projection:
-    """Keeps a view of some subjects of the log current, and waits for a log that is away.
+    """Keeps a view of some subjects current: `apply` takes live records, `replay` reads stored ones.
 
-    `apply` takes live records, `replay` reads stored ones: a record may come twice, and before an older one. `wait`
-    returns when a replay is due; `stale` is set when live records may have been lost, so that one is due at once.
+    A record may come twice, and before an older one. `wait` returns when a replay is due; `stale` is set when live
+    records may have been lost.
     """
 
     journal: Journal
@@ -28,7 +28,6 @@ class Projection:
     stale: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self) -> None:
-        """Run until cancelled. Raises what `replay` raises, except JournalUnavailable."""
         async with AsyncExitStack() as stack:
             stack.callback(self.journal.on_reconnect(self.stale.set))
             subscription = await self._subscribe()

@@ -18,19 +18,16 @@ log = structlog.get_logger(__name__)
 
 
 class ItemDeferred(Exception):
-    """The item was not worked off; it should be tried again in `delay_s` seconds."""
-
     def __init__(self, delay_s: float) -> None:
         super().__init__(f"deferred for {delay_s:.0f} s")
         self.delay_s = delay_s
 
 
 class QueueWorker:
-    """Passes each item of a consumer to `work`, at most `slots` at once, and with one slot in the stream's order.
+    """Passes each item to `work`, at most `slots` at once. No error loses an item; a defect delays its own.
 
-    Every `progress_s` it reports progress. `work` returns the seconds after which the item is redelivered, or raises
-    ItemDeferred with them; None acknowledges the item as done. An error in `work` delays the item; no error loses it.
-    Items of other services are not `signed`.
+    `work` returns None for a done item, else the seconds to its redelivery; ItemDeferred has them too. Items of other
+    services are not `signed`.
     """
 
     def __init__(
@@ -53,11 +50,9 @@ class QueueWorker:
 
     @property
     def held(self) -> int:
-        """Items in progress."""
         return len(self._held)
 
     async def run(self) -> None:
-        """Take items until cancelled, then return those in progress to the queue."""
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
@@ -71,7 +66,6 @@ class QueueWorker:
                 await self._queue.requeue(item)
 
     def stop(self) -> None:
-        """Take no more items."""
         self._queue.stop()
 
     async def drain(self, within_s: float) -> None:
@@ -116,7 +110,6 @@ class QueueWorker:
             return DEFECT_S
 
     async def _report_progress(self) -> None:
-        """Keep the server from redelivering items that are in progress."""
         while True:
             await asyncio.sleep(self._progress_s)
             for item in list(self._held.values()):

@@ -1,7 +1,6 @@
-"""Signatures of the log: HMAC-SHA256 under the log key, so that a foreign record is not accepted.
+"""Signatures of the log: HMAC-SHA256 under the log key over subject and bytes. Without a key all records count.
 
-A signature covers subject and bytes, not the sequence, which the server gives later. So a foreign writer may repeat a
-record on the record's own subject. Without a key nothing is signed, and every record is accepted.
+The server gives the sequence later, so a foreign writer may repeat a record on the record's own subject.
 """
 
 import hmac
@@ -27,8 +26,6 @@ log = structlog.get_logger(__name__)
 
 
 class Refusals:
-    """Counts refused records. Logs the first one, and then one line a minute at most."""
-
     def __init__(self, event: str) -> None:
         self.count = 0
         self._event = event
@@ -66,16 +63,13 @@ class LogSigner:
 
     @classmethod
     def of_environment(cls) -> Self:
-        """The signature of LOG_KEY_FILE; raises as `of_file`."""
         return cls.of_file(Path(given) if (given := os.environ.get(LOG_KEY_VARIABLE)) else None)
 
     @property
     def active(self) -> bool:
-        """Whether there is a key."""
         return bool(self._keys)
 
     def headers(self, subject: str, data: bytes) -> dict[str, str]:
-        """The header that signs a record; none without a key."""
         return {SIGNATURE_HEADER: self._sign(self._keys[0], subject, data)} if self._keys else {}
 
     def is_authentic(self, subject: str, data: bytes, headers: Mapping[str, str]) -> bool:

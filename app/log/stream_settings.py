@@ -44,10 +44,7 @@ REPLICAS_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """How long facts are kept, on how many servers, and how long a silent coordinator or worker keeps its work.
-
-    `worker_roles` are the roles whose calls workers pull.
-    """
+    """Retention of facts, servers that hold them, and the time after which a silent holder loses its work."""
 
     retention_s: int = DAY_S
     replicas: int = 1
@@ -56,7 +53,6 @@ class StreamSettings:
 
 
 def worker_consumer(role: str) -> str:
-    """The durable consumer that the workers of a role share."""
     return f"worker-{role}"
 
 
@@ -66,5 +62,4 @@ def task_subject(role: str, tenant: str, deliberation_id: str) -> str:
 
 
 def stream_of(pattern: str) -> str:
-    """The name of the stream that holds a subject or pattern."""
     return _STREAMS.get(pattern.partition(".")[0], STREAM)

@@ -1,7 +1,4 @@
-"""Declarations of the streams and consumers, and an idempotent bootstrap. No service changes a stream while serving.
-
-`apply` creates missing ones, and refuses to change any that differ. `plan` lists the differences and changes nothing.
-"""
+"""Declarations of streams and consumers. `apply` creates missing ones and changes none; `plan` lists differences."""
 
 import json
 from typing import Any, cast
@@ -63,7 +60,6 @@ def _derived(name: str, filtered: str, age_s: int, replicas: int) -> dict[str, A
 
 
 def declared_streams(settings: StreamSettings) -> list[dict[str, Any]]:
-    """Every stream as the server's API takes it; `plan` compares only the fields named here."""
     r, tasks = settings.replicas, task_subject("*", "*", "*")
     return [
         _stream(
@@ -115,10 +111,7 @@ def declared_streams(settings: StreamSettings) -> list[dict[str, Any]]:
 
 
 def _consumer(name: str, ack_wait_s: float, unacknowledged_max: int, **filters: object) -> dict[str, Any]:
-    """A durable pull consumer.
-
-    No `backoff`: it would override `ack_wait`. No delivery limit: an item at the limit would never be delivered again.
-    """
+    """A durable pull consumer, without `backoff`, which would override `ack_wait`, and without a delivery limit."""
     return {
         "durable_name": name,
         "name": name,
@@ -134,10 +127,7 @@ def _consumer(name: str, ack_wait_s: float, unacknowledged_max: int, **filters: 
 
 
 def declared_consumers(settings: StreamSettings) -> list[tuple[str, dict[str, Any]]]:
-    """Every durable pull consumer with its stream: of coordinators, webhooks, archive, plans, contexts and workers.
-
-    A webhook that waits for its next attempt is requeued with a delay, and stays unacknowledged for hours.
-    """
+    """Every durable pull consumer with its stream. A webhook's item stays unacknowledged until its next attempt."""
     accepted = "deliberations.*.*.accepted"
     due = ["webhooks.*.*.*.failed.*", "webhooks.*.*.*.redelivery.*"]
     # Acceptances, cancellations, ends and deletions. Several filters cost the server five times as much.
@@ -165,7 +155,6 @@ def declared_consumers(settings: StreamSettings) -> list[tuple[str, dict[str, An
 
 
 def differences(name: str, declared: dict[str, Any], found: dict[str, Any]) -> list[str]:
-    """One line for each declared field with another value on the server."""
     lines: list[str] = []
     for key, expected in declared.items():
         actual = found.get(key)
@@ -178,7 +167,6 @@ def differences(name: str, declared: dict[str, Any], found: dict[str, Any]) -> l
 
 
 async def _find(journal: JetStreamJournal, subject: str) -> dict[str, Any] | None:
-    """The configuration of a stream or consumer as the server states it; None when the server has none."""
     reply = await journal.request(f"$JS.API.{subject}")
     error = reply.get("error")
     if error is None:
@@ -195,7 +183,6 @@ async def _create(journal: JetStreamJournal, subject: str, config: dict[str, Any
 
 
 async def plan(journal: JetStreamJournal, settings: StreamSettings) -> tuple[list[str], list[str]]:
-    """Returns the names of missing streams and consumers, and a line for each difference of the others."""
     compared: list[tuple[str, dict[str, Any], dict[str, Any] | None]] = [
         (declared["name"], declared, await _find(journal, f"STREAM.INFO.{declared['name']}"))
         for declared in declared_streams(settings)
@@ -216,10 +203,7 @@ async def plan(journal: JetStreamJournal, settings: StreamSettings) -> tuple[lis
 
 
 async def apply(journal: JetStreamJournal, settings: StreamSettings) -> list[str]:
-    """Create the missing streams and consumers, and return their names.
-
-    Raises StreamsDiffer, changing nothing, when another one differs from its declaration.
-    """
+    """Create missing streams and consumers, and return their names; raises StreamsDiffer before any change."""
     missing, different = await plan(journal, settings)
     if different:
         raise StreamsDiffer("; ".join(different))
@@ -234,10 +218,7 @@ async def apply(journal: JetStreamJournal, settings: StreamSettings) -> list[str
 
 
 async def prove_writes(journal: JetStreamJournal) -> None:
-    """Raise JournalUnavailable when the journal's last write failed and a probe write fails too.
-
-    A full or broken store answers every read, so that only a write detects it.
-    """
+    """Raise JournalUnavailable when the last write failed and a probe fails too; a full store answers reads."""
     if not journal.writes.last_failed:
         return
     try:

@@ -1,9 +1,6 @@
-"""The work queue: pulls from a durable consumer, by default that of accepted deliberations.
+"""The work queue: pulls from a durable consumer, by a standing request or by `fetch`.
 
-Either a standing pull request waits for each item, or the owner fetches the waiting items from time to time.
-
-nats-py's own `fetch` is not used: its pull request survives cancellation and swallows the next item. Here one inbox
-lives as long as the queue, pull requests are plain publishes, and the requested items are counted.
+nats-py's `fetch` is not used, because its pull request survives cancellation and swallows the next item.
 """
 
 import asyncio
@@ -31,11 +28,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class QueueItem:
-    """An item of the queue, redelivered until it is acknowledged.
-
-    `deliveries` counts its deliveries; it is a hint, because a crash of the server resets it. `taken_at_s` is the event
-    loop's time of this delivery.
-    """
+    """An item until its acknowledgement. A crash of the server resets `deliveries`; `taken_at_s` is loop time."""
 
     record: Record
     deliveries: int
@@ -44,10 +37,9 @@ class QueueItem:
 
 
 class WorkQueue:
-    """Pulls items for `deliver`, at most `slots` of them unacknowledged at a time.
+    """Pulls items for `deliver`, at most `slots` of them unacknowledged; without `standing` only in `fetch`.
 
-    Without a `standing` pull request they come in `fetch`, where `watch` is not needed. With `signed`, an item without
-    a valid signature is dropped; those of other services bear no signature.
+    With `signed`, an item without a valid signature is dropped.
     """
 
     def __init__(
@@ -77,7 +69,6 @@ class WorkQueue:
         self._open = False
 
     async def start(self) -> None:
-        """Subscribe and begin to pull."""
         self._open = True
         self._inbox = self._client.new_inbox()
         self._subscription = await self._client.subscribe(self._inbox, cb=self._take)
@@ -116,14 +107,10 @@ class WorkQueue:
             self._fetching.set_result(emptied)
 
     def stop(self) -> None:
-        """Pull nothing more; unacknowledged items stay held."""
         self._open = False
 
     async def close(self) -> None:
-        """Pull nothing more, and take the items on their way, so that the caller can requeue all of them.
-
-        Without that, items that the server has sent would wait for `ack_wait`.
-        """
+        """Pull nothing more, and take the items on their way, which would else wait for `ack_wait`."""
         self._open = False
         if self._subscription is None:
             return
@@ -184,23 +171,19 @@ class WorkQueue:
         await self._pull()
 
     async def working(self, delivery: QueueItem) -> None:
-        """Extend `ack_wait`, because the item is being worked on."""
         await self._reply(delivery, b"+WPI")
 
     async def ack(self, delivery: QueueItem) -> None:
-        """Acknowledge an item after its end is in the log: it is never delivered again."""
         self._held -= 1
         await self._reply(delivery, b"+ACK")
         await self._pull()
 
     async def requeue(self, delivery: QueueItem, delay_s: float = 0.0) -> None:
-        """Have an item redelivered after `delay_s`."""
         self._held -= 1
         await self._reply(delivery, b"-NAK " + json.dumps({"delay": round(delay_s * 1_000_000_000)}).encode())
         await self._pull()
 
     def drop(self) -> None:
-        """Free the slot of a duplicate of a held item, without a reply to the server."""
         self._held -= 1
 
     async def _reply(self, delivery: QueueItem, data: bytes) -> None:

@@ -54,16 +54,11 @@ class PlanConsumer:
 
     @property
     def contexts(self) -> Mapping[ContextStatus, int]:
-        """Answers of the context service by status; empty where none is asked."""
         hydrator = self._plans.deliberations.context
         return {} if hydrator is None else hydrator.counts
 
     async def take(self, event: Record) -> None:
-        """Work off one event.
-
-        Raises JournalUnavailable. Raises ItemDeferred while the queue is full, the tenant may spend no more, or the
-        archive does not answer.
-        """
+        """Work off one event. Raises JournalUnavailable; ItemDeferred while the plan must wait."""
         try:
             await (self._approve(event) if event.subject == APPROVED else self._transit(event))
         except QueueFull as full:
@@ -103,7 +98,6 @@ class PlanConsumer:
 
 
 def _rejection(event: Record, document: Problem) -> bytes:
-    """The JSON of a PlanRejected, without ids where the event's cannot be read or written."""
     rejected = PlanRejected(
         subject=event.subject,
         sequence=event.sequence,
@@ -120,12 +114,10 @@ def _rejection(event: Record, document: Problem) -> bytes:
 
 
 def _ids(data: bytes) -> dict[str, str | None]:
-    """The ids of an event that has them, as UTF-8 can hold them. Raises ValueError and RecursionError for no JSON."""
     read: Any = json.loads(data)
     given = cast("dict[str, Any]", read) if isinstance(read, dict) else dict[str, Any]()
     ids = {name: given.get(name) for name in ("plan_id", "story_id")}
-    return {name: _storable(value) if isinstance(value, str) else None for name, value in ids.items()}
-
-
-def _storable(id: str) -> str:
-    return id[:512].encode(errors="replace").decode()
+    return {
+        name: value[:512].encode(errors="replace").decode() if isinstance(value, str) else None
+        for name, value in ids.items()
+    }

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
@@ -23,7 +23,6 @@ from app.log.journal import JetStreamJournal
 from app.log.queue_worker import QueueWorker
 from app.log.signature import LogSigner
 from app.log.stream_settings import PLANNING_CONSUMER, PLANNING_STREAM
-from app.log.work_queue import QueueItem
 from app.observability.process import work_until_stopped
 from app.observability.replica_status import PLANNERS_SUBJECT
 from app.planning.consumer import PlanConsumer
@@ -36,8 +35,6 @@ Tenants = Annotated[tuple[Token, ...], NoDecode, BeforeValidator(listed), Field(
 
 
 class PlanningSettings(AcceptanceRules):
-    """The settings of `python -m app.planning`."""
-
     planning_tenants: Tenants = setting(
         ("default",),
         "Tenants whose plans are taken, separated by commas. A plan may name one; the first is that of the others.",
@@ -45,9 +42,6 @@ class PlanningSettings(AcceptanceRules):
     planning_host: str = setting("127.0.0.1", "Address of /healthz.", min_length=1)
     planning_port: int = setting(8083, "Port of /healthz; 0 takes a free one.", ge=0, le=65_535)
 
-
-# One event at a time, so that a plan finds the transitions that were announced before it.
-SLOTS = 1
 
 log = structlog.get_logger(__name__)
 
@@ -64,11 +58,7 @@ async def figures(journal: JetStreamJournal, consumer: PlanConsumer) -> dict[str
 
 @asynccontextmanager
 async def consumer_of(settings: PlanningSettings) -> AsyncGenerator[tuple[JetStreamJournal, PlanConsumer]]:
-    """A connected consumer that knows the backlog. Waits for the log without a limit.
-
-    Raises JournalUnavailable if the log refuses the connection, InvalidRequest for unreadable roles, and for a limit of
-    spends where an engine lacks prices.
-    """
+    """A connected consumer that knows the backlog; waits for the log. Raises JournalUnavailable and InvalidRequest."""
     clock, url = SystemClock(), settings.database_url
     journal = JetStreamJournal(settings.nats_url, name="planning", signer=LogSigner.of_file(settings.log_key_file))
     database = None if url is None else Database(url.get_secret_value())
@@ -107,10 +97,11 @@ async def consumer_of(settings: PlanningSettings) -> AsyncGenerator[tuple[JetStr
 
 
 async def run(journal: JetStreamJournal, consumer: PlanConsumer) -> None:
-    def take(item: QueueItem) -> Awaitable[None]:
-        return consumer.take(item.record)
-
-    await QueueWorker(journal, PLANNING_STREAM, PLANNING_CONSUMER, SLOTS, take, signed=False).run()
+    # One event at a time, so that a plan finds the transitions that were announced before it.
+    slots = 1
+    await QueueWorker(
+        journal, PLANNING_STREAM, PLANNING_CONSUMER, slots, lambda item: consumer.take(item.record), signed=False
+    ).run()
 
 
 async def serve(settings: PlanningSettings) -> None:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, LiteralString, Self
 
 from pydantic import (
     AfterValidator,
@@ -32,27 +32,30 @@ Line = Annotated[str, Field(min_length=1, max_length=512)]
 PlanId = Annotated[str, Field(pattern=PLAN_ID_PATTERN)]
 
 
+def _refusal(code: LiteralString, text: LiteralString, remedy: str) -> PydanticCustomError:
+    return PydanticCustomError(code, text, {"remedy": remedy})
+
+
 def _iso_8601(given: str) -> str:
     try:
         datetime.fromisoformat(given)
     except ValueError:
-        remedy = {"remedy": "Write it as 2026-01-01T00:00:00Z."}
-        raise PydanticCustomError("not_iso_8601", "Not a time in the form of ISO 8601", remedy) from None  # pyright: ignore[reportArgumentType]
+        remedy = "Write it as 2026-01-01T00:00:00Z."
+        raise _refusal("not_iso_8601", "Not a time in the form of ISO 8601", remedy) from None
     return given
 
 
 def _taken_here(tenant: str | None, info: ValidationInfo) -> str | None:
     context: Any = info.context
     if tenant is not None and context is not None and tenant not in context["tenants"]:
-        remedy = {"remedy": "Leave it out, or name a tenant whose plans are taken here."}
-        raise PydanticCustomError("foreign_tenant", "Plans of this tenant are not taken here", remedy)  # pyright: ignore[reportArgumentType]
+        remedy = "Leave it out, or name a tenant whose plans are taken here."
+        raise _refusal("foreign_tenant", "Plans of this tenant are not taken here", remedy)
     return tenant
 
 
 def _not_blank(given: str) -> str:
     if not given.strip():
-        remedy = {"remedy": "Say what to deliberate about, or leave it out."}
-        raise PydanticCustomError("blank", "The text is blank", remedy)  # pyright: ignore[reportArgumentType]
+        raise _refusal("blank", "The text is blank", "Say what to deliberate about, or leave it out.")
     return given
 
 
@@ -137,7 +140,6 @@ class PlanRequest(PlanningEvent):
         return self
 
     def resolved_roles(self, by_complexity: Mapping[Complexity, Sequence[str]], known: Mapping[str, Any]) -> list[str]:
-        """The roles to ask, each once; raises ValidationFailed when one of the complexity is not known."""
         complexity = self.complexity or "basic"
         chosen = list(dict.fromkeys(self.roles or by_complexity[complexity]))
         if unknown := [role for role in chosen if role not in known]:

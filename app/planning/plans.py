@@ -1,6 +1,6 @@
 """Approved plans: one deliberation per role, found again by ids that tenant, plan and role determine.
 
-The last transition of each story stands in a stream of its own: it is metadata of the story's later deliberations.
+A story's last transition is metadata of its later deliberations.
 """
 
 import asyncio
@@ -95,7 +95,6 @@ def _kept_transition(record: Record) -> _KeptTransition:
 
 
 async def last_transition(journal: Journal, tenant: str, story_id: str) -> StoryTransition | None:
-    """The story's last transition, None without any in 30 days. Raises JournalUnavailable."""
     found = await journal.last([_story_subject(tenant, story_id)])
     return _kept_transition(found[0]).transition if found else None
 
@@ -108,8 +107,6 @@ async def keep_transition(journal: JetStreamJournal, tenant: str, transition: St
 
 
 class PlanConflict(InvalidRequest):
-    """The plan was approved before with other content."""
-
     code = "plan_conflict"
 
 
@@ -118,7 +115,6 @@ def role_deliberation_id(tenant: str, plan_id: str, role: str) -> str:
 
 
 def plan_identity(tenant: str, plan: PlanRequest, role: str) -> Identity:
-    """The identity of a role's deliberation: equal in all approvals of a plan, whoever approved it and when."""
     asked = plan.model_dump(mode="json", exclude={"approved_by", "timestamp", "tenant"}) | {"role": role}
     canonical = json.dumps(asked, sort_keys=True, separators=(",", ":"))
     return Identity(role_deliberation_id(tenant, plan.plan_id, role), hashlib.sha256(canonical.encode()).hexdigest())
@@ -132,10 +128,9 @@ class Plans:
     roles_by_complexity: Mapping[Complexity, Sequence[str]]
 
     async def approve(self, tenant: str, plan: PlanRequest, submission: Submission) -> tuple[ApprovedPlan, bool]:
-        """The plan with one accepted deliberation per role, and whether all of them were accepted before.
+        """Returns the plan, accepted durably, and whether all of it was accepted before.
 
-        Durable when this returns. After QueueFull or another error the same plan continues where it stopped. Raises
-        ValidationFailed, PlanConflict, and what `Deliberations.accept` raises.
+        After an error the same plan continues where it stopped. Raises PlanConflict, and as `Deliberations.accept`.
         """
         begun = await self._begun_roles(tenant, plan)
         by_complexity = dict(self.roles_by_complexity)
@@ -160,10 +155,7 @@ class Plans:
         return plan_resource(plan.plan_id, plan.story_id, found), replayed
 
     async def _begun_roles(self, tenant: str, plan: PlanRequest) -> list[str] | None:
-        """The roles of the plan's acceptances in the log; None without any. Raises PlanConflict for other content.
-
-        These roles stay the plan's, though the operator has changed those of its complexity.
-        """
+        """Returns the roles of a begun plan, which stay though the operator changes those of its complexity."""
         asked = {each.id: each for each in (plan_identity(tenant, plan, role) for role in self.deliberations.roles)}
         records = await self.deliberations.journal.last([f"{prefix(tenant, id)}.accepted" for id in asked])
         found = [fact for record in records if isinstance(fact := decode(record.data), Accepted)]

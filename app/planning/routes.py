@@ -56,5 +56,5 @@ async def get_plan(
     tenant: OfTenant,
     plan_id: Annotated[str, Path(pattern=PLAN_ID_PATTERN, description="The plan's id")],
 ) -> Response:
-    """What the plan's deliberations tell of it; 404 before the first of them is accepted."""
+    """The plan as its deliberations show it; 404 before the first of them is accepted."""
     return _answered(await _plans(gateway).find(tenant, plan_id), 200)

@@ -156,19 +156,16 @@ class DeliveryHistory:
 
     @property
     def next_attempt_at(self) -> datetime | None:
-        """When the next scheduled attempt is due; None before the first attempt and after the last."""
         if self.finished or not self.failed:
             return None
         return self.failed[max(self.failed)].next_attempt_at
 
     @property
     def pending_redelivery(self) -> int | None:
-        """The number of the oldest request for a redelivery without an outcome."""
         return min(self.requested.keys() - self.redelivered.keys(), default=None)
 
 
 def deliveries(records: Iterable[Record]) -> dict[str, DeliveryHistory]:
-    """The histories of all deliveries in `records`, by delivery id; raises pydantic's ValidationError."""
     found: dict[str, DeliveryHistory] = {}
     for record in records:
         found.setdefault(DeliveryKey.of(record).delivery_id, DeliveryHistory()).add(decoded(record.data))

@@ -43,8 +43,6 @@ class DeliveriesQuery(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Deliveries:
-    """The subscribed facts of a deliberation in the log's order, and the histories of their deliveries, by id."""
-
     facts: dict[str, Record]
     recorded: dict[str, DeliveryHistory]
     epoch: str
@@ -56,7 +54,6 @@ class Deliveries:
 
 
 async def _deliveries(gateway: Gateway, tenant: str, deliberation_id: str) -> Deliveries:
-    """All deliveries of a deliberation; none without a webhook. Raises NotFound, Gone and JournalUnavailable."""
     journal, epoch = gateway["journal"], gateway["catalog"].epoch
     records = await journal.facts(tenant, deliberation_id)
     if not records:

@@ -1,6 +1,6 @@
-"""Signatures by Standard Webhooks 1.0.0: HMAC-SHA256 over id, time and body, one per secret.
+"""Signatures by Standard Webhooks 1.0.0, one per secret.
 
-Each tenant's secret is derived from the operator's: none is stored, and one tenant's secret reveals no other's.
+Each tenant's secret is derived from the operator's: none is stored, and none reveals another.
 """
 
 import base64

@@ -50,12 +50,12 @@ async def measure(directory: Path, url: str, given: argparse.Namespace) -> None:
     # As in the archive's process.
     settle_heap()
     await migrate(url)
-    database = await Database.connect(url)
+    database = Database(url)
     await Store(database).log_number(EARLIER)
     with tempfile.TemporaryDirectory() as other:
         copied_url = f"sqlite:///{other}/archive.db" if database.dialect == "sqlite" else url
         await migrate(copied_url)
-        copied = await Database.connect(copied_url)
+        copied = Database(copied_url)
         async with log_in(Path(other)) as (_, journal):
             if given.councils:
                 await copy(journal, copied, given.councils)

@@ -109,7 +109,7 @@ def shown(took: Sequence[float]) -> str:
 async def measure(url: str, count: int, copies: int, days: int) -> None:
     """Fill, ask, and print the figures."""
     await migrate(url)
-    database = await Database.connect(url)
+    database = Database(url)
     began_s = time.process_time()
     filling_s = await fill(database, count, days)
     cpu_s = time.process_time() - began_s

@@ -127,7 +127,7 @@ async def attacked_on(server: NatsServer, log_key: Path | None) -> AsyncGenerato
             {"nats_url": server.url, "key_pepper": PEPPER, "log_key_file": log_key, "database_url": url}
         )
         app_lifespan = lifespan_of(settings, None, SystemClock())
-        database = await Database.connect(url)
+        database = Database(url)
         async with app_lifespan(APP) as gateway, answering(gateway) as client, projecting(journal, Store(database)):
             await until(lambda: gateway["catalog"].caught_up)
             yield Attacked(server.url, gateway, client, journal, attacker)

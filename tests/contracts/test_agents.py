@@ -68,7 +68,6 @@ class UnderTest:
         return [fact for fact in facts if isinstance(fact, CallFinished)]
 
     async def recorded(self, deliberation_id: str, count: int) -> list[CallFinished]:
-        """The outcomes, once there are so many."""
         async with asyncio.timeout(10):
             while len(found := await self.outcomes(deliberation_id)) < count:
                 await asyncio.sleep(0.02)
@@ -122,17 +121,6 @@ async def test_agents_record_the_outcome_of_every_call(under: UnderTest, fresh_i
     async with asyncio.timeout(10):
         while await under.tasks():
             await asyncio.sleep(0.02)
-
-
-async def test_it_waits_while_outcomes_may_yet_come(under: UnderTest, fresh_id: str) -> None:
-    under.engine.hold = asyncio.Event()
-    running = asyncio.create_task(under.agents.run(request(CALLS, deliberation_id=fresh_id)))
-    await until(lambda: len(under.engine.bodies) == 2)
-    assert not running.done() and await under.outcomes(fresh_id) == []
-    under.engine.hold.set()
-    await under.recorded(fresh_id, 2)
-    running.cancel()
-    await asyncio.wait({running})
 
 
 async def test_a_recorded_call_is_not_made_again(under: UnderTest, fresh_id: str) -> None:

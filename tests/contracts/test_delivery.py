@@ -49,7 +49,6 @@ class Server:
 
 @pytest.fixture(params=["real", "modelled"])
 async def server(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Callable[[float], Awaitable[Server]]]:
-    """Both servers in turn."""
     journals: list[JetStreamJournal] = []
     watching: list[asyncio.Task[None]] = []
     real = NatsServer(tmp_path / "nats")
@@ -87,7 +86,6 @@ async def waiting(journal: JetStreamJournal) -> tuple[int, int]:
 
 
 async def emptied(journal: JetStreamJournal) -> None:
-    """Wait until the queue is empty."""
     async with asyncio.timeout(10):
         while await waiting(journal) != (0, 0):
             await asyncio.sleep(0.02)
@@ -176,9 +174,7 @@ async def test_a_lost_acknowledgement_redelivers_the_work(server: Servers) -> No
     await until(lambda: len(delivered) == 2)
 
 
-async def test_a_server_killed_right_after_deliveries_repeats_some_with_count_one(
-    server: Servers,
-) -> None:
+async def test_a_server_killed_right_after_deliveries_repeats_some_with_count_one(server: Servers) -> None:
     """The server stores the first delivery at once, and later ones a tenth of a second afterwards."""
     running = await server(60)
     journal = await running.connect()

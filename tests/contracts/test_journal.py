@@ -17,7 +17,6 @@ from app.deliberation.facts import (
     StageClosed,
     StageOpened,
     decode,
-    encode,
     event_type,
 )
 from app.deliberation.ports import Journal, Record
@@ -259,11 +258,6 @@ async def test_hostile_tokens_never_reach_the_log(any_journal: Journal, hostile:
         await any_journal.append("default", fact)
     with pytest.raises(InvalidToken):
         await any_journal.facts(hostile, "x")
-
-
-def test_encoding_is_stable() -> None:
-    fact = accepted("x")
-    assert encode(decode(encode(fact))) == encode(fact)
 
 
 async def test_keys_have_a_stream_of_their_own_written_once_and_delivered_live(

@@ -29,7 +29,6 @@ FORGED_HEADERS: dict[str, dict[str, str]] = {
 
 @pytest.fixture(scope="session")
 def stranger(jetstream_journal: JetStreamJournal) -> Client:
-    """A connection to the same server of a process without the key."""
     return jetstream_journal.client
 
 

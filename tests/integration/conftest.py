@@ -1,14 +1,26 @@
-"""Fixtures for tests of the supervisor: its events, its files, and running children."""
+"""A log of the test's own, and fixtures for tests of the supervisor: its events, its files, and running children."""
 
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from app.cli.stack.supervisor import Child, StackRun, marked, supervised
+from app.log.journal import JetStreamJournal
+from app.log.stream_settings import StreamSettings
+from app.log.streams import apply
+from tests.conftest import NatsServer
 from tests.integration.cli.children import Events, Run, RunningChildren
+
+
+@pytest.fixture
+async def journal(own_nats_server: NatsServer) -> AsyncIterator[JetStreamJournal]:
+    journal = await JetStreamJournal.connect(own_nats_server.url, name="tests", timeout_s=20)
+    await apply(journal, StreamSettings())
+    yield journal
+    await journal.close()
 
 
 @pytest.fixture

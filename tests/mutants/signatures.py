@@ -51,7 +51,7 @@ SIGNATURES = (
     ),
     Guard(
         "a live record needs a signature as well",
-        "app/log/ordered_subscription.py",
+        "app/log/journal.py",
         "        if not self.signer.is_authentic(subject, message.data, headers) or",
         "        if",
         f"{SIGNED}test_of_live_records_only_signed_ones_are_delivered[none]",

@@ -1,7 +1,4 @@
-"""The archive's database: SQLite in one file, or PostgreSQL.
-
-An error of the driver becomes ArchiveRefused if it concerns a value, else ArchiveUnavailable.
-"""
+"""The database: SQLite or PostgreSQL. Errors become ArchiveRefused for a value, else ArchiveUnavailable."""
 
 import asyncio
 import re
@@ -9,7 +6,7 @@ import sqlite3
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 from urllib.parse import urlencode
 
 import aiosqlite
@@ -40,10 +37,7 @@ _OF_SQLALCHEMY = {"host", "port", "prepared_statement_cache_size"}
 
 
 def engine_of(url: str, *, statement_s: float | None = STATEMENT_S) -> AsyncEngine:
-    """An engine for `sqlite:///path` or `postgresql://…`; it connects at its first use. Raises InvalidRequest.
-
-    `statement_s` bounds a statement of PostgreSQL.
-    """
+    """Returns an engine, which connects at its first use; raises InvalidRequest. `statement_s` is for PostgreSQL."""
     try:
         given = make_url(url)
     except (ArgumentError, ValueError):
@@ -79,7 +73,6 @@ def engine_of(url: str, *, statement_s: float | None = STATEMENT_S) -> AsyncEngi
 
 
 def _options_of(query: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Returns the arguments of asyncpg for a URL's options of libpq; raises InvalidRequest for unsupported ones."""
     given = {name: values[-1] for name, values in query.items()}
     for name in ("connect_timeout", "prepared_statement_cache_size"):
         if not given.get(name, "0").isdecimal():
@@ -146,15 +139,7 @@ class Database:
         self.server = self._engine.url.render_as_string(hide_password=True)
         self.dialect = self._engine.dialect.name
 
-    @classmethod
-    async def connect(cls, url: str) -> Self:
-        """A database with the tables that this version needs; raises InvalidRequest and ArchiveUnavailable."""
-        database = cls(url)
-        await database.check()
-        return database
-
     async def close(self) -> None:
-        """Close all connections."""
         await self._engine.dispose()
 
     @asynccontextmanager
@@ -172,16 +157,12 @@ class Database:
             raise ArchiveUnavailable(f"The archive {self.server} does not answer: {cause(exc)}. {START}") from exc
 
     async def empty_write_ahead_log(self) -> None:
-        """Let SQLite's write-ahead log hold nothing that was removed. PostgreSQL does it by VACUUM.
-
-        A reader that stays for longer than BUSY_S puts it off until the next time. Raises ArchiveUnavailable.
-        """
+        """Empty SQLite's write-ahead log of removed content; a reader beyond BUSY_S puts it off."""
         if self.dialect == "sqlite":
             async with self.begin() as connection:
                 await connection.execute(text("PRAGMA wal_checkpoint(TRUNCATE)"))
 
     async def check(self) -> None:
-        """Raise ArchiveUnavailable unless the tables are those of `REVISION`."""
         async with self.begin() as connection:
             fault = await connection.run_sync(schema_fault)
         if fault is not None:
@@ -189,12 +170,10 @@ class Database:
 
 
 def insert(dialect: str, table: Table) -> Any:  # noqa: ANN401 -- both dialects' inserts have the same methods and no common type
-    """Returns an insert with the dialect's clause for conflicts."""
     return (sqlite if dialect == "sqlite" else postgresql).insert(table)
 
 
 def schema_fault(connection: Connection) -> str | None:
-    """Returns the difference of a database's tables from those of `REVISION`, and the remedy; None without one."""
     present = set(inspect(connection).get_table_names())
     missing = sorted(metadata.tables.keys() - present)
     if _VERSIONS not in present:
@@ -211,7 +190,6 @@ def schema_fault(connection: Connection) -> str | None:
 
 
 def _is_about_a_value(exc: Exception) -> bool:
-    """Returns whether the database refuses a value of the statement, so that a repetition is refused too."""
     match exc:
         case DataError() | IntegrityError():
             return True

@@ -1,7 +1,6 @@
 """The measures of ended deliberations, and their sums by hour and by day.
 
-Each write first removes the measures that the same deliberation had. A repetition therefore changes nothing, and a
-deleted or expired deliberation leaves the sums.
+A write first removes the deliberation's earlier measures, so a repetition changes nothing.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,9 +40,9 @@ def duration_class(took_us: int) -> int:
 
 
 def measures_of(tenant: str, state: State) -> Iterator[Measure]:
-    """Yields the rows of an ended deliberation: for its strategy, and for each role and model that took part.
+    """Yields a row for the strategy, and for each role and model that took part.
 
-    In the row of a role or model, `won`, tokens and cost are its own; all other amounts are of the deliberation.
+    In the row of a role or model `won`, tokens and cost are its own, and other amounts those of the deliberation.
     """
     end, created_us = state.end, microseconds(state.accepted.ts)
     assert end is not None, "only what has ended is measured"
@@ -76,7 +75,6 @@ def _name(text: str) -> str:
 
 
 def _spent(state: State) -> dict[tuple[str, str], list[Usage]]:
-    """Returns the usage of calls by strategy, role and model. A role takes part without a call, too."""
     strategy = ("strategy", _name(state.specification.strategy))
     spent = {strategy: list[Usage]()} | {("role", _name(agent.role)): [] for agent in state.specification.agents}
     for finished in state.finished.values():
@@ -101,17 +99,13 @@ def _usage(spent: Sequence[Usage]) -> Measure:
 
 @cache
 def _addition(dialect: str) -> Any:  # noqa: ANN401 -- see `insert`
-    """Adds to the sums."""
     statement = insert(dialect, rollups)
     sums = {name: rollups.c[name] + statement.excluded[name] for name in AMOUNTS}
     return statement.on_conflict_do_update(index_elements=ROLLUP_KEY, set_=sums)
 
 
 async def replace(connection: AsyncConnection, dialect: str, keys: Sequence[Key], rows: Sequence[Measure]) -> None:
-    """Replace all measures of these deliberations by `rows`, which are of no others.
-
-    Runs in the transaction that wrote or removed the deliberations, which keeps other writers of them away.
-    """
+    """Replace all measures of these deliberations by `rows`, in the transaction that writes the deliberations."""
     changes: Sums = {}
     for tenant, of_tenant in groupby(sorted(keys), key=itemgetter(0)):
         same = measures.c.tenant == tenant, measures.c.id.in_([id for _, id in of_tenant])
@@ -121,7 +115,10 @@ async def replace(connection: AsyncConnection, dialect: str, keys: Sequence[Key]
         await connection.execute(insert(dialect, measures), rows)
         _add(changes, rows, 1)
     # In one order, so that writers of the same sums do not wait for each other in a circle.
-    changed = [_row(key, amounts) for key, amounts in sorted(changes.items()) if any(amounts)]
+    names = (*ROLLUP_KEY, *AMOUNTS)
+    changed = [
+        dict(zip(names, (*key, *amounts), strict=True)) for key, amounts in sorted(changes.items()) if any(amounts)
+    ]
     if changed:
         await connection.execute(_addition(dialect), changed)
     emptied = [{f"of_{name}": row[name] for name in ROLLUP_KEY} for row in changed if row["number"] < 0]
@@ -139,7 +136,3 @@ def _add(changes: Sums, rows: Iterable[Mapping[Any, Any]], sign: int) -> None:
             amounts = changes.setdefault(key, [0] * len(AMOUNTS))
             for place, name in enumerate(AMOUNTS):
                 amounts[place] += sign * row[name]
-
-
-def _row(key: tuple[Any, ...], amounts: Sequence[int]) -> dict[str, Any]:
-    return dict(zip((*ROLLUP_KEY, *AMOUNTS), (*key, *amounts), strict=True))

@@ -25,10 +25,7 @@ _OTHER = deliberations.alias("other").c
 def selection(
     tenant: str, asked: ListFilter, begin: int | None, *, limit: int, before: int
 ) -> tuple[Select[Any], dict[str, Any]]:
-    """Selects at most `limit` rows accepted before a position, newest first, with these values.
-
-    `begin` is the result of `beginning`. Labels may be equal by chance, so the caller filters the rows once more.
-    """
+    """Selects at most `limit` rows before a place, newest first. Labels may collide: the caller filters again."""
     always: dict[str, Any] = {"tenant": tenant, "before": before, "limit": limit}
     filters: dict[str, Any] = {
         "statuses": sorted(asked.statuses) or None,
@@ -68,7 +65,6 @@ def _selection(given: frozenset[str]) -> Select[Any]:
 
 
 def shown() -> Any:  # noqa: ANN401 -- a select of many columns
-    """Selects the columns that `placed_entry` reads, in its order."""
     row = deliberations.c
     columns: list[Any] = [row.id, row.accepted, row.created_us, row.started_us, row.ended_us, row.status]
     return select(*columns, row.strategy, row.summary, row.log)
@@ -90,7 +86,6 @@ async def beginning(connection: AsyncConnection, tenant: str, asked: ListFilter)
 
 @lru_cache
 def _counting(marks: int, *, statuses: bool) -> Any:  # noqa: ANN401 -- a select of as many columns
-    """Counts the rows of each label, then those with the statuses; each count stops at `at_most`."""
     label, row = labels.c.label, deliberations.c
     rows = [select(label).where(label == bindparam(name)) for name in _numbered(range(marks))]
     if statuses:
@@ -119,7 +114,6 @@ Microseconds = int | ColumnElement[int] | None
 def bounds_of_time(
     since: Microseconds, until: Microseconds, created_us: ColumnElement[int]
 ) -> list[ColumnElement[bool]]:
-    """Returns conditions on a time: later than `since` and earlier than `until`, where given."""
     conditions = list[ColumnElement[bool]]()
     if since is not None:
         conditions.append(created_us > since)
@@ -146,7 +140,6 @@ def _edge(within: ColumnElement[bool]) -> Select[Any]:
 
 
 def placed_entry(tenant: str, row: Sequence[Any]) -> tuple[int, Entry]:
-    """Returns the place and the entry of a row of `shown`."""
     # Unpacked, because reading attributes of a row takes nearly as long as all the rest.
     id, place, created_us, started_us, ended_us, status, strategy, summary, _ = row
     created_at, kept, ended = instant(created_us), json.loads(summary), ended_us is not None

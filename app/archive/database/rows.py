@@ -1,7 +1,4 @@
-"""A deliberation as columns and labels.
-
-Text of clients stands in JSON without characters beyond ASCII, because PostgreSQL refuses some of them.
-"""
+"""A deliberation as columns and labels. Clients' text stands in ASCII JSON, as PostgreSQL refuses some of it."""
 
 import json
 import zlib
@@ -37,18 +34,15 @@ class Written:
 
 
 def microseconds(at: datetime) -> int:
-    """Microseconds since 1970."""
     since = at - _EPOCH
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
 def instant(since_us: int) -> datetime:
-    """The time that many microseconds after the beginning of 1970."""
     return _EPOCH + timedelta(microseconds=since_us)
 
 
 def maybe_microseconds(at: datetime | None) -> int | None:
-    """Microseconds since 1970; None without a time."""
     return None if at is None else microseconds(at)
 
 
@@ -83,7 +77,6 @@ def pack_facts(records: Sequence[Record]) -> bytes:
 
 
 def unpack_facts(tenant: str, deliberation_id: str, packed: bytes) -> list[Record]:
-    """Returns the records of a value of `pack_facts`."""
     stem, found = prefix(tenant, deliberation_id), list[Record]()
     for line in zlib.decompress(packed).split(b"\n"):
         sequence, tail, data = line.split(b" ", 2)
@@ -96,22 +89,17 @@ def _tail(record: Record) -> str:
 
 
 def storable(name: str) -> str:
-    """A name without the character that PostgreSQL refuses. An engine may call its model anything."""
     return name.replace("\0", "")
 
 
 @lru_cache(maxsize=4_096)
 def label(tenant: str, parameter: str, value: str) -> int:
-    """Returns the 64 bits by which a list finds the rows with this value of a parameter.
-
-    Labels of two values may be equal by chance, so a reader compares the values too.
-    """
+    """Returns the 64 bits by which a list finds a value. Two values may collide, so a reader compares them too."""
     text = json.dumps([tenant, parameter, value]).encode()
     return int.from_bytes(blake2b(text, digest_size=8).digest(), signed=True)
 
 
 def labels_of(tenant: str, state: State) -> set[int]:
-    """Returns the labels of a deliberation's strategy, roles and metadata."""
     specification = state.specification
     labels = {label(tenant, "strategy", specification.strategy)}
     labels |= {label(tenant, "role", agent.role) for agent in specification.agents}

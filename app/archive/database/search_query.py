@@ -17,8 +17,6 @@ _PART = re.compile(r'(-?)"([^"]*)(?:"|$)|([^\s"]+)')
 
 
 class InvalidSearch(InvalidRequest):
-    """A search has no word to find, or a beginning that is too short; `remedy` says how to write it."""
-
     def __init__(self, detail: str, remedy: str) -> None:
         super().__init__(detail, "q")
         self.remedy = remedy
@@ -32,11 +30,9 @@ class Phrase:
     prefix: bool = False
 
     def fts5(self) -> str:
-        """As SQLite reads it."""
         return f'"{" ".join(self.words)}"{"*" if self.prefix else ""}'
 
     def tsquery(self) -> str:
-        """As PostgreSQL reads it."""
         words = " <-> ".join(f"'{word}'" for word in self.words)
         return f"({words}{':*' if self.prefix else ''})"
 
@@ -45,7 +41,7 @@ class Phrase:
 class Search:
     """A deliberation matches with a phrase of each group in `required` and none of `excluded`.
 
-    `red OR blue lantern` requires two groups: `red`, `blue`; and `lantern`. Words have letters, digits and own marks.
+    `red OR blue lantern` requires two groups: `red`, `blue`; and `lantern`.
     """
 
     required: tuple[tuple[Phrase, ...], ...]
@@ -57,14 +53,12 @@ class Search:
         return Search((*added, *self.required), self.excluded)
 
     def fts5(self) -> str:
-        """As SQLite reads it."""
         found = " AND ".join(f"({' OR '.join(each.fts5() for each in group)})" for group in self.required)
         if not self.excluded:
             return found
         return f"({found}) NOT ({' OR '.join(each.fts5() for each in self.excluded)})"
 
     def tsquery(self) -> str:
-        """As PostgreSQL reads it."""
         found = [f"({' | '.join(each.tsquery() for each in group)})" for group in self.required]
         return " & ".join([*found, *(f"!{each.tsquery()}" for each in self.excluded)])
 

@@ -25,10 +25,7 @@ _LATEST_US = 4_000_000 * DAY_US
 
 @dataclass(frozen=True, slots=True)
 class StatsFilter:
-    """Selects deliberations of one tenant or of all, accepted from `since` on and before `until`.
-
-    Without `until` the period has no end; the answer then shows `as_of`, the present.
-    """
+    """Selects deliberations by tenant and acceptance, from `since` until `until`, or `as_of` where that is None."""
 
     tenant: str | None
     since: datetime
@@ -38,14 +35,11 @@ class StatsFilter:
 
 
 def day_name(day: int) -> str:
-    """The date of a day since 1970."""
     return instant(day * DAY_US).date().isoformat()
 
 
 @dataclass(slots=True)
 class _Sum:
-    """The sums of a group, and those of its completed deliberations by class of duration."""
-
     amounts: Counter[str] = field(default_factory=Counter[str])
     numbers: Counter[str] = field(default_factory=Counter[str])
     durations: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
@@ -64,7 +58,6 @@ class _Sum:
             self.costs[row.currency] = number + amounts["number"], millionths + amounts["cost_millionths"]
 
     def _percentile(self, share: float) -> float | None:
-        """Returns the mean of the class that has the nearest rank."""
         rank = ceil(share * self.numbers["completed"])
         for _, (number, took_us) in sorted(self.durations.items()):
             rank -= number
@@ -80,7 +73,6 @@ class _Sum:
         return UsageCost(**dict(sums[0]), unpriced_calls=self.amounts["unpriced_calls"]), tuple(sums[1:])
 
     def figures(self, active: int) -> Figures:
-        """The figures for clients."""
         amounts, ended, completed = self.amounts, self.amounts["number"], self.numbers["completed"]
         cost, other_costs = self._costs()
         return Figures(
@@ -101,13 +93,11 @@ class _Sum:
         )
 
     def wins(self) -> Wins:
-        """How often the group won."""
         won, decided = self.amounts["won"], self.amounts["decided"]
         return Wins(won=won, decided=decided, rate=won / decided if decided else None)
 
 
 async def statistics(connection: AsyncConnection, asked: StatsFilter) -> Stats:
-    """Returns the figures of the period and of its groups."""
     running = await _active(connection, asked)
     total, groups = _Sum(), defaultdict[str, _Sum](_Sum, {name: _Sum() for name in running if name})
     compete = asked.by if asked.by in ("role", "model") else None
@@ -127,7 +117,6 @@ async def statistics(connection: AsyncConnection, asked: StatsFilter) -> Stats:
 
 
 async def _active(connection: AsyncConnection, asked: StatsFilter) -> Counter[str]:
-    """Counts the deliberations without an end by group, and all of them as `""`."""
     row, counted = deliberations.c, Counter[str]()
     chosen = select(row.tenant, row.created_us, row.strategy, row.summary).where(active())
     # A log that was lost left deliberations without an end.
@@ -154,7 +143,6 @@ async def _active(connection: AsyncConnection, asked: StatsFilter) -> Counter[st
 
 
 def _selection(asked: StatsFilter, kind: str, by: StatsGroup | None) -> Select[Any]:
-    """The sums of a kind by group, status, class of duration and currency."""
     until_us = _LATEST_US if asked.until is None else microseconds(asked.until)
     parts = union_all(*_parts(asked, kind, microseconds(asked.since), until_us)).subquery().c
     groups: dict[StatsGroup | None, Any] = {"day": parts.day, "tenant": parts.tenant.label("name")}
@@ -165,9 +153,9 @@ def _selection(asked: StatsFilter, kind: str, by: StatsGroup | None) -> Select[A
 def _parts(
     asked: StatsFilter, kind: str, since_us: int, until_us: int, widths_us: Sequence[int] = WIDTHS_US
 ) -> Iterator[Select[Any]]:
-    """Selects the sums of a period: those of whole days, of whole hours at both ends, and single rows beside them.
+    """Selects sums of whole days, of whole hours at both ends, and single rows beside them.
 
-    From Monday 22:30 to Thursday 01:00: half an hour of rows, one hour, two days, one hour.
+    Monday 22:30 to Thursday 01:00: half an hour of rows, one hour, two days, one hour.
     """
     if since_us >= until_us:
         return

@@ -1,7 +1,4 @@
-"""The deliberations in the database, written by projectors and read by gateways.
-
-A write never replaces a newer one, so that several projectors may write the same deliberation in any order.
-"""
+"""The deliberations in the database. A write never replaces a newer one, so projectors may write in any order."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -33,15 +30,13 @@ READ_AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """The facts of an ended deliberation, and the incarnation of their log."""
-
     epoch: str
     records: Sequence[Record]
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """How far a log is copied: the archive has all of its facts up to a sequence, as of a time."""
+    """The place of a copy: the archive has all facts of a log up to a sequence, as of a time."""
 
     epoch: str
     sequence: int
@@ -50,8 +45,6 @@ class Copied:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedRow:
-    """A deliberation that was accepted, or deleted, at `at`; `archived` is None before its end."""
-
     tenant: str
     deliberation_id: str
     at: datetime
@@ -61,8 +54,6 @@ class ArchivedRow:
 
 @dataclass(frozen=True, slots=True)
 class RowFilter:
-    """Selects rows: of one tenant, accepted or deleted from `since` on and before `until`."""
-
     tenant: str | None = None
     since: datetime | None = None
     until: datetime | None = None
@@ -77,11 +68,9 @@ class Store:
         self._log_numbers: dict[str, int] = {}
 
     async def check(self) -> None:
-        """Raise ArchiveUnavailable unless the database answers and has this version's tables."""
         await self._database.check()
 
     async def log_number(self, epoch: str) -> int:
-        """The number of a log, given to it at its first use."""
         if epoch not in self._log_numbers:
             async with self._database.begin() as connection:
                 await connection.execute(insert(self.dialect, logs).values(epoch=epoch).on_conflict_do_nothing())
@@ -89,13 +78,11 @@ class Store:
         return self._log_numbers[epoch]
 
     async def known_log(self, epoch: str) -> int | None:
-        """Returns the number of a log; None when the archive has never met it."""
         if epoch not in self._log_numbers:
             await self._read_logs()
         return self._log_numbers.get(epoch)
 
     async def epoch(self, number: int) -> str:
-        """Returns the epoch of the log with this number."""
         if number not in self._log_numbers.values():
             await self._read_logs()
         return next(epoch for epoch, known in self._log_numbers.items() if known == number)
@@ -106,7 +93,6 @@ class Store:
             self._log_numbers = {row.epoch: row.number for row in rows}
 
     async def copied(self) -> Copied | None:
-        """Returns how far the newest log is copied; None before the archive's process has caught up once."""
         async with self._database.begin() as connection:
             return (await _copied(connection))[1]
 
@@ -146,10 +132,9 @@ class Store:
     async def page(
         self, tenant: str, asked: ListFilter, search: Search | None = None, *, limit: int, before: int = VERSION_MAX
     ) -> tuple[list[tuple[int, Entry]], Copied | None]:
-        """Returns a tenant's deliberations with their places, newest first, and how far the log is copied.
+        """Returns deliberations accepted before a place, newest first, and how far the log is copied.
 
-        All were accepted before a place, pass the filter and have the words of a search. There are `limit` or more,
-        unless the archive has fewer.
+        There are `limit` or more, unless the archive has fewer.
         """
         found = list[tuple[int, Entry]]()
         async with self._database.begin() as connection:
@@ -172,12 +157,10 @@ class Store:
         return found, copied
 
     async def stats(self, asked: StatsFilter) -> tuple[Stats, Copied | None]:
-        """Returns the statistics, and how far the log is copied."""
         async with self._database.begin() as connection:
             return await statistics(connection, asked), (await _copied(connection))[1]
 
     async def logs(self) -> list[str]:
-        """The epochs of all logs, in the order in which the archive met them."""
         async with self._database.begin() as connection:
             return list((await connection.execute(select(logs.c.epoch).order_by(logs.c.number))).scalars())
 
@@ -202,7 +185,6 @@ class Store:
                 yield ArchivedRow(tenant, id, instant(created_us), status == DELETED, archived)
 
     async def delete(self, tenant: str, deliberation_id: str, at: datetime) -> None:
-        """Replace a deliberation by a tombstone."""
         await self.write("", [Written(tenant, deliberation_id, at)])
 
     async def erase_removed(self, since: datetime, *, expired: bool) -> None:
@@ -222,10 +204,7 @@ class Store:
         await self._database.empty_write_ahead_log()
 
     async def expire(self, before: datetime, tenants: Mapping[str, datetime] | None = None) -> int:
-        """Remove rows that were accepted, or deleted, before that time, EXPIRED_AT_ONCE at most; their number.
-
-        `tenants` have times of their own.
-        """
+        """Remove at most EXPIRED_AT_ONCE rows from before a time, or a tenant's own; return their count."""
         row, tenants = deliberations.c, tenants or {}
         groups = [and_(row.tenant == tenant, row.created_us < microseconds(each)) for tenant, each in tenants.items()]
         groups.append(and_(row.created_us < microseconds(before), row.tenant.not_in(tenants)))
@@ -248,7 +227,6 @@ class Store:
 
 
 async def _copied(connection: AsyncConnection) -> tuple[int, Copied | None]:
-    """Returns the number of the newest log, and how far that log is copied."""
     found = (await connection.execute(select(logs).order_by(logs.c.number.desc()).limit(1))).one_or_none()
     if found is None:
         return 0, None

@@ -1,7 +1,6 @@
 """The archive's tables. `migrations/` creates them; a test holds the two equal.
 
-One row holds a whole deliberation, so that one guarded write decides which version is kept. Rows derived from it
-(`labels`, `texts`, `measures`) are written in the same transaction.
+One row holds a whole deliberation, so that one guarded write decides which version is kept.
 """
 
 from collections.abc import Iterator

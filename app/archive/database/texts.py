@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import chain, repeat
 from typing import Any
 
-from sqlalchemy import ColumnElement, Delete, Select, TextClause, delete, literal, select, text
+from sqlalchemy import ColumnElement, Delete, Select, delete, literal, select, text
 from sqlalchemy.dialects.postgresql import TSQUERY
 
 from app.archive.database.pages import bounds_of_place, bounds_of_time, shown
@@ -16,7 +16,7 @@ from app.catalog.entries import ListFilter
 
 # The marks after the words of a PostgreSQL vector. It counts places up to the last of these.
 _PLACES = [f"':{place} '" for place in range(1, 16_384)]
-_PUT = {
+PUT = {
     "sqlite": text("INSERT OR REPLACE INTO texts (rowid, words) VALUES (:rowid, :words)"),
     "postgresql": text(
         "INSERT INTO texts (rowid, words) VALUES (:rowid, CAST(:words AS tsvector)) "
@@ -31,13 +31,7 @@ A negative number begins a merge of all of them. It is complete when this change
 """
 
 
-def put_statement(dialect: str) -> TextClause:
-    """Returns the statement that inserts or replaces rows of `rowid` and `words`."""
-    return _PUT[dialect]
-
-
 def written(dialect: str, words: str) -> str:
-    """Returns the words as the database reads them: split at spaces by SQLite, each with its places for PostgreSQL."""
     if dialect == "sqlite":
         return words
     placed = chain.from_iterable(zip(words.split(), chain(_PLACES, repeat(_PLACES[-1])), strict=False))
@@ -45,16 +39,11 @@ def written(dialect: str, words: str) -> str:
 
 
 def removal(places: Sequence[int]) -> Delete:
-    """Removes the rows at these places."""
     return delete(texts).where(texts.c.rowid.in_(places))
 
 
 def selection(dialect: str, tenant: str, search: Search, asked: ListFilter, *, limit: int, before: int) -> Select[Any]:
-    """Selects at most `limit` rows of a tenant with the words and the filter, accepted before a place, newest first.
-
-    Words of filters may be equal by chance, and active deliberations have one word for all their statuses. So the
-    caller filters the rows once more.
-    """
+    """Selects at most `limit` rows with the words. Words of filters may collide: the caller filters again."""
     place, row = texts.c.rowid, deliberations.c
     found = select(place).where(_matches(dialect, _filtered(tenant, search, asked)), *_times(tenant, asked))
     found = found.where(place < before)

@@ -1,4 +1,4 @@
-"""The words of a deliberation's texts, split in one way for both databases, and the filters that are kept as words.
+"""The words of texts, split in one way for both databases, and the filters that are kept as words.
 
 A word is a run of letters and digits in NFKC, case folded; a Chinese or Japanese character is a word by itself.
 """
@@ -29,7 +29,6 @@ _WORD = re.compile(rf"[{_SINGLE}]|[^\W_{_SINGLE}]{{1,{WORD_CHARS_MAX}}}")
 
 
 def split(text: str) -> list[str]:
-    """The words of a text in order; one of more than WORD_CHARS_MAX characters becomes several."""
     return _separated(text).split()
 
 
@@ -55,10 +54,7 @@ def _all_short(words: str) -> bool:
 
 
 def filter_word(tenant: str, parameter: str, value: str) -> str:
-    """Returns the word by which a search finds deliberations with this value of a parameter.
-
-    No text has this word, because `§` is neither a letter nor a digit.
-    """
+    """Returns the word of a parameter's value. No text has it, because `§` is neither letter nor digit."""
     return _marked(label(tenant, parameter, value))
 
 
@@ -72,10 +68,7 @@ def _marked(label: int) -> str:
 
 
 def document(tenant: str, state: State) -> str:
-    """Returns the words of a deliberation's filters, task, verdict and answers, with spaces between them.
-
-    A repeated text counts once. Words beyond BYTES_MAX are left out.
-    """
+    """Returns the words of filters and texts; a repeated text counts once, and words beyond BYTES_MAX are left out."""
     verdict = None if state.end is None else state.end.verdict
     status = status_value(state.status)
     filters = {label(tenant, "tenant", tenant), label(tenant, "status", status), *labels_of(tenant, state)}

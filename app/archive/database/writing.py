@@ -18,8 +18,6 @@ from app.deliberation.fold import IN_PROGRESS, PENDING
 
 
 class Opening(NamedTuple):
-    """The start of a deliberation's first stage, as the columns that it changes."""
-
     key: Key
     version: int
     started_us: int
@@ -45,7 +43,6 @@ def rows_of(written: Written, log: int, dialect: str) -> Rows:
 
 
 async def put(connection: AsyncConnection, dialect: str, batch: Sequence[Rows]) -> None:
-    """Write the rows of some deliberations. Newer rows of a deliberation stay."""
     if not batch:
         return
     # In an order in which no two writers wait for each other.
@@ -60,7 +57,6 @@ async def put(connection: AsyncConnection, dialect: str, batch: Sequence[Rows]) 
 
 @cache
 def _upsert(dialect: str) -> Any:  # noqa: ANN401 -- see `insert`
-    """Writes rows over older ones, and returns which it wrote."""
     row, statement = deliberations.c, insert(dialect, deliberations)
     given = {column.name: statement.excluded[column.name] for column in row if not column.primary_key}
     # A tombstone keeps its place, by which it is removed from other tables.
@@ -72,7 +68,6 @@ def _upsert(dialect: str) -> Any:  # noqa: ANN401 -- see `insert`
 
 
 async def put_openings(connection: AsyncConnection, openings: Sequence[Opening]) -> None:
-    """Note that these deliberations are in progress, where an older row says otherwise."""
     if openings:
         given = [
             {"of_tenant": key[0], "of_id": key[1], "to": version, "at_us": started_us}
@@ -105,10 +100,9 @@ async def _put_labels(connection: AsyncConnection, dialect: str, placed: _Placed
 
 
 async def _put_texts(connection: AsyncConnection, dialect: str, placed: _Placed) -> None:
-    """Write the words of these rows, and remove those of tombstones."""
     words = [{"rowid": place, "words": each.words} for place, each in placed if each.words is not None]
     gone = [place for place, each in placed if each.words is None and place is not None]
     if words:
-        await connection.execute(texts.put_statement(dialect), words)
+        await connection.execute(texts.PUT[dialect], words)
     if gone:
         await connection.execute(texts.removal(gone))

@@ -1,7 +1,6 @@
 """Bounds on concurrent attempts: per tenant and host, per tenant, and in all.
 
-Each pair of tenant and host has its own bulkhead, so a receiver that hangs delays no other receiver's deliveries. To a
-receiver that keeps failing, one attempt runs at a time. An attempt that finds its bulkhead full is deferred.
+A receiver that hangs delays no other one; one that keeps failing gets one attempt at a time.
 """
 
 import asyncio
@@ -23,15 +22,12 @@ _SMOOTHING = 0.2
 
 
 class AttemptDeferred(ItemDeferred):
-    """The attempt was not made, because no slot was free; it should be tried again in `delay_s` seconds."""
+    pass
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Concurrent attempts; per bulkhead, up to `waiting_max` wait for a slot, each at most `wait_max_s`.
-
-    For a failing receiver only FAILING_WAITING_MAX wait, since each waiting item takes up a slot of its queue.
-    """
+    """Concurrent attempts. Per bulkhead `waiting_max` wait, at most `wait_max_s`; fewer for a failing receiver."""
 
     total_max: int = 256
     tenant_max: int = 64
@@ -42,8 +38,6 @@ class Bounds:
 
 @dataclass(slots=True)
 class Bulkhead:
-    """One tenant's attempts to one host. `failures` counts consecutive ones; `mean_s` is a recent mean duration."""
-
     slots: asyncio.Semaphore
     single: asyncio.Lock = field(default_factory=asyncio.Lock)
     users: int = 0
@@ -118,7 +112,6 @@ class Bulkheads:
         return AttemptDeferred(min(DEFER_MAX_S, max(DEFER_MIN_S, drain_s)) * random.uniform(1, 2))
 
     def _evict_oldest(self) -> None:
-        """Drop the least recently used bulkhead beyond the bound, unless it is in use."""
         oldest = next(iter(self._bulkheads))
         if len(self._bulkheads) > _IDLE_MAX and not self._bulkheads[oldest].users:
             del self._bulkheads[oldest]

@@ -1,11 +1,11 @@
-"""Makes one attempt at a delivery and records its outcome."""
+"""Makes one attempt at a delivery, decides by the retry schedule what follows, and records the outcome."""
 
 import asyncio
 import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import structlog
 
@@ -16,6 +16,7 @@ from app.deliberation.ports import Journal, Record
 from app.deliberation.specification import Webhook
 from app.webhooks.attempts import (
     Attempt,
+    AttemptFailed,
     AttemptProblem,
     DeliveryEnded,
     DeliveryKey,
@@ -24,11 +25,36 @@ from app.webhooks.attempts import (
     decoded,
 )
 from app.webhooks.sender.bulkheads import AttemptDeferred, Bulkheads
-from app.webhooks.sender.posting import Poster
-from app.webhooks.sender.schedule import AttemptOutcome, next_step
+from app.webhooks.sender.posting import AttemptOutcome, Poster
 from app.webhooks.signatures import Signer
 
+DELAYS_S: tuple[float, ...] = (5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400)
+"""Seconds from each failed attempt to the next, 76 hours in all: the example of Standard Webhooks 1.0.0."""
+JITTER_SHARE = 0.2
+RETRY_AFTER_MAX_S = 86_400
+GONE = 410
+
 log = structlog.get_logger(__name__)
+
+
+def next_step(
+    fact: str, number: int, outcome: AttemptOutcome, delays_s: Sequence[float], draw: float
+) -> AttemptFailed | DeliveryEnded:
+    """Returns the record of the nth scheduled attempt. `draw` in [0, 1) adds up to a fifth, so that retries spread.
+
+    Retry-After may lengthen the delay, never shorten it.
+    """
+    attempt = outcome.attempt
+    if attempt.succeeded:
+        return DeliveryEnded(fact=fact, ending="delivered", attempt=attempt)
+    if attempt.status_code == GONE:
+        return DeliveryEnded(fact=fact, ending="stopped", attempt=attempt)
+    if number > len(delays_s):
+        return DeliveryEnded(fact=fact, ending="exhausted", attempt=attempt)
+    delay_s = max(delays_s[number - 1], min(outcome.retry_after_s or 0, RETRY_AFTER_MAX_S))
+    ended_at = attempt.at + timedelta(milliseconds=attempt.duration_ms)
+    due_at = ended_at + timedelta(seconds=delay_s * (1 + JITTER_SHARE * draw))
+    return AttemptFailed(fact=fact, number=number, attempt=attempt, next_attempt_at=due_at)
 
 
 def _key(fact: Record) -> DeliveryKey:
@@ -37,10 +63,7 @@ def _key(fact: Record) -> DeliveryKey:
 
 @dataclass(eq=False)
 class DeliveryWorker:
-    """Makes attempts within the bulkheads, signs them, and records each outcome.
-
-    `counts` are this process's: attempts by outcome, deliveries by ending. While `draining` is set, no attempt begins.
-    """
+    """Makes attempts within the bulkheads, and records outcomes; none begins while `draining` is set."""
 
     journal: Journal
     poster: Poster
@@ -65,7 +88,6 @@ class DeliveryWorker:
         return await self.record(_key(fact), step)
 
     async def redeliver(self, webhook: Webhook, fact: Record, number: int) -> None:
-        """Make the attempt of the nth request for a redelivery; raises as `attempt_scheduled`."""
         outcome = await self._attempt(webhook, fact)
         await self.record(_key(fact), Redelivered(fact=fact.subject, number=number, attempt=outcome.attempt))
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from app.api.webhook_payloads import delivery_id, due, is_end, patterns
 from app.deliberation.facts import Accepted, decode, prefix
@@ -22,7 +22,6 @@ from app.webhooks.attempts import (
     receiver_gone,
 )
 from app.webhooks.sender.delivery import DeliveryWorker
-from app.webhooks.sender.schedule import seconds_until
 
 # A deliberation is followed until this long after its deadline; then it is checked at this interval.
 END_GRACE_S = 60.0
@@ -43,11 +42,14 @@ def webhook_of(data: bytes) -> tuple[Accepted, Webhook] | None:
     return fact, fact.specification.webhook
 
 
-class DeliveryPlanner:
-    """Works off the sender's two queues: `follow` for accepted deliberations, `retry` for delivery records.
+def _seconds_until(moment: datetime) -> float:
+    return max(0.0, (moment - datetime.now(UTC)).total_seconds())
 
-    Both return the seconds until the item should be redelivered, None when it is done, and raise AttemptDeferred and
-    JournalUnavailable.
+
+class DeliveryPlanner:
+    """Works off two queues: `follow` for accepted deliberations, `retry` for delivery records.
+
+    Both return the seconds until a redelivery, None when done; both raise AttemptDeferred and JournalUnavailable.
     """
 
     def __init__(self, journal: Journal, worker: DeliveryWorker) -> None:
@@ -55,10 +57,7 @@ class DeliveryPlanner:
         self._worker = worker
 
     async def follow(self, accepted: Record) -> float | None:
-        """Make the first attempt for each subscribed event, in the log's order, until the deliberation has ended.
-
-        A failed attempt's record is the queue item of its retry, so a failure delays no later event.
-        """
+        """Make first attempts in the log's order until the end. A failure delays no later event."""
         found = webhook_of(accepted.data)
         if found is None:
             return None
@@ -77,7 +76,7 @@ class DeliveryPlanner:
                 facts = await self._journal.last(subjects)
                 if await self._attempt_first(tenant, webhook, facts):
                     return None
-                if not (left_s := seconds_until(until)):
+                if not (left_s := _seconds_until(until)):
                     return OVERDUE_S
                 await asyncio.sleep(len(facts) * PAUSE_PER_FACT_S)
                 with suppress(TimeoutError):
@@ -85,7 +84,6 @@ class DeliveryPlanner:
                         await changed.wait()
 
     async def _attempt_first(self, tenant: str, webhook: Webhook, facts: Sequence[Record]) -> bool:
-        """Make every outstanding first attempt; whether no event is left to deliver."""
         events = due(facts, webhook)
         if events:
             deliberation_id = events[0].tokens[2]
@@ -114,7 +112,7 @@ class DeliveryPlanner:
         record, key = decoded(queued.data), DeliveryKey.of(queued)
         match record:
             case AttemptFailed():
-                if wait_s := seconds_until(record.next_attempt_at):
+                if wait_s := _seconds_until(record.next_attempt_at):
                     return wait_s
                 await self._retry(key, record)
             case RedeliveryRequested():
@@ -149,7 +147,6 @@ class DeliveryPlanner:
         return deliveries(await self._journal.last([f"{stem}.{records}", f"{stem}.*.ended"]))
 
     async def _pending(self, key: DeliveryKey, subject: str) -> tuple[Webhook, Record] | None:
-        """The webhook and the fact at `subject`; None if that fact was deleted or replaced."""
         stem = prefix(key.tenant, key.deliberation_id)
         acceptance, deleted = f"{stem}.accepted", f"{stem}.deleted"
         found = {record.subject: record for record in await self._journal.last([acceptance, deleted, subject])}

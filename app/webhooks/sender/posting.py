@@ -1,7 +1,7 @@
 """The HTTP client for receivers, the only one that connects to hosts that clients name.
 
-Each attempt resolves the name once, checks all its addresses, and connects to one of them, which defeats DNS rebinding.
-The client follows no redirect, uses no proxy, keeps no cookie and reads only the head of the answer.
+Each attempt resolves the name once and checks all addresses, which defeats DNS rebinding. The client follows no
+redirect, uses no proxy, keeps no cookie and reads only the head of the answer.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Self
@@ -20,7 +21,6 @@ from yarl import URL
 
 from app.api.webhook_targets import Rules, Target, UnfitUrl, address_refused
 from app.webhooks.attempts import Attempt, AttemptProblem
-from app.webhooks.sender.schedule import AttemptOutcome
 
 CONNECT_TIMEOUT_S = 5.0
 HEAD_BYTES_MAX = 8_190
@@ -29,11 +29,18 @@ HEADERS_MAX = 64
 _LOOKUP_THREADS = ThreadPoolExecutor(128, thread_name_prefix="lookup")
 USER_AGENT = "deliberation-gateway-webhooks"
 
+
+@dataclass(frozen=True, slots=True)
+class AttemptOutcome:
+    attempt: Attempt
+    retry_after_s: float | None = None
+
+
 Lookup = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
 class AddressRefused(Exception):
-    """At least one of the host's addresses must not be connected to."""
+    pass
 
 
 class _CheckedResolver(AbstractResolver):
@@ -44,7 +51,6 @@ class _CheckedResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """The host's addresses; raises OSError, and AddressRefused if any of them must not be connected to."""
         addresses = list(dict.fromkeys(await self._lookup(host, port)))
         if not addresses:
             raise OSError("the name has no address")
@@ -64,11 +70,10 @@ class _CheckedResolver(AbstractResolver):
         ]
 
     async def close(self) -> None:
-        """Holds no resources."""
+        pass
 
 
 async def system_lookup(host: str, port: int) -> Sequence[str]:
-    """The host's addresses by the system's resolver; raises OSError."""
 
     def addresses() -> list[str]:
         return [str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
@@ -142,7 +147,6 @@ class Poster:
         return AttemptOutcome(attempt, None if attempt.succeeded else retry_after_s)
 
     async def _answer(self, url: str, headers: Mapping[str, str], body: bytes) -> tuple[int, str | None]:
-        """Status and Retry-After; the body is not read, and the connection is closed."""
         target, parsed = self._rules.check(url), URL(url, encoded=True)
         if (parsed.scheme, parsed.host, parsed.port) != (target.scheme, target.host, target.port):
             raise UnfitUrl("Parsers disagree on it", "Spell it as browsers do.")

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -16,16 +16,14 @@ from app.log.queue_worker import QueueWorker
 from app.log.signature import LogSigner
 from app.log.stream_settings import STREAM, WEBHOOKS_STREAM
 from app.log.streams import ATTEMPTS_CONSUMER, WEBHOOKS_CONSUMER
-from app.log.work_queue import QueueItem
 from app.observability.process import health_server, stop_signal
 from app.observability.replica_status import SENDERS_SUBJECT
 from app.process_settings import LogAccess, WebhookTimeout, listed, setting
 from app.settings import WebhookRules
 from app.webhooks.sender.bulkheads import Bounds, Bulkheads
-from app.webhooks.sender.delivery import DeliveryWorker
+from app.webhooks.sender.delivery import DELAYS_S, DeliveryWorker
 from app.webhooks.sender.planner import DeliveryPlanner
 from app.webhooks.sender.posting import Lookup, Poster
-from app.webhooks.sender.schedule import DELAYS_S
 from app.webhooks.signatures import MASTER_CHARS_MIN, Signer
 
 Secret = Annotated[SecretStr, Field(min_length=MASTER_CHARS_MIN)]
@@ -36,8 +34,6 @@ Delays = Annotated[
 
 
 class SenderSettings(LogAccess, WebhookTimeout, WebhookRules):
-    """The settings of `python -m app.webhooks`."""
-
     webhook_secrets: Secrets = setting(
         (),
         "At least one secret of at least 32 characters, newest first, separated by commas; all of them sign. "
@@ -80,7 +76,6 @@ class Sender:
                 group.create_task(queue.run())
 
     async def drain(self, timeout_s: float) -> None:
-        """Begin no more attempts, and wait up to `timeout_s` for those in flight."""
         self.worker.draining.set()
         for queue in self.queues:
             queue.stop()
@@ -126,15 +121,12 @@ async def sender_of(settings: SenderSettings, *, lookup: Lookup | None = None) -
         signer = Signer([secret.get_secret_value() for secret in settings.webhook_secrets])
         worker = DeliveryWorker(journal, poster, bulkheads, signer, rules, settings.webhook_retries_s)
         planner = DeliveryPlanner(journal, worker)
-
-        def follow(item: QueueItem) -> Awaitable[float | None]:
-            return planner.follow(item.record)
-
-        def retry(item: QueueItem) -> Awaitable[float | None]:
-            return planner.retry(item.record)
-
-        deliberations = QueueWorker(journal, STREAM, WEBHOOKS_CONSUMER, settings.webhooks_held_max, follow)
-        attempts = QueueWorker(journal, WEBHOOKS_STREAM, ATTEMPTS_CONSUMER, ATTEMPTS_HELD_MAX, retry)
+        deliberations = QueueWorker(
+            journal, STREAM, WEBHOOKS_CONSUMER, settings.webhooks_held_max, lambda item: planner.follow(item.record)
+        )
+        attempts = QueueWorker(
+            journal, WEBHOOKS_STREAM, ATTEMPTS_CONSUMER, ATTEMPTS_HELD_MAX, lambda item: planner.retry(item.record)
+        )
         yield Sender(journal, worker, bulkheads, (deliberations, attempts))
 
 

@@ -104,7 +104,7 @@ async def copy_again(data: Path, rate: float) -> None:
     settle_heap()
     url = f"sqlite:///{data}/again.db"
     await migrate(url)
-    database = await Database.connect(url)
+    database = Database(url)
     server = NatsServer(data / "nats")
     server.start()
     try:

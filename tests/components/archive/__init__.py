@@ -1,1 +1,0 @@
-"""The gateway with an archive, over the log in memory."""

@@ -11,7 +11,7 @@ import pytest
 from app.admission.backlog import Backlog
 from app.catalog.index import PATTERNS, Catalog
 from app.deliberation.errors import JournalUnavailable
-from app.deliberation.facts import Cancelled, CancelRequested, Completed, Deleted, Fact, Failed
+from app.deliberation.facts import Cancelled, CancelRequested, Completed, Fact, Failed
 from app.deliberation.ports import Record
 from tests.conditions import until
 from tests.fakes import FakeClock, InMemoryJournal, subject_matches
@@ -24,7 +24,6 @@ def catalog(clock: FakeClock | None = None) -> Catalog:
 
 
 def entries_of(kept: Catalog, tenant: str = "default") -> list[tuple[str, str]]:
-    """Active deliberations, newest first."""
     kept.caught_up = True
     return [(entry.id, entry.status) for entry in sorted(kept.running(tenant), key=lambda each: -each.sequence)]
 
@@ -113,17 +112,6 @@ async def test_records_missed_while_disconnected_are_replayed() -> None:
         await until(lambda: len(entries_of(kept)) == 2)
 
 
-async def test_a_replaced_log_starts_a_new_catalog() -> None:
-    journal = await journal_of(Story("a").accepted())
-    kept = catalog()
-    async with following(kept, journal):
-        journal.records.clear()
-        journal.epoch = "another"
-        journal.reconnect()
-        await until(lambda: kept.epoch == "another")
-        assert entries_of(kept) == []
-
-
 async def test_a_replaced_log_is_detected_without_a_lost_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.catalog.index.CHECK_S", 0.001)
     journal = await journal_of(Story("a").accepted())
@@ -133,42 +121,6 @@ async def test_a_replaced_log_is_detected_without_a_lost_connection(monkeypatch:
         journal.epoch = "another"
         await until(lambda: kept.epoch == "another")
         assert entries_of(kept) == []
-
-
-async def test_a_replay_starts_after_the_last_complete_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.catalog.index.CHECK_S", 0.001)
-    journal = await journal_of(Story("a").accepted())
-    kept = catalog()
-    read, asked = journal.read, list[int]()
-
-    def recorded(pattern: str, after: int, *, limit: int | None = None) -> AsyncIterator[Record]:
-        asked.append(after)
-        return read(pattern, after, limit=limit)
-
-    monkeypatch.setattr(journal, "read", recorded)
-    async with following(kept, journal):
-        for number in range(5):
-            await journal.append("default", Story(f"b{number}").accepted())
-        await until(lambda: kept._applied_to == 6)  # pyright: ignore[reportPrivateUsage]
-        asked.clear()
-        journal.reconnect()
-        await until(lambda: len(asked) == len(PATTERNS))
-    assert set(asked) == {6}
-
-
-async def test_waits_for_an_unavailable_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.log.projection.RETRY_S", 0.001)
-    journal = await journal_of(Story("a").accepted())
-    journal.available = False
-    kept = catalog()
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(kept.follow(journal))
-        await asyncio.sleep(0)
-        assert not kept.caught_up
-        journal.available = True
-        await until(lambda: kept.caught_up)
-        task.cancel()
-    assert entries_of(kept) == [("a", "pending")]
 
 
 async def test_a_log_that_lost_its_tail_is_read_anew() -> None:
@@ -281,11 +233,3 @@ async def test_facts_of_an_ended_deliberation_that_was_forgotten_bring_nothing_b
         await journal.append("default", CancelRequested(deliberation_id="a", ts=NOW))
         await kept.complete(journal, await journal.state())
         assert entries_of(kept) == [("c", "pending")] and kept.backlog.depth == 1
-
-
-async def test_a_deleted_deliberation_is_not_found() -> None:
-    journal = await journal_of(*life("a", Completed(deliberation_id="a", ts=NOW)))
-    kept = catalog()
-    async with following(kept, journal):
-        await journal.append("default", Deleted(deliberation_id="a", ts=NOW))
-        assert kept.find("default", "a") is None

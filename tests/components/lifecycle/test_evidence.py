@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from app.api.requests import EVIDENCE_TOKENS_MAX
-from app.deliberation.budget import BYTES_PER_TOKEN
 from app.deliberation.facts import Accepted, Completed, decode
 from app.deliberation.prompts.council import propose
 from app.deliberation.specification import Specification
@@ -68,12 +67,6 @@ def test_every_call_of_every_strategy_shows_the_evidence(strategy: str) -> None:
     assert prompts and all("Evidence adr-7" in prompt for prompt in prompts)
 
 
-async def test_a_deliberation_without_evidence_has_the_bytes_of_before(gateway: Served) -> None:
-    id = await gateway.accepted()
-    assert b"evidence" not in (await gateway.journal.facts("default", id))[0].data
-    assert "# Evidence" not in propose(await specified(gateway, id), 0)[-1].content
-
-
 async def test_a_deliberation_builds_on_the_verdicts_that_it_follows(gateway: Served) -> None:
     earlier = [await ended(gateway, task="Where do sessions live?"), await ended(gateway)]
     id = await gateway.accepted(follows=earlier, evidence=[BOOK])
@@ -99,13 +92,6 @@ async def test_what_has_no_verdict_cannot_be_followed(gateway: Served) -> None:
     running = await gateway.accepted()
     response = await gateway.post({"task": "t", "follows": [running, "nothing-here"]})
     assert faults(response) == [("/follows/0", "no_verdict"), ("/follows/1", "unknown_deliberation")]
-
-
-async def test_long_verdicts_are_cut_to_the_tokens_that_are_left(gateway: Served) -> None:
-    earlier = await ended(gateway)
-    evidence = {"id": "all", "title": "t", "text": "x" * (EVIDENCE_TOKENS_MAX * BYTES_PER_TOKEN - 300)}
-    id = await gateway.accepted(follows=[earlier], evidence=[evidence])
-    assert len((await specified(gateway, id)).evidence[1].text or "") < 1_000
 
 
 async def test_verdicts_of_wide_characters_are_cut_by_bytes(gateway: Served) -> None:

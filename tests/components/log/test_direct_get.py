@@ -19,7 +19,6 @@ QUERY = {"seq": 1, "next_by_subj": "deliberations.*.*.end", "batch": 4}
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Client:
-    """A client without a server; a read over it times out soon."""
     monkeypatch.setattr("app.log.direct_get.REQUEST_TIMEOUT_S", SOON_S)
     return Client()
 

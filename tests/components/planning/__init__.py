@@ -1,1 +1,0 @@
-"""Plans over the log in memory."""

@@ -1,5 +1,3 @@
-"""`deliberate plan approve | show` against a gateway over a log in memory."""
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -36,7 +36,6 @@ _TYPE_A = 1
 
 
 def attempts_of(delivery: DeliveryHistory) -> list[Attempt]:
-    """The scheduled attempts of a finished delivery, in their order."""
     ended = [] if delivery.ended is None or delivery.ended.attempt is None else [delivery.ended.attempt]
     return [delivery.failed[number].attempt for number in sorted(delivery.failed)] + ended
 
@@ -49,7 +48,6 @@ def _add_address(interface: bytes, address: str) -> None:
 
 
 def _replace(path: str, text: str, directory: Path) -> None:
-    """Show other content under a path, in this mount namespace."""
     written = directory / Path(path).name
     written.write_text(text)
     subprocess.run(["mount", "--bind", written, path], check=True)

@@ -26,7 +26,6 @@ class Received:
         return self.headers["webhook-id"]
 
     def checked(self, secret: str) -> dict[str, Any]:
-        """The body, after the official library has verified the signature."""
         return Webhook(secret).verify(self.body, self.headers)
 
 

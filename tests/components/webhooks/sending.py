@@ -35,8 +35,6 @@ FAST = "0.05,0.1,0.2"
 
 @dataclass
 class Deliberation:
-    """A deliberation with a webhook, and the journal that it is stored in."""
-
     journal: JetStreamJournal
     story: Story
     tenant: str = "default"
@@ -178,13 +176,3 @@ class SenderProcess:
     def stop(self) -> None:
         if self.process is not None and self.process.poll() is None:
             self.kill(signal.SIGTERM)
-
-
-async def until_empty(journal: JetStreamJournal, stream: str, consumer: str, timeout_s: float = 20) -> None:
-    """Wait until a consumer has neither pending nor unacknowledged items."""
-    async with asyncio.timeout(timeout_s):
-        while True:
-            info = await journal.request(f"$JS.API.CONSUMER.INFO.{stream}.{consumer}")
-            if not info["num_pending"] and not info["num_ack_pending"]:
-                return
-            await asyncio.sleep(0.02)

@@ -1,5 +1,3 @@
-"""Bounds on concurrent attempts: per tenant and host, per tenant, in all; waiting and deferral."""
-
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -69,24 +67,6 @@ async def test_waiting_attempts_get_freed_slots_in_order() -> None:
     assert order == [0, 1, 2]
 
 
-async def test_defers_attempts_beyond_the_waiting_bound() -> None:
-    bulkheads = Bulkheads(Bounds(host_max=1, waiting_max=1, wait_max_s=5))
-    async with asyncio.timeout(5), asyncio.TaskGroup() as group, bulkheads.slot("x", A):
-
-        async def waiting() -> None:
-            async with bulkheads.slot("x", A):
-                pass
-
-        waiter = group.create_task(waiting())
-        await until(lambda: bulkheads.waiting == 1)
-        with pytest.raises(AttemptDeferred):
-            async with bulkheads.slot("x", A):
-                pass
-        async with bulkheads.slot("x", B):
-            pass
-        waiter.cancel()
-
-
 async def test_makes_one_attempt_at_a_time_to_a_failing_receiver() -> None:
     bulkheads = Bulkheads(SMALL)
     for _ in range(FAILURES_TOLERATED):
@@ -102,25 +82,6 @@ async def test_makes_one_attempt_at_a_time_to_a_failing_receiver() -> None:
         bulkhead.note(answered=True, duration_s=1)
     async with bulkheads.slot("x", A), bulkheads.slot("x", A):
         pass
-
-
-async def test_fewer_attempts_wait_for_a_failing_receiver() -> None:
-    bulkheads = Bulkheads(Bounds(wait_max_s=5))
-    for _ in range(FAILURES_TOLERATED):
-        async with bulkheads.slot("x", A) as bulkhead:
-            bulkhead.note(answered=False, duration_s=15)
-
-    async def attempt() -> None:
-        async with bulkheads.slot("x", A):
-            await asyncio.Event().wait()
-
-    tasks = [asyncio.create_task(attempt()) for _ in range(1 + FAILING_WAITING_MAX)]
-    await until(lambda: bulkheads.waiting == FAILING_WAITING_MAX)
-    with pytest.raises(AttemptDeferred):
-        await attempt()
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
 
 
 @pytest.mark.parametrize(

@@ -64,9 +64,7 @@ async def test_sigkill_loses_no_delivery_and_repeats_keep_their_id(own_nats_serv
         )
 
 
-async def test_sigterm_finishes_attempts_and_returns_queued_items(
-    own_nats_server: NatsServer,
-) -> None:
+async def test_sigterm_finishes_attempts_and_returns_queued_items(own_nats_server: NatsServer) -> None:
     async with declared(own_nats_server) as journal, receiving("hang") as receiver:
         first = SenderProcess(own_nats_server, WEBHOOK_TIMEOUT="3")
         await first.start()

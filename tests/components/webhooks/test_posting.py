@@ -13,8 +13,7 @@ import pytest
 import structlog
 
 from app.api.webhook_targets import Rules
-from app.webhooks.sender.posting import Poster, retry_after_seconds
-from app.webhooks.sender.schedule import AttemptOutcome
+from app.webhooks.sender.posting import AttemptOutcome, Poster, retry_after_seconds
 from tests.components.webhooks.certificates import authority, server_context
 from tests.components.webhooks.receiving import Behaviour, receiving
 
@@ -23,8 +22,6 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Names:
-    """A resolver that returns the given answers, one per lookup; the last one repeats."""
-
     def __init__(self, *answers: Sequence[str]) -> None:
         self.answers = list(answers)
         self.lookups: list[tuple[str, int]] = []

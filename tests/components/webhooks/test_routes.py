@@ -1,5 +1,3 @@
-"""The gateway's part of webhooks: validation of requests, deliveries, redeliveries and metrics."""
-
 import json
 from collections.abc import AsyncGenerator
 from datetime import timedelta
@@ -45,7 +43,6 @@ async def gateway() -> AsyncGenerator[Served, None]:
 
 
 async def ended_with_webhook(gateway: Served, **webhook: Any) -> str:
-    """The id of a deliberation with a webhook that has ended."""
     id = await gateway.accepted(webhook={"url": URL, **webhook})
     await gateway.play(id)
     return id
@@ -123,13 +120,6 @@ async def test_rejects_webhooks_where_they_are_off() -> None:
         assert response.status_code == 422
         assert [error["code"] for error in response.json()["errors"]] == ["webhooks_off"]
         assert (await gateway.post({"task": "t"})).status_code == 202
-
-
-async def test_reusing_a_key_with_another_webhook_is_a_conflict(gateway: Served) -> None:
-    body = {"task": "t", "webhook": {"url": URL}}
-    assert (await gateway.post(body, Idempotency_Key="k")).status_code == 202
-    assert (await gateway.post(body, Idempotency_Key="k")).headers["idempotency-replayed"] == "true"
-    assert (await gateway.post({"task": "t"}, Idempotency_Key="k")).status_code == 409
 
 
 async def test_lists_a_delivery_per_subscribed_event_that_happened(gateway: Served) -> None:

@@ -1,5 +1,3 @@
-"""The retry schedule, and the fold of delivery records."""
-
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -21,7 +19,8 @@ from app.webhooks.attempts import (
     decoded,
     deliveries,
 )
-from app.webhooks.sender.schedule import DELAYS_S, RETRY_AFTER_MAX_S, AttemptOutcome, next_step
+from app.webhooks.sender.delivery import DELAYS_S, RETRY_AFTER_MAX_S, next_step
+from app.webhooks.sender.posting import AttemptOutcome
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 FACT = "deliberations.default.d1.end"

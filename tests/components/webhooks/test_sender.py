@@ -11,13 +11,13 @@ import pytest
 import structlog
 
 from app.api.schemas import dump
-from app.api.webhook_payloads import EVENTS, delivery_id
+from app.api.webhook_payloads import EVENTS
 from app.deliberation.facts import CancelRequested, Deleted
 from app.log.streams import ATTEMPTS_CONSUMER, WEBHOOKS_CONSUMER
-from app.webhooks.attempts import AttemptFailed, DeliveryEnded, DeliveryKey, RedeliveryRequested
+from app.webhooks.attempts import AttemptFailed, DeliveryKey, RedeliveryRequested
 from tests.components.webhooks.receiving import Behaviour, receiving
-from tests.components.webhooks.sending import SECRET, Deliberation, declared, sending, submit, until_empty
-from tests.conditions import until
+from tests.components.webhooks.sending import SECRET, Deliberation, declared, sending, submit
+from tests.conditions import until, until_empty
 from tests.conftest import NatsServer
 from tests.story import NOW
 
@@ -79,20 +79,6 @@ async def test_delivers_events_from_before_the_sender_started(own_nats_server: N
         assert [request.checked(SECRET)["type"] for request in receiver.at(path)] == WHOLE
 
 
-async def test_deliberations_without_a_webhook_cost_one_acknowledgement(own_nats_server: NatsServer) -> None:
-    async with declared(own_nats_server) as journal, sending(own_nats_server):
-        for _ in range(20):
-            deliberation = await submit(journal, "https://hooks.example/")
-            plain = deliberation.story.accepted().model_copy(
-                update={"deliberation_id": f"{deliberation.id[:20]}-plain"}
-            )
-            await journal.append("default", plain)
-            await deliberation.end()
-        await until_empty(journal, "DELIBERATIONS", WEBHOOKS_CONSUMER)
-        records = await journal.last(["webhooks.>"])
-        assert records and not any("-plain" in record.subject for record in records)
-
-
 @pytest.mark.parametrize("failure", [500, 404, 302, 429, "die", "hang", b"nonsense\r\n\r\n"])
 async def test_retries_every_failure_with_the_same_id(own_nats_server: NatsServer, failure: Behaviour) -> None:
     async with (
@@ -132,19 +118,6 @@ async def test_410_ends_all_deliveries_of_that_deliberation_only(own_nats_server
         assert endings == {"stopped": 2}
         assert len(receiver.at("/gone")) == 2 and len(receiver.at("/other")) == 6
         assert sender.worker.counts["delivered"] == 6
-
-
-async def test_a_new_sender_reads_from_the_log_that_the_receiver_is_gone(own_nats_server: NatsServer) -> None:
-    async with declared(own_nats_server) as journal, receiving() as receiver:
-        deliberation = await submit(journal, receiver.url(), events=EVENTS)
-        (accepted,) = await journal.last([f"deliberations.default.{deliberation.id}.accepted"])
-        key = DeliveryKey("default", deliberation.id, delivery_id(accepted))
-        gone = DeliveryEnded(fact=accepted.subject, ending="stopped", attempt=None)
-        await journal.write(key.subject(gone), dump(gone))
-        await deliberation.run()
-        async with sending(own_nats_server):
-            await until_empty(journal, "DELIBERATIONS", WEBHOOKS_CONSUMER)
-    assert receiver.received == []
 
 
 async def test_ends_as_exhausted_after_the_last_attempt(own_nats_server: NatsServer) -> None:
@@ -384,20 +357,3 @@ async def test_skips_an_attempt_that_another_sender_has_recorded(own_nats_server
         async with sending(own_nats_server):
             await deliberation.finished()
     assert len(receiver.received) == 2
-
-
-async def test_describes_its_counts_and_queues(own_nats_server: NatsServer) -> None:
-    async with declared(own_nats_server) as journal, receiving(503) as receiver:
-        async with sending(own_nats_server, webhook_retries_s="60") as sender:
-            every = [await submit(journal, receiver.url()) for _ in range(3)]
-            for deliberation in every:
-                await deliberation.end()
-            await submit(journal, receiver.url())
-            async with asyncio.timeout(20):
-                while (figures := await sender.describe())["queues"] != {
-                    "webhooks": {"new": 0, "taken": 1},
-                    "attempts": {"new": 0, "taken": 3},
-                } or figures["held"] != {"webhooks": 1, "attempts": 0}:
-                    await asyncio.sleep(0.02)
-    assert figures["counts"] == {"failed": 3}
-    assert (figures["in_flight"], figures["waiting"]) == (0, 0)

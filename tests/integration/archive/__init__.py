@@ -1,1 +1,0 @@
-"""The archive on real databases and a real nats-server."""

@@ -1,5 +1,3 @@
-"""Archives on both databases."""
-
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -9,16 +7,11 @@ import pytest
 from app.archive.database.connection import Database
 from app.archive.database.migrate import migrate
 from app.archive.database.store import Store
-from app.log.journal import JetStreamJournal
-from app.log.stream_settings import StreamSettings
-from app.log.streams import apply
-from tests.conftest import NatsServer
 from tests.integration.archive.postgres import PostgresServer
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    """One server for the whole run."""
     server = PostgresServer()
     server.start()
     yield server
@@ -27,7 +20,6 @@ def postgres() -> Iterator[PostgresServer]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A database without tables, of each kind in turn."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'archive.db'}"
     return request.getfixturevalue("postgres").database(f"t{uuid.uuid4().hex}")
@@ -35,23 +27,12 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 async def database_url(empty_url: str) -> str:
-    """A database with the archive's tables."""
     await migrate(empty_url)
     return empty_url
 
 
 @pytest.fixture
 async def store(database_url: str) -> AsyncIterator[Store]:
-    """The deliberations in it."""
-    database = await Database.connect(database_url)
+    database = Database(database_url)
     yield Store(database)
     await database.close()
-
-
-@pytest.fixture
-async def journal(own_nats_server: NatsServer) -> AsyncIterator[JetStreamJournal]:
-    """A log of the test's own, so that no other test's deliberations are copied."""
-    journal = await JetStreamJournal.connect(own_nats_server.url, name="tests", timeout_s=20)
-    await apply(journal, StreamSettings())
-    yield journal
-    await journal.close()

@@ -12,7 +12,6 @@ MISSING = "PostgreSQL is missing; as root: apt-get install --no-install-recommen
 
 
 def programs() -> Path:
-    """The directory of PostgreSQL's programs: Debian's newest, else that on the search path."""
     debian = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
     found = debian[-1] if debian else shutil.which("initdb")
     assert found is not None, MISSING
@@ -40,11 +39,9 @@ class PostgresServer:
 
     @property
     def data(self) -> Path:
-        """The directory of its files."""
         return Path(self._data)
 
     def start(self) -> None:
-        """Start, and wait until it answers."""
         settings = {
             "listen_addresses": "127.0.0.1",
             "port": self._port,
@@ -66,16 +63,13 @@ class PostgresServer:
         return certificate
 
     def kill(self) -> None:
-        """End it without a checkpoint, as a crash does."""
         self._run("pg_ctl", "stop", "--wait", "--pgdata", self._data, "--mode", "immediate")
 
     def remove(self) -> None:
-        """End it, and remove its data."""
         if (self._directory / "data" / "postmaster.pid").exists():
             self.kill()
         shutil.rmtree(self._directory)
 
     def database(self, name: str) -> str:
-        """The URL of a new database."""
         self._run("createdb", "--host", "127.0.0.1", "--port", self._port, "--username", "archive", name)
         return f"postgresql://archive@127.0.0.1:{self._port}/{name}"

@@ -17,7 +17,6 @@ from tests.integration.archive.postgres import PostgresServer
 
 @pytest.fixture(scope="module")
 def tls() -> Iterator[tuple[str, Path]]:
-    """The URL of a database on a server with TLS, and the server's certificate."""
     server = PostgresServer()
     certificate = server.use_tls()
     server.start()
@@ -27,7 +26,6 @@ def tls() -> Iterator[tuple[str, Path]]:
 
 @pytest.fixture(scope="module")
 def plain(postgres: PostgresServer) -> str:
-    """The URL of a database on a server without TLS."""
     return postgres.database("plain")
 
 

@@ -47,7 +47,6 @@ async def tell(journal: JetStreamJournal, story: Story, secret: str) -> None:
 
 
 async def until_stored(journal: JetStreamJournal, counts: dict[str, int]) -> None:
-    """Wait until streams hold as many messages."""
     async with asyncio.timeout(20):
         for stream, count in counts.items():
             while (await journal.request(f"$JS.API.STREAM.INFO.{stream}"))["state"]["messages"] < count:
@@ -78,7 +77,6 @@ async def do_as_documented(database_url: str) -> None:
 
 
 def files_with(directory: Path, needles: set[bytes]) -> list[str]:
-    """The files below a directory that hold any of these bytes."""
     found = list[str]()
     for path in sorted(directory.rglob("*")):
         if path.is_file() and any(needle in content for content in [path.read_bytes()] for needle in needles):

@@ -1,7 +1,6 @@
 """Faults of the archive's database are errors with their cause, and copying goes on once they are over."""
 
 import asyncio
-import os
 import sqlite3
 import uuid
 from collections.abc import Callable, Sequence
@@ -27,7 +26,6 @@ HOSTILE = "\x00 \U0001f600 \u2028 ' \" -- %s \\ ; DROP TABLE deliberations; {} \
 
 
 def hostile(story: Story) -> list[Fact]:
-    """A deliberation with hostile text in its task, its metadata and its answers."""
     accepted, facts = story.accepted(), told(story, '{"answer":"\\u0000 \\ud83d\\ude00 \' -- %s"}')
     update = {"task": HOSTILE, "metadata": {"key": HOSTILE, HOSTILE: "value"}}
     return [accepted.model_copy(update={"specification": accepted.specification.model_copy(update=update)}), *facts[1:]]
@@ -47,17 +45,6 @@ async def test_hostile_text_is_kept_as_it_was(store: Store, fresh_id: str) -> No
     found = await store.read("acme", fresh_id)
 
     assert found is not None and found.records == records
-
-
-async def test_a_transcript_of_ten_megabytes_is_kept(store: Store, fresh_id: str) -> None:
-    text = os.urandom(5_000_000).hex()
-    story = Story(fresh_id, size=1)
-    records = records_of(story, told(story, f'{{"answer":"{text}"}}'))
-    await store.write(EPOCH, [written(records)])
-
-    found = await store.read("acme", fresh_id)
-
-    assert found is not None and found.records == records and len(text) == 10_000_000
 
 
 async def test_copying_goes_on_once_a_full_disk_has_space(journal: JetStreamJournal, file_url: str) -> None:
@@ -104,12 +91,7 @@ def with_column(rows: Rows, column: str, value: object) -> Rows:
 
 @pytest.mark.parametrize(
     ("column", "value"),
-    [
-        ("created_us", 1 << 70),
-        ("summary", "a lone surrogate \ud800"),
-        ("status", None),
-        ("facts", "no bytes"),
-    ],
+    [("created_us", 1 << 70), ("summary", "a lone surrogate \ud800"), ("status", None), ("facts", "no bytes")],
 )
 async def test_a_value_that_the_database_refuses_is_no_outage(
     column: str, value: object, store: Store, fresh_id: str
@@ -194,7 +176,7 @@ async def test_a_copy_of_a_file_in_use_is_a_backup(file_url: str, tmp_path: Path
     await store.delete("acme", story.id, NOW)
     await database.close()
 
-    restored = await Database.connect(f"sqlite:///{tmp_path / 'backup.db'}")
+    restored = Database(f"sqlite:///{tmp_path / 'backup.db'}")
     found = await Store(restored).read("acme", story.id)
     await restored.close()
     assert ended == 0 and found is not None and found.records == records_of(story, told(story))
@@ -205,7 +187,7 @@ async def test_a_dump_of_postgresql_is_restored_into_an_empty_database(
 ) -> None:
     source, target, dump = postgres.database("dumped"), postgres.database("restored"), str(tmp_path / "archive.dump")
     await migrate(source)
-    database = await Database.connect(source)
+    database = Database(source)
     story = Story("kept")
     await Store(database).write(EPOCH, [written(records_of(story, told(story)))])
     await database.close()
@@ -217,7 +199,7 @@ async def test_a_dump_of_postgresql_is_restored_into_an_empty_database(
         process = await asyncio.create_subprocess_exec(str(programs() / program), *arguments)
         ended.append(await process.wait())
 
-    restored = await Database.connect(target)
+    restored = Database(target)
     found = await Store(restored).read("acme", story.id)
     await restored.close()
     assert ended == [0, 0] and found is not None and found.records == records_of(story, told(story))

@@ -38,8 +38,6 @@ ROUND_S = 90
 
 
 class Process:
-    """A process of the product that is killed and started again."""
-
     def __init__(self, module: str, environment: dict[str, str]) -> None:
         self._command = [sys.executable, "-m", module]
         self._environment = {**environment, "PATH": ""}
@@ -55,8 +53,6 @@ class Process:
 
 
 class Threaded:
-    """A server whose methods block."""
-
     def __init__(self, server: NatsServer | PostgresServer) -> None:
         self._server = server
 
@@ -68,8 +64,6 @@ class Threaded:
 
 
 class World:
-    """Processes over a log and a database, and a client that repeats what is not answered."""
-
     def __init__(self, journal: JetStreamJournal, server: NatsServer, database_url: str) -> None:
         port = free_port()
         environment = {"NATS_URL": server.url, "DATABASE_URL": database_url, "PORT": str(port), "ARCHIVE_PORT": "0"}
@@ -79,7 +73,6 @@ class World:
         self.victims: list[Process | Threaded] = [*self.processes, Threaded(server)]
 
     async def answer(self, method: str, path: str, **given: Any) -> httpx.Response:
-        """The answer of the gateway, asked again while it or what it needs is away."""
         async with asyncio.timeout(ROUND_S):
             while True:
                 with suppress(httpx.TransportError):
@@ -89,7 +82,6 @@ class World:
                 await asyncio.sleep(0.05)
 
     async def append(self, fact: Fact) -> None:
-        """Append a fact, again while the log is away."""
         async with asyncio.timeout(ROUND_S):
             while True:
                 with suppress(JournalUnavailable):
@@ -98,7 +90,6 @@ class World:
                 await asyncio.sleep(0.05)
 
     async def play(self, number: int, *, deleted: bool) -> str:
-        """Submit a deliberation, write its facts to its end, and delete it where asked to; its id."""
         body = {"task": f"Task {number}", "num_agents": 1, "strategy": "single", "metadata": {"number": str(number)}}
         submitted = await self.answer("POST", "/deliberations", json=body, headers={"Idempotency-Key": f"k{number}"})
         assert submitted.status_code in (200, 202), submitted.text
@@ -113,7 +104,6 @@ class World:
         return id
 
     async def listed(self) -> list[str]:
-        """The ids of all pages of the list."""
         path, found = "/deliberations?limit=200", list[str]()
         while path:
             response = await self.answer("GET", path)
@@ -123,7 +113,6 @@ class World:
 
 
 async def facts_of(journal: JetStreamJournal, id: str) -> Sequence[Record]:
-    """The facts of a deliberation, read again while the log is away."""
     async with asyncio.timeout(ROUND_S):
         while True:
             with suppress(JournalUnavailable):
@@ -175,7 +164,7 @@ async def test_after_kills_in_every_order_the_archive_is_the_fold_of_all_facts(
         kept = [id for id, deleted in ids.items() if not deleted]
         listed = await world.listed()
     assert len(ids) == size * len(orders) and sorted(listed) == sorted(kept)
-    database = await Database.connect(database_url)
+    database = Database(database_url)
     await check(database, journal, ids)
     await database.close()
 

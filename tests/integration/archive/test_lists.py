@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -28,14 +28,6 @@ from tests.integration.archive.test_projector import projecting, until_copied
 QUERIES = ("", "?limit=3", "?status=completed", "?status=pending", "?metadata.team=blue", "?role=QA&strategy=single")
 
 
-@pytest.fixture
-async def journal(own_nats_server: NatsServer) -> AsyncIterator[JetStreamJournal]:
-    journal = await JetStreamJournal.connect(own_nats_server.url, name="tests", timeout_s=20)
-    await apply(journal, StreamSettings())
-    yield journal
-    await journal.close()
-
-
 @asynccontextmanager
 async def gateway_of(server: NatsServer, database_url: str) -> AsyncGenerator[tuple[Gateway, httpx.AsyncClient]]:
     settings = Settings.model_validate({"nats_url": server.url, "database_url": database_url})
@@ -45,7 +37,6 @@ async def gateway_of(server: NatsServer, database_url: str) -> AsyncGenerator[tu
 
 
 async def listed(client: httpx.AsyncClient, query: str) -> list[dict[str, Any]]:
-    """All items, page by page."""
     path, found = f"/deliberations{query}", list[dict[str, Any]]()
     while path:
         response = await client.get(path)
@@ -56,7 +47,6 @@ async def listed(client: httpx.AsyncClient, query: str) -> list[dict[str, Any]]:
 
 
 async def end(journal: JetStreamJournal, deliberation_id: str) -> None:
-    """Play a deliberation to its end."""
     accepted = decode((await journal.facts("default", deliberation_id))[0].data)
     assert isinstance(accepted, Accepted)
     for fact in played(accepted, now=SystemClock().now):
@@ -64,7 +54,6 @@ async def end(journal: JetStreamJournal, deliberation_id: str) -> None:
 
 
 async def until_listed(client: httpx.AsyncClient, expected: list[tuple[str, str]]) -> None:
-    """Wait until the list has these deliberations with their statuses."""
     found = list[tuple[str, str]]()
     async with asyncio.timeout(30):
         while found != expected:
@@ -137,7 +126,7 @@ async def test_without_its_database_work_goes_on_and_lists_return_with_it(
 ) -> None:
     url = postgres.database("lists")
     await migrate(url)
-    database = await Database.connect(url)
+    database = Database(url)
     async with gateway_of(own_nats_server, url) as (_, client), projecting(journal, Store(database)):
         before = (await client.post("/deliberations", json={"task": "t"})).json()["id"]
         await until_listed(client, [(before, "pending")])

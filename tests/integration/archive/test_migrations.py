@@ -1,5 +1,3 @@
-"""Migrations make the tables that the code declares; anything else is refused with the remedy."""
-
 import re
 
 import pytest
@@ -36,7 +34,7 @@ async def test_migrations_create_the_declared_tables_and_repeat_without_harm(emp
 
 async def test_a_database_without_tables_is_refused_with_the_command(empty_url: str) -> None:
     with pytest.raises(ArchiveUnavailable, match=r"has no tables.*deliberate archive migrate"):
-        await Database.connect(empty_url)
+        await Database(empty_url).check()
 
 
 async def run(url: str, statement: str) -> None:
@@ -48,7 +46,7 @@ async def run(url: str, statement: str) -> None:
 
 async def refusal(url: str) -> str:
     with pytest.raises(ArchiveUnavailable) as refused:
-        await Database.connect(url)
+        await Database(url).check()
     return str(refused.value)
 
 

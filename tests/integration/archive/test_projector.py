@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from app.archive.database.connection import Database
-from app.archive.database.migrate import migrate
 from app.archive.database.store import Archived, Store
 from app.archive.projector import Projector
 from app.catalog.entries import ListFilter
@@ -22,9 +20,8 @@ from app.log.journal import JetStreamJournal
 from app.log.stream_settings import ARCHIVE_CONSUMER, StreamSettings
 from app.log.streams import apply
 from app.log.work_queue import QueueItem, WorkQueue
-from tests.conditions import until
+from tests.conditions import until, until_empty
 from tests.conftest import NatsServer
-from tests.integration.archive.postgres import PostgresServer
 from tests.story import Story
 
 KEPT_S = 10**9
@@ -42,29 +39,20 @@ async def projecting(journal: JetStreamJournal, store: Store) -> AsyncGenerator[
 
 
 def rest(story: Story) -> list[Fact]:
-    """All facts after the acceptance."""
     return [story.opened(), *(story.finished(agent) for agent in story.agents), story.closed(), story.completed()]
 
 
 async def append(journal: JetStreamJournal, facts: Sequence[Fact]) -> None:
-    """Append facts one after the other."""
     for fact in facts:
         await journal.append("acme", fact)
 
 
 async def tell(journal: JetStreamJournal, story: Story) -> None:
-    """Append a deliberation from acceptance to end."""
     await append(journal, [story.accepted(), *rest(story)])
 
 
 async def until_copied(journal: JetStreamJournal, timeout_s: float = 30) -> None:
-    """Wait until the archive's queue is empty."""
-    async with asyncio.timeout(timeout_s):
-        while True:
-            found = await journal.request("$JS.API.CONSUMER.INFO.DELIBERATIONS.archive")
-            if not found["num_pending"] and not found["num_ack_pending"]:
-                return
-            await asyncio.sleep(0.05)
+    await until_empty(journal, "DELIBERATIONS", ARCHIVE_CONSUMER, timeout_s)
 
 
 async def read(store: Store, deliberation_id: str) -> Archived | Gone | None:
@@ -116,18 +104,7 @@ async def test_outcomes_after_the_end_are_copied_too(
     assert projector.failure == ""
 
 
-async def test_what_begins_and_ends_between_two_rounds_is_written_once(journal: JetStreamJournal, store: Store) -> None:
-    told = stories(20)
-    for story in told:
-        await tell(journal, story)
-    async with projecting(journal, store) as projector:
-        await until_copied(journal)
-
-    assert projector.counts["written"] == len(told)
-
-
 async def until_status(store: Store, status: str | None) -> None:
-    """Wait until the only deliberation has a status."""
     async with asyncio.timeout(20):
         while [entry.status for _, entry in (await store.page("acme", ListFilter(), limit=2))[0]] != [status]:
             await asyncio.sleep(0.01)
@@ -304,42 +281,6 @@ async def test_kills_of_two_projectors_lose_and_repeat_nothing(
             assert isinstance(found[story.id], Gone)
         else:
             assert found[story.id] == Archived(epoch, await journal.facts("acme", story.id))
-
-
-async def test_copying_goes_on_after_the_database_was_away(journal: JetStreamJournal, postgres: PostgresServer) -> None:
-    url = postgres.database("away")
-    await migrate(url)
-    database = await Database.connect(url)
-    store = Store(database)
-    async with projecting(journal, store) as projector:
-        await tell(journal, Story("before"))
-        await until_copied(journal)
-        postgres.kill()
-        await tell(journal, Story("meanwhile"))
-        async with asyncio.timeout(20):
-            while not projector.failure:
-                await asyncio.sleep(0.01)
-        postgres.start()
-        await until_copied(journal)
-
-    assert isinstance(await read(store, "before"), Archived) and isinstance(await read(store, "meanwhile"), Archived)
-    assert "does not answer" not in projector.failure
-    await database.close()
-
-
-async def test_copying_goes_on_after_the_log_was_away(
-    journal: JetStreamJournal, store: Store, own_nats_server: NatsServer
-) -> None:
-    told = stories(12)
-    async with projecting(journal, store):
-        for place, story in enumerate(told):
-            if place == 6:
-                own_nats_server.kill()
-                own_nats_server.start()
-            await tell(journal, story)
-        await until_copied(journal, 60)
-
-    assert all([isinstance(await read(store, story.id), Archived) for story in told])
 
 
 async def test_what_is_held_of_a_replaced_log_is_dropped(

@@ -46,7 +46,6 @@ async def making() -> AsyncGenerator[RowProcess]:
 
 
 def children() -> list[int]:
-    """The ids of the processes that make rows for this one."""
     return [each.pid for each in active_children() if each.pid is not None]
 
 
@@ -65,7 +64,6 @@ async def until_gone(process_id: int) -> None:
 
 
 async def start(rows: RowProcess) -> None:
-    """Have the process started."""
     await rows.project([], 1, "sqlite")
     await asyncio.wrap_future(rows.started)
 

@@ -23,7 +23,6 @@ def answer(text: str) -> str:
 
 
 async def write(store: Store, *answers: str) -> None:
-    """One ended deliberation for each answer; its id is its place."""
     batch = [
         written(records_of(Story(f"{place:026d}"), told(Story(f"{place:026d}"), answer(text)), 1 + APART * place))
         for place, text in enumerate(answers)

@@ -128,11 +128,7 @@ async def test_costs_are_summed_exactly_and_roles_and_models_have_their_own(stor
         ("QA", "1000000.1 USD, without 2 unpriced calls"),
     ]
     assert [str(each.cost) for each in models.groups] == [str(each.cost) for each in found.groups]
-    assert found.model_dump(mode="json")["cost"] == {
-        "amount": 1000000.300001,
-        "currency": "USD",
-        "unpriced_calls": 3,
-    }
+    assert found.model_dump(mode="json")["cost"] == {"amount": 1000000.300001, "currency": "USD", "unpriced_calls": 3}
 
 
 async def test_without_a_price_there_is_no_cost_and_a_free_engine_costs_nothing(store: Store) -> None:
@@ -280,14 +276,8 @@ async def test_what_an_engine_makes_up_stops_no_copy(store: Store) -> None:
     assert found.tokens.prompt_tokens > 10**12 and found.tokens.completion_tokens == 4 * 10
 
 
-async def sums(database: Database) -> Sequence[object]:
-    async with database.begin() as connection:
-        return (await connection.execute(select(rollups).order_by(*(rollups.c[name] for name in ROLLUP_KEY)))).all()
-
-
 async def counted(url: str) -> tuple[int, int]:
-    """The numbers of rows of both tables."""
-    database = await Database.connect(url)
+    database = Database(url)
     async with database.begin() as connection:
         found = [
             (await connection.execute(select(func.count()).select_from(each))).scalar_one()
@@ -298,9 +288,8 @@ async def counted(url: str) -> tuple[int, int]:
 
 
 async def differing(url: str) -> Sequence[object]:
-    """The sums that are not those of all measures."""
     expected = set[tuple[object, ...]]()
-    database = await Database.connect(url)
+    database = Database(url)
     async with database.begin() as connection:
         for width_us in WIDTHS_US:
             width, begin_us = literal(width_us, BigInteger), measures.c.created_us - measures.c.created_us % width_us

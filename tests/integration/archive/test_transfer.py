@@ -26,10 +26,9 @@ ANSWER = '{"reasoning":"r","answer":"Violet.","confidence":50}'
 
 @pytest.fixture
 async def other(tmp_path: Path) -> AsyncIterator[Store]:
-    """An empty SQLite archive."""
     url = f"sqlite:///{tmp_path / 'other.db'}"
     await migrate(url)
-    database = await Database.connect(url)
+    database = Database(url)
     yield Store(database)
     await database.close()
 
@@ -52,7 +51,6 @@ async def rows_of(store: Store) -> list[ArchivedRow]:
 
 
 async def fill(store: Store) -> None:
-    """Deliberations of two logs, one that has not ended, and one that was deleted."""
     for number, epoch in enumerate((EPOCH, "ffffffff")):
         stories = [Story(f"{number}{place:025d}") for place in range(30)]
         await store.write(epoch, [written(records_of(each, told(each, HOSTILE), 7)) for each in stories])
@@ -73,15 +71,6 @@ async def test_an_import_holds_what_was_exported(store: Store, other: Store) -> 
     assert [row for row in await rows_of(store) if row.deliberation_id != "running"] == await rows_of(other)
     with pytest.raises(Gone):
         await other.read("acme", "deleted")
-
-
-async def test_an_import_goes_from_sqlite_to_each_database(store: Store, other: Store) -> None:
-    await fill(other)
-    lines = await exported(other)
-
-    await imported(store, lines)
-
-    assert await exported(store) == lines
 
 
 async def test_a_repeated_import_changes_nothing_and_brings_nothing_back(store: Store, other: Store) -> None:
@@ -145,7 +134,7 @@ async def test_what_is_no_export_is_refused_by_its_line(
 ) -> None:
     url = f"sqlite:///{tmp_path / 'source.db'}"
     await migrate(url)
-    database = await Database.connect(url)
+    database = Database(url)
     await fill(Store(database))
     lines = await exported(Store(database))
     await database.close()

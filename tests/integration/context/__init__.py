@@ -1,1 +1,0 @@
-"""A context service over a real log."""

@@ -24,7 +24,6 @@ SERVICE = Path(__file__).parents[3] / "examples" / "context_service" / "service.
 def decided(
     id: str, *, tenant: str = "default", story_id: str = "story-1", content: str = "A link.", minute: int = 0
 ) -> Announcement:
-    """The announced end of a story's deliberation, with this verdict."""
     verdict = Verdict(
         winner="dev-001", content=content, ranking=(), margin=None, tie=False, dissent=(), agreement=None,
         strategy=StrategyRef(name="council", version=1), calls=1,

@@ -20,19 +20,12 @@ from app.lifecycle.context import SUBJECT
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import StreamSettings
 from app.log.streams import apply
+from tests.conditions import until_empty
 from tests.conftest import NatsServer
 from tests.integration.context.redis_server import context_service, decided, redis_server
 from tests.integration.planning.conftest import acceptances, announce, plan_event, taking, until_taken
 
 MOVED = {"story_id": "story-1", "from_phase": "DESIGN", "to_phase": "BUILD", "timestamp": "2026-01-01T00:00:00Z"}
-
-
-@pytest.fixture
-async def journal(own_nats_server: NatsServer) -> AsyncIterator[JetStreamJournal]:
-    journal = await JetStreamJournal.connect(own_nats_server.url, name="tests")
-    await apply(journal, StreamSettings())
-    yield journal
-    await journal.close()
 
 
 @pytest.fixture
@@ -47,16 +40,10 @@ async def asked(journal: JetStreamJournal, *, tenant: str = "default", max_token
 
 
 async def until_learnt(journal: JetStreamJournal) -> None:
-    async with asyncio.timeout(30):
-        while True:
-            found = await journal.request("$JS.API.CONSUMER.INFO.ORCHESTRATOR_EVENTS.context")
-            if not found["num_pending"] and not found["num_ack_pending"]:
-                return
-            await asyncio.sleep(0.02)
+    await until_empty(journal, "ORCHESTRATOR_EVENTS", "context")
 
 
 async def accepted_with(journal: JetStreamJournal, url: str, **settings: Any) -> tuple[StoryContext | None, list[str]]:
-    """The recorded context of a plan that is taken now, and the ids of its evidence."""
     async with taking(url, context=True, **settings) as consumer:
         await announce(journal, MOVED, "planning.story.transitioned")
         await announce(journal, plan_event(roles=["DEV"]))

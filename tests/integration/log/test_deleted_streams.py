@@ -34,7 +34,6 @@ MOVED = {"story_id": STORY, "from_phase": "DESIGN", "to_phase": "BUILD", "timest
 
 
 def said() -> dict[str, str]:
-    """What ARCHITECTURE.md says is left in each stream."""
     text = (Path(__file__).parents[3] / "ARCHITECTURE.md").read_text()
     section = text.partition("## What a deletion leaves\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| ([A-Z_, ]+) \| (.+) \|$", section, re.MULTILINE)
@@ -42,7 +41,6 @@ def said() -> dict[str, str]:
 
 
 async def stored(journal: JetStreamJournal, stream: str) -> list[tuple[str, str]]:
-    """Subject and payload of every message of a stream, by the server's own reads."""
     found, sequence = list[tuple[str, str]](), 0
     while True:
         query = json.dumps({"seq": sequence + 1, "next_by_subj": ">"}).encode()
@@ -55,14 +53,12 @@ async def stored(journal: JetStreamJournal, stream: str) -> list[tuple[str, str]
 
 
 async def until_copied(journal: JetStreamJournal, copies: dict[str, int]) -> None:
-    """Wait until these streams have as many messages."""
     async with asyncio.timeout(20):
         while {stream: len(await stored(journal, stream)) for stream in copies} != copies:
             await asyncio.sleep(0.02)
 
 
 async def queued(journal: JetStreamJournal) -> int:
-    """How many tasks wait."""
     return (await journal.request(f"$JS.API.STREAM.INFO.{TASKS_STREAM}"))["state"]["messages"]
 
 

@@ -26,7 +26,6 @@ BOUND_BYTES = 300_000
 
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
-    """A server with a store of at most 300 kB."""
     port = free_port()
     config = tmp_path / "nats.conf"
     store = tmp_path / "store"
@@ -42,7 +41,6 @@ def url(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 async def journal(url: str) -> AsyncGenerator[JetStreamJournal]:
-    """A journal over that server, with all streams declared."""
     journal = await JetStreamJournal.connect(url, name=f"tests-{os.getpid()}", timeout_s=0.2)
     await apply(journal, StreamSettings())
     yield journal
@@ -50,7 +48,6 @@ async def journal(url: str) -> AsyncGenerator[JetStreamJournal]:
 
 
 async def fill(journal: JetStreamJournal) -> int:
-    """Write large facts until the store refuses one; returns how many it stored."""
     for count in range(1_000):
         fact = CancelRequested(deliberation_id=f"d{count}", ts=NOW, reason="why " * 5_000)
         try:
@@ -95,10 +92,7 @@ async def test_a_gateway_over_a_full_store_answers_503_until_there_is_room(url: 
         return {error["pointer"]: error["detail"] for error in (await client.get("/readyz")).json()["errors"]}
 
     body = {"task": "Name a colour. " * 2_000, "strategy": "single"}
-    async with (
-        lifespan_of(Settings(nats_url=url), None, SystemClock())(APP) as gateway,
-        answering(gateway) as client,
-    ):
+    async with lifespan_of(Settings(nats_url=url), None, SystemClock())(APP) as gateway, answering(gateway) as client:
         await until(lambda: gateway["catalog"].caught_up)
         accepted: list[str] = []
         while (response := await client.post("/deliberations", json=body)).status_code == 202:

@@ -18,7 +18,7 @@ Use = Callable[[JetStreamJournal], Awaitable[object]]
 
 
 def _ignored(record: Record) -> None:
-    """A subscriber that does nothing."""
+    pass
 
 
 USES: dict[str, Use] = {

@@ -1,5 +1,3 @@
-"""A subscription is known to the server once `subscribe` returns."""
-
 import os
 
 from app.deliberation.facts import CancelRequested

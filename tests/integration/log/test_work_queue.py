@@ -1,5 +1,3 @@
-"""The work queue over a real nats-server."""
-
 import asyncio
 
 import pytest
@@ -54,14 +52,12 @@ async def test_a_fetch_ends_when_the_log_does_not_answer(
     queue = WorkQueue(journal, 3, lambda _: None, standing=False)
     await queue.start()
     own_nats_server.kill()
-    assert await queue.fetch()
+    assert await queue.fetch() is None
     own_nats_server.start()
     await journal.close()
 
 
-async def test_deliveries_never_exceed_the_slots_until_they_are_acknowledged(
-    own_nats_server: NatsServer,
-) -> None:
+async def test_deliveries_never_exceed_the_slots_until_they_are_acknowledged(own_nats_server: NatsServer) -> None:
     journal = await JetStreamJournal.connect(own_nats_server.url)
     await apply(journal, StreamSettings(ack_wait_s=1))
     for number in range(5):

@@ -4,19 +4,15 @@ import asyncio
 import base64
 import json
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-import pytest
-
 from app.deliberation.facts import Accepted, decode
 from app.log.journal import JetStreamJournal
-from app.log.stream_settings import StreamSettings
-from app.log.streams import apply
 from app.planning.consumer import APPROVED, PlanConsumer
 from app.planning.consumer_process import PlanningSettings, consumer_of, run
-from tests.conftest import NatsServer
+from tests.conditions import until_empty
 
 
 def plan_event(number: int = 1, **more: Any) -> dict[str, Any]:
@@ -32,17 +28,7 @@ def plan_event(number: int = 1, **more: Any) -> dict[str, Any]:
     return {name: value for name, value in {**given, **more}.items() if value is not None}
 
 
-@pytest.fixture
-async def journal(own_nats_server: NatsServer) -> AsyncIterator[JetStreamJournal]:
-    """A log of the test's own, so that no other test's plans are taken."""
-    journal = await JetStreamJournal.connect(own_nats_server.url, name="tests", timeout_s=20)
-    await apply(journal, StreamSettings())
-    yield journal
-    await journal.close()
-
-
 async def announce(journal: JetStreamJournal, event: object, subject: str = APPROVED) -> int:
-    """Publish an event of the planning service; returns its sequence."""
     data = event if isinstance(event, bytes) else json.dumps(event).encode()
     return (await journal.request(subject, data))["seq"]
 
@@ -59,7 +45,6 @@ async def taking(url: str, **settings: Any) -> AsyncGenerator[PlanConsumer]:
 
 
 async def planning_process(url: str, **environment: str) -> asyncio.subprocess.Process:
-    """The process itself, with a health port that the kernel chooses."""
     return await asyncio.create_subprocess_exec(
         sys.executable, "-m", "app.planning",
         env={"NATS_URL": url, "PLANNING_PORT": "0", "PATH": "", **environment},
@@ -68,12 +53,7 @@ async def planning_process(url: str, **environment: str) -> asyncio.subprocess.P
 
 
 async def until_taken(journal: JetStreamJournal, timeout_s: float = 30) -> None:
-    async with asyncio.timeout(timeout_s):
-        while True:
-            found = await journal.request("$JS.API.CONSUMER.INFO.PLANNING_EVENTS.planning")
-            if not found["num_pending"] and not found["num_ack_pending"]:
-                return
-            await asyncio.sleep(0.02)
+    await until_empty(journal, "PLANNING_EVENTS", "planning", timeout_s)
 
 
 async def acceptances(journal: JetStreamJournal) -> list[Accepted]:
@@ -82,7 +62,6 @@ async def acceptances(journal: JetStreamJournal) -> list[Accepted]:
 
 
 async def rejections(journal: JetStreamJournal, sequences: Sequence[int]) -> list[dict[str, Any]]:
-    """The rejections of the events with these sequences, in their order; waits for them."""
     found: dict[int, dict[str, Any]] = {}
     position = 0
     async with asyncio.timeout(20):

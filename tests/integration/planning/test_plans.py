@@ -64,13 +64,7 @@ async def test_a_plan_starts_one_deliberation_per_role_with_its_metadata(
 
 
 @pytest.mark.parametrize(
-    ("complexity", "roles"),
-    [
-        (None, ["DEV", "QA"]),
-        ("basic", ["DEV", "QA"]),
-        ("medium", ["DATA"]),
-        ("complex", FOUR),
-    ],
+    ("complexity", "roles"), [(None, ["DEV", "QA"]), ("basic", ["DEV", "QA"]), ("medium", ["DATA"]), ("complex", FOUR)]
 )
 async def test_the_complexity_chooses_the_roles_of_a_plan_without_roles(
     journal: JetStreamJournal, own_nats_server: NatsServer, complexity: str | None, roles: list[str]
@@ -219,20 +213,6 @@ async def test_what_cannot_be_taken_is_rejected_by_name_and_the_next_plan_starts
     assert all(fault["remedy"] for rejected in found for fault in rejected["problem"]["errors"])
     assert len(await acceptances(journal)) == 2 and consumer.counts == {"rejected": len(sequences), "started": 1}
     assert [record.tokens[1] async for record in journal.read("deliberations.*.*.accepted", 0)] == ["acme"] * 2
-
-
-async def test_an_event_whose_ids_cannot_be_described_is_rejected_without_them(
-    journal: JetStreamJournal, own_nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def unstorable(_: bytes) -> dict[str, str]:
-        return {"plan_id": "\ud800", "story_id": "s"}
-
-    monkeypatch.setattr("app.planning.consumer._ids", unstorable)
-    async with taking(own_nats_server.url):
-        sequence = await announce(journal, plan_event(title=" "))
-        (rejected,) = await rejections(journal, [sequence])
-    assert (rejected["plan_id"], rejected["story_id"]) == (None, None)
-    assert rejected["problem"]["errors"][0]["pointer"] == "/title"
 
 
 async def test_another_plan_under_a_known_id_is_rejected(

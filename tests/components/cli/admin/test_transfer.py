@@ -31,7 +31,7 @@ async def archive_in(directory: Path) -> str:
     """The URL of a database with one tombstone, where `deliberate up` would keep it."""
     url = f"sqlite:///{directory / 'archive.db'}"
     await migrate(url)
-    database = await Database.connect(url)
+    database = Database(url)
     await Store(database).delete("acme", "gone", NOW)
     await database.close()
     return url
@@ -158,7 +158,7 @@ async def test_an_import_that_waits_for_a_line_can_be_interrupted(tmp_path: Path
     )
     assert process.stdin is not None and process.stderr is not None
     process.stdin.write(b'{"format":"deliberate.archive","version":1,"logs":["0a1b2c3d"]}\n{"tenant":')
-    database = await Database.connect(url)
+    database = Database(url)
     try:
         async with asyncio.timeout(20):
             # It waits for the rest of the second line once it has taken the first.

@@ -16,7 +16,6 @@ _AMOUNTS = (
 
 
 def upgrade() -> None:
-    """Create all tables."""
     op.create_table(
         "logs",
         sa.Column("number", sa.Integer, primary_key=True),
