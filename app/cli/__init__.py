@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from app.cli import ask, bench, cluster, deliveries, plan, show, status, strategies, watch
+from app.cli import ask, bench, cluster, deliveries, demo, plan, show, status, strategies, watch
 from app.cli.admin import archive, context, keys, openapi, programs, streams, transfer, webhooks
 from app.cli.exits import EXIT_HELP, CommandLine
-from app.cli.stack import demo, up
+from app.cli.stack import up
 
 cli = typer.Typer(
     name="deliberate",

@@ -1,5 +1,3 @@
-"""One deliberation end to end, on the real parts: HTTP in, facts, agents, engine, stream and verdict out."""
-
 import asyncio
 import json
 from datetime import datetime
@@ -16,7 +14,6 @@ pytestmark = pytest.mark.e2e
 
 
 def frames(text: str) -> list[tuple[str | None, dict[str, Any]]]:
-    """(id, event) of every frame of an SSE text that carries data."""
     found: list[tuple[str | None, dict[str, Any]]] = []
     for block in text.replace("\r\n", "\n").split("\n\n"):
         fields = dict(line.split(": ", 1) for line in block.splitlines() if ": " in line and not line.startswith(":"))

@@ -1,5 +1,3 @@
-"""OpenAI's own client against the whole stack: it lists, asks, streams, counts and fails as with any model."""
-
 import asyncio
 import subprocess
 import sys
@@ -37,7 +35,6 @@ def blocking(stack: Stack) -> openai.OpenAI:
 
 
 async def counted(stack: Stack, usage: CompletionUsage | None) -> None:
-    """The usage is what the engine counted."""
     assert usage is not None
     engine = await stack.engine_calls()
     assert (usage.prompt_tokens, usage.completion_tokens) == (engine["prompt_tokens"], engine["completion_tokens"])
@@ -80,8 +77,6 @@ class Step(BaseModel):
 
 
 class Plan(BaseModel):
-    """What the client demands: nested, with a choice and a number."""
-
     goal: str
     risk: Literal["low", "high"]
     steps: list[Step]

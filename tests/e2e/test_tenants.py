@@ -1,5 +1,3 @@
-"""Two tenants on one stack: gateways that ask for keys beside the one that does not, over the same log and agents."""
-
 import asyncio
 import json
 import os
@@ -24,8 +22,6 @@ BODY = {"task": TASK, "num_agents": 2, "rounds": 0}
 
 @dataclass
 class Asking:
-    """A gateway that asks for keys."""
-
     process: subprocess.Popen[bytes]
     log: Path
     url: str
@@ -37,12 +33,10 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def events_in(log: Path) -> list[dict[str, Any]]:
-    """What a gateway has logged."""
     return [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
 
 
 async def listening(log: Path, process: subprocess.Popen[bytes]) -> str:
-    """Where a gateway says that it listens."""
     async with asyncio.timeout(60):
         while True:
             for event in events_in(log):
@@ -54,7 +48,6 @@ async def listening(log: Path, process: subprocess.Popen[bytes]) -> str:
 
 @pytest.fixture(scope="module")
 async def gateways(running: Stack, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[list[Asking]]:
-    """Two gateways over one log: a change at one must reach the other."""
     started: list[Asking] = []
     for number in range(2):
         log = tmp_path_factory.mktemp("gateway") / f"{number}.log"
@@ -78,7 +71,6 @@ async def gateways(running: Stack, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def deliberate(stack: Stack, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-    """A command, as an operator runs it."""
     return subprocess.run(
         [str(DELIBERATE), *arguments],
         env=environment(**stack.of_log("keys"), **more),
@@ -91,8 +83,6 @@ def deliberate(stack: Stack, *arguments: str, **more: str) -> subprocess.Complet
 
 @pytest.fixture(scope="module")
 def make_key(running: Stack) -> Iterator[Any]:
-    """Makes a key of a tenant."""
-
     def make(tenant: str, *scopes: str) -> str:
         options = [option for scope in scopes for option in ("--scope", scope)]
         made = deliberate(running, "keys", "create", f"of {tenant}", "--tenant", tenant, *options)

@@ -1,5 +1,3 @@
-"""Webhooks through the whole stack: `up` runs the sender and restarts it after a kill."""
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,4 @@
-"""The stack without Ray: councils by workers that pull from NATS, also when workers are killed.
-
-`ray` cannot be imported in any of these processes: a package of that name that fails stands first on their path.
-"""
+"""The stack without Ray. A package `ray` that fails stands first on the path, so no process can import Ray."""
 
 import asyncio
 import os
@@ -24,7 +21,6 @@ COUNCILS = 8
 
 @pytest.fixture(scope="module")
 def without_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A data directory for processes that cannot import Ray."""
     place = tmp_path_factory.mktemp("without-ray")
     (place / "path" / "ray").mkdir(parents=True)
     (place / "path" / "ray" / "__init__.py").write_text("raise ImportError('Ray is not to be imported')\n")
@@ -48,7 +44,6 @@ async def recorded(stack: Stack, deliberation_id: str) -> set[str]:
 
 @contextmanager
 def worker(stack: Stack) -> Iterator[subprocess.Popen[str]]:
-    """`deliberate worker` beside the stack."""
     environment = {**os.environ, **stack.of_log("worker"), "VLLM_URL": stack.ready["engine_urls"][0]}
     environment |= {"ROLES_FILE": str(ONE_ROLE), "WORKER_PORT": "0"}
     command = [str(DELIBERATE), "worker", "--role", "DEV", "--concurrency", "16"]

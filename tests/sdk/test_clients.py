@@ -1,5 +1,3 @@
-"""The generated clients type-check, and work against the stack."""
-
 from typing import Any
 
 import httpx
@@ -14,7 +12,6 @@ TSC = build.tool("typescript", "bin/tsc")
 
 
 async def outcome(url: str, results: dict[str, Any]) -> dict[str, Any]:
-    """A client's results without ids, after checking those."""
     assert results.pop("again") == results["id"]
     async with httpx.AsyncClient(base_url=url, headers={"Accept": "application/json"}) as http:
         page = await http.get(

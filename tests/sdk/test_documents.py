@@ -1,5 +1,3 @@
-"""Redocly and Spectral find no faults in the documents in openapi/."""
-
 from pathlib import Path
 
 import pytest

@@ -10,23 +10,22 @@ from typing import Annotated
 
 import structlog
 import typer
-import yaml
 from rich.console import Console
 from rich.text import Text
 
 from app.cli.exits import EXIT_HELP, CommandError, Exit, FieldFault, print_json, run
 from app.cli.options import (
     DATA_DIR,
-    PACKAGED_ROLES,
     AgentsOption,
     JsonOption,
     RolesOption,
     StackOption,
     checked_nats_url,
 )
+from app.cli.stack.layout import roles_of
 from app.cli.target import LocalStack, find_local
 from app.deliberation.errors import InvalidRequest, JournalUnavailable, StreamsDiffer
-from app.deliberation.roles import AgentRunner, parse_roles, roles_over_nats
+from app.deliberation.roles import roles_over_nats
 from app.log import stream_settings as bounds
 from app.log.journal import JetStreamJournal
 from app.log.signature import LOG_KEY_NAME, LOG_KEY_VARIABLE, LogSigner
@@ -102,7 +101,6 @@ def find_log(nats_url: str | None, data_dir: Path | None, *, user: str, of_stack
 
 
 def _signer_of(log: LogTarget) -> LogSigner:
-    """The signature of LOG_KEY_FILE; without it, that of the stack."""
     try:
         if log.key_file is not None and not os.environ.get(LOG_KEY_VARIABLE):
             return LogSigner.of_file(log.key_file)
@@ -113,7 +111,6 @@ def _signer_of(log: LogTarget) -> LogSigner:
 
 
 async def _check_identity(journal: JetStreamJournal, stack: LocalStack) -> None:
-    """Raise CommandError when the journal is not that of the stack."""
     if stack.log_id is None:
         detail = f"the stack in {stack.data_dir} is starting and has no log yet"
         raise CommandError(
@@ -154,16 +151,6 @@ def _print_lines(lines: list[str], style: str) -> None:
         console.print(Text(line, style), soft_wrap=True)
 
 
-def _worker_roles(path: Path | None, agents: AgentRunner) -> tuple[str, ...]:
-    """The roles that have a queue for workers; raises CommandError for an unusable file."""
-    source = path or PACKAGED_ROLES
-    try:
-        roles = parse_roles(yaml.safe_load(source.read_text(encoding="utf-8")), str(source))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, InvalidRequest) as error:
-        raise CommandError(Exit.USAGE, "invalid_roles", f"{source}: {error}", remedy="correct the file") from error
-    return roles_over_nats(roles, agents)
-
-
 def _log(nats_url: str | None, data_dir: Path | None) -> LogTarget:
     # A server at a URL may be one that is yet to get a stack.
     return find_log(nats_url, data_dir, user="streams", of_stack=data_dir is not None)
@@ -184,7 +171,7 @@ def plan_streams(
     """List missing and different streams without a change; exits with 1 if there are any."""
 
     async def work(journal: JetStreamJournal) -> Exit:
-        declared = StreamSettings(retention_s, replicas, ack_wait_s, _worker_roles(roles, agents))
+        declared = StreamSettings(retention_s, replicas, ack_wait_s, roles_over_nats(roles_of(roles), agents))
         missing, different = await plan(journal, declared)
         if as_json:
             print_json({"missing": missing, "different": different})
@@ -212,7 +199,7 @@ def apply_streams(
     """Create missing streams. If a stream differs, change nothing, list the differences and exit with 1."""
 
     async def work(journal: JetStreamJournal) -> Exit:
-        declared = StreamSettings(retention_s, replicas, ack_wait_s, _worker_roles(roles, agents))
+        declared = StreamSettings(retention_s, replicas, ack_wait_s, roles_over_nats(roles_of(roles), agents))
         try:
             created = await apply(journal, declared)
         except StreamsDiffer as exc:

@@ -27,7 +27,7 @@ from app.cli.render.progress import (
     as_document,
 )
 from app.cli.stack.children import FREE_BYTES_MIN, stack_children, store_health, write_nats_config
-from app.cli.stack.layout import NATS_USERS, PACKAGED_ROLES, StackOptions, make_ray_dir, mask_credentials, plan_stack
+from app.cli.stack.layout import NATS_USERS, PACKAGED_ROLES, StackOptions, mask_credentials, plan_stack
 from app.cli.stack.supervisor import (
     Activity,
     Child,
@@ -35,8 +35,6 @@ from app.cli.stack.supervisor import (
     HealthHistory,
     StackRun,
     Supervisor,
-    judge,
-    prints,
     restart_delay_s,
     write_private,
 )
@@ -69,10 +67,9 @@ Check = tuple[float, ChildHealth, Activity]
 
 
 def judged(*checks: Check) -> tuple[str, list[str]]:
-    """Why a child that answered last at 0 s is replaced, if it is, and the notices before."""
     history, notices = HealthHistory(0.0), list[str]()
     for now_s, health, activity in checks:
-        history, notice, reason = judge(history, health, now_s, activity)
+        notice, reason = history.take(health, now_s, activity)
         notices += [notice] if notice else []
         if reason:
             return reason, notices
@@ -145,7 +142,7 @@ def test_a_restart_helps_a_broken_store_only_with_free_disk_space(body: bytes, f
     [{"gateway": ("nats",), "nats": ()}, {"nats": ("nats",)}],
 )
 def test_rejects_an_order_that_cannot_start(tmp_path: Path, needs: dict[str, tuple[str, ...]]) -> None:
-    children = [Child(name=name, command=(), is_ready=prints(""), needs=each) for name, each in needs.items()]
+    children = [Child(name=name, command=(), ready_line="", needs=each) for name, each in needs.items()]
     run = StackRun(mark="", logs_dir=tmp_path, state_file=tmp_path / "state")
     for order in (children, [*children[-1:], *children[-1:]]):
         with pytest.raises(ValueError, match="declared"):
@@ -299,28 +296,6 @@ def test_every_user_of_a_given_server_reads_its_url_from_a_file(tmp_path: Path) 
         assert "secret@" not in told + repr(layout.stack_run) + layout.nats_url
 
 
-@pytest.mark.parametrize("depth", [0, 40])
-def test_rays_socket_paths_fit_the_kernels_limit(tmp_path: Path, depth: int) -> None:
-    options = StackOptions(port=0, nats_port=0, data_dir=tmp_path / "/".join(["directory"] * depth))
-    ray_dir = plan_stack(options, lambda _: None).ray_dir
-    socket_path = f"{ray_dir}/session_2026-11-20_13-27-15_037509_4194304/sockets/plasma_store"
-    assert len(socket_path.encode()) <= 107
-
-
-def test_rays_directory_is_empty_private_and_owned_by_the_user(tmp_path: Path) -> None:
-    ray_dir = tmp_path / "ray"
-    ray_dir.mkdir()
-    (ray_dir / "session_latest").touch()
-    make_ray_dir(ray_dir)
-    assert ray_dir.stat().st_mode & 0o777 == 0o700
-    assert list(ray_dir.iterdir()) == []
-
-    laid_out = tmp_path / "link"
-    laid_out.symlink_to(ray_dir)
-    with pytest.raises(CommandError, match="belongs to another user"):
-        make_ray_dir(laid_out)
-
-
 @pytest.mark.parametrize("content", ["roles: {}\n", "roles: [\n", "nothing", "roles:\n  DEV: {persona: 3}\n"])
 def test_rejects_invalid_roles_before_anything_starts(tmp_path: Path, content: str) -> None:
     roles = tmp_path / "roles.yaml"
@@ -379,7 +354,6 @@ def test_nats_reads_the_path_of_any_data_directory(tmp_path: Path) -> None:
     [nats] = [child for child in stack_children(layout) if child.name == "nats"]
     checked = subprocess.run([nats.command[0], "-t", "-c", found], capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stderr
-    assert str(layout.ray_dir).isascii(), "Ray takes no other path"
 
 
 @pytest.mark.parametrize(

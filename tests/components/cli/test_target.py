@@ -1,5 +1,3 @@
-"""Which stack a command speaks to."""
-
 import json
 import os
 from pathlib import Path
@@ -22,7 +20,6 @@ runner = CliRunner()
 
 @pytest.fixture(autouse=True)
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty directory, an empty home and no variable: nothing names a stack."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     for name in ("DELIBERATE_URL", "DELIBERATE_API_KEY", "NATS_URL", "LOG_KEY_FILE", "WEBHOOK_SECRETS", "DATABASE_URL"):
@@ -30,7 +27,6 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def runs(data_dir: Path, url: str = HERE, **more: Any) -> LocalStack:
-    """Make a data directory look as while its stack runs."""
     data_dir.mkdir(parents=True)
     state = {"url": url, "log": {"id": "e1"}, "supervisor_pid": os.getpid(), **more}
     (data_dir / "stack.json").write_text(json.dumps(state))

@@ -1,5 +1,3 @@
-"""`deliberate keys`, and the API key that client commands send and never print."""
-
 import io
 from collections.abc import Iterator
 from datetime import timedelta
