@@ -81,8 +81,3 @@ async def test_an_engine_gets_a_stack_of_its_own_that_is_gone_afterwards(stack: 
     # The state file goes when all of the stack has been stopped; what was asked to be kept stays.
     left = os.listdir(tmp_path)
     assert "logs" in left and "stack.json" not in left
-
-
-async def test_bench_rejects_an_unreachable_engine_before_it_starts_a_stack() -> None:
-    code, out, err = await bench("--engine-url", "http://127.0.0.1:9")
-    assert (code, out) == (3, "") and "no engine answers at http://127.0.0.1:9" in err

@@ -257,9 +257,14 @@ def _key_variables(roles: Mapping[str, Role], file: str) -> tuple[str, ...]:
 def _settings(options: StackOptions) -> "StackSettings":
     from app.cli.stack.settings import StackSettings
 
-    _check_secret("KEY_PEPPER", options.key_pepper, PEPPER_CHARS_MIN)
-    for secret in filter(None, os.environ.get("WEBHOOK_SECRETS", "").split(",")):
-        _check_secret("WEBHOOK_SECRETS", secret.strip(), MASTER_CHARS_MIN)
+    masters = os.environ.get("WEBHOOK_SECRETS", "").split(",")
+    given = [("KEY_PEPPER", options.key_pepper, PEPPER_CHARS_MIN)]
+    given += [("WEBHOOK_SECRETS", each.strip(), MASTER_CHARS_MIN) for each in masters]
+    for variable, secret, chars_min in given:
+        if secret and len(secret) < chars_min:
+            detail = f"{variable} has {len(secret)} characters, and needs {chars_min} or more"
+            remedy = f"set {variable} to what `openssl rand -hex 32` writes"
+            raise CommandError(Exit.USAGE, "invalid_setting", detail, remedy=remedy)
     try:
         return StackSettings()
     except ValidationError as exc:
@@ -268,13 +273,6 @@ def _settings(options: StackOptions) -> "StackSettings":
         detail = "; ".join(fault.detail for fault in faults)
         remedy = f"correct {', '.join(fault.field for fault in faults)} in the environment"
         raise CommandError(Exit.USAGE, "invalid_setting", detail, fields=faults, remedy=remedy) from None
-
-
-def _check_secret(variable: str, secret: str | None, chars_min: int) -> None:
-    if secret is not None and len(secret) < chars_min:
-        detail = f"{variable} has {len(secret)} characters, and needs {chars_min} or more"
-        remedy = f"set {variable} to what `openssl rand -hex 32` writes"
-        raise CommandError(Exit.USAGE, "invalid_setting", detail, remedy=remedy)
 
 
 def _ports(options: StackOptions, report: ProgressReport) -> dict[str, int]:

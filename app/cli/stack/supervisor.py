@@ -64,10 +64,12 @@ def marked(mark: str, child: str | None = None) -> list[MarkedProcess]:
     for entry in Path("/proc").glob("[0-9]*"):
         # A process may end while it is read, and other users' processes are unreadable: neither belongs to the stack.
         with suppress(OSError):
-            lines = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
-            variables = dict(line.partition("=")[::2] for line in lines)
-            name = variables.get(CHILD_MARK, "")
-            if variables.get(STACK_MARK) == mark and child in (None, name) and int(entry.name) != os.getpid():
+            environment = (entry / "environ").read_bytes().split(b"\0")
+            if f"{STACK_MARK}={mark}".encode() not in environment or int(entry.name) == os.getpid():
+                continue
+            prefix = f"{CHILD_MARK}=".encode()
+            name = next((line.removeprefix(prefix).decode() for line in environment if line.startswith(prefix)), "")
+            if child in (None, name):
                 command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
                 found.append(MarkedProcess(int(entry.name), name, command))
     return found
@@ -165,9 +167,9 @@ class Child:
     """A child's command, dependencies, checks and bounds.
 
     The child starts when the children in `needs` are ready and those in `fails_with` are started; it ends with the
-    latter. It is ready when a line of its output fully matches `ready_line`, or without one when `health_check` says
-    so. `prepare` runs once in each run, after readiness and before dependent children start; a DeliberationError in
-    the first run counts as a failed start. From then on `health_check` runs regularly, if there is one.
+    latter. A child is ready when a line of its output fully matches `ready_line`, or without one when `health_check`
+    says so. `prepare` runs once in each run, after readiness and before dependent children start. A DeliberationError
+    of it in the first run counts as a failed start. From then on `health_check` runs regularly, if there is one.
     """
 
     name: str

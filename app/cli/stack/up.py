@@ -147,18 +147,23 @@ async def _end_leftovers(data_dir: Path, report: ProgressReport) -> None:
 
 
 async def _up(options: StackOptions, report: ProgressReport) -> Exit:
-    task = asyncio.current_task()
+    """Run the stack until a signal; a second one cancels the stop, which kills what is left."""
+    task, ready, received = asyncio.current_task(), False, list[int]()
     assert task is not None, "asyncio.run gives every coroutine a task"
 
-    def report_and_listen(event: ProgressEvent) -> None:
-        report(event)
-        if isinstance(event, progress.StackStopping):
-            # `run` ignores a second signal; here it means that the stop takes too long.
-            for number in (signal.SIGINT, signal.SIGTERM):
-                asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    def stop(number: int) -> None:
+        received.append(number)
+        task.cancel()
 
-    async with running_stack(options, report_and_listen):
-        await asyncio.Event().wait()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, stop, number)
+    try:
+        async with running_stack(options, report):
+            ready = True
+            await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        if not ready or len(received) > 1:
+            raise typer.Exit(128 + received[0]) from None
     return Exit.SUCCESS
 
 
@@ -204,18 +209,11 @@ def up(
     # Otherwise the log's client would write every attempt to connect to stdout; a failure is reported once.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     checklist = Checklist(Console(highlight=False, soft_wrap=True))
-    reported = set[type[ProgressEvent]]()
 
-    def remember(event: ProgressEvent) -> None:
-        reported.add(type(event))
+    def report(event: ProgressEvent) -> None:
         if as_json:
             print_json(as_document(event))
         else:
             checklist(event)
 
-    try:
-        run(lambda: _up(options, remember), as_json=as_json)
-    except typer.Exit as exit_:
-        if exit_.exit_code > 128 and {progress.StackReady, progress.StackStopped} <= reported:
-            raise typer.Exit(0) from None
-        raise
+    run(lambda: _up(options, report), as_json=as_json)
