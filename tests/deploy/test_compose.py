@@ -180,13 +180,9 @@ def test_the_stop_grace_period_covers_the_drain() -> None:
     assert int(gateway["stop_grace_period"].removesuffix("s")) > int(gateway["environment"]["DRAIN_TIMEOUT"])
 
 
-@pytest.mark.parametrize(
-    ("service", "key", "value"),
-    [("gateway", "enviroment", {}), ("nats", "healthcheck", {"tests": []}), ("ray", "shm_size", [])],
-)
-def test_finds_a_misspelt_key(service: str, key: str, value: object) -> None:
+def test_finds_a_misspelt_key() -> None:
     broken = document("compose.yaml")
-    broken["services"][service][key] = value
+    broken["services"]["gateway"]["enviroment"] = {}
     assert schemas.violations(broken, schemas.compose_schema())
 
 

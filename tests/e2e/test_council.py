@@ -105,12 +105,6 @@ async def test_no_peer_prompt_shows_an_agent_a_role_or_the_reviewers_own_candida
             assert (text in prompt) == (other != agent_id)
 
 
-async def test_a_mixed_council_runs_on_each_roles_replicas(stack: Stack) -> None:
-    agents = [{"role": "ARCHITECT", "count": 1}, {"role": "DEV", "count": 2}, {"role": "QA", "count": 1}]
-    found = await stack.until(await stack.submit(agents=agents), status="completed")
-    assert sorted(p["agent_id"] for p in found["proposals"]) == ["architect-001", "dev-001", "dev-002", "qa-001"]
-
-
 async def test_an_idempotency_key_starts_the_work_once(stack: Stack) -> None:
     headers = {"Idempotency-Key": "order-66"}
     first, second = await asyncio.gather(

@@ -72,20 +72,6 @@ async def test_a_council_reaches_a_verdict(stack: Stack) -> None:
     assert "ray" not in {process.name for process in (stack.data_dir / "logs").iterdir()}
 
 
-async def test_a_cancelled_council_stops_its_calls(stack: Stack) -> None:
-    await stack.script(**{**SLOW, "duration_ms": 20_000})
-    (await stack.engine.delete("/simulator/calls")).raise_for_status()
-    deliberation_id = await stack.submit()
-    async with asyncio.timeout(30):
-        while (await stack.engine_calls())["started"] < 3:
-            await asyncio.sleep(0.02)
-    (await stack.client.post(f"/deliberations/{deliberation_id}/cancel")).raise_for_status()
-    async with asyncio.timeout(10):
-        while (await stack.engine_calls())["aborted"] < 3:
-            await asyncio.sleep(0.02)
-    await stack.until(deliberation_id, status="cancelled")
-
-
 async def test_of_four_workers_two_are_killed_and_nothing_is_lost(stack: Stack) -> None:
     await stack.script(**SLOW)
     (await stack.engine.delete("/simulator/calls")).raise_for_status()

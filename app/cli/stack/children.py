@@ -240,22 +240,15 @@ def _ray_environment(layout: Layout) -> dict[str, str]:
 
 def _ray(layout: Layout) -> Child:
     ports = {name: layout.ports[name] for name in ("ray", "raylet")}
-    options = {
-        "port": ports["ray"],
-        "node-manager-port": ports["raylet"],
-        "node-ip-address": LOOPBACK,
-        "temp-dir": layout.ray_dir,
-        "include-log-monitor": "false",
-        "dashboard-agent-listen-port": 0,
-        "object-store-memory": _RAY_OBJECTS_BYTES,
-        "num-cpus": 64,
-        "num-gpus": 0,
-        "log-color": "false",
-    }
-    flags = [f"--{name}={value}" for name, value in options.items()]
+    options = (
+        f"--port={ports['ray']} --node-manager-port={ports['raylet']} --node-ip-address={LOOPBACK} "
+        f"--temp-dir={layout.ray_dir} --object-store-memory={_RAY_OBJECTS_BYTES} --num-cpus=64 --num-gpus=0 "
+        "--dashboard-agent-listen-port=0 --include-log-monitor=false --no-monitor --disable-usage-stats "
+        "--log-color=false"
+    )
     return Child(
         name="ray",
-        command=(_program("ray"), "start", "--head", "--block", "--no-monitor", "--disable-usage-stats", *flags),
+        command=(_program("ray"), "start", "--head", "--block", *options.split()),
         ready_line=r".*Ray runtime started\.",
         # Ray's two daemons detect each other's hang only after minutes, and `ray start --block` never does.
         health_check=checks.responds_to_bytes(LOOPBACK, tuple(ports.values()), _HTTP2_PREFACE),

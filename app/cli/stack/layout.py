@@ -40,7 +40,7 @@ from app.log.stream_settings import StreamSettings
 from app.webhooks.signatures import MASTER_CHARS_MIN
 
 if TYPE_CHECKING:
-    from app.cli.stack.settings import StackSettings
+    from app.process_settings import StackSettings
 
 LOOPBACK = "127.0.0.1"
 WEBHOOK_SECRET_FILE = "webhook_secret"
@@ -255,7 +255,8 @@ def _key_variables(roles: Mapping[str, Role], file: str) -> tuple[str, ...]:
 
 
 def _settings(options: StackOptions) -> "StackSettings":
-    from app.cli.stack.settings import StackSettings
+    # Imported here, because pydantic-settings would slow every command.
+    from app.process_settings import StackSettings
 
     masters = os.environ.get("WEBHOOK_SECRETS", "").split(",")
     given = [("KEY_PEPPER", options.key_pepper, PEPPER_CHARS_MIN)]

@@ -167,11 +167,6 @@ def test_what_needs_the_stack_here_refuses_while_another_is_named(named: str, mo
     assert find_local(DATA_DIR, "remedy") == stack, "--data-dir says which"
 
 
-def test_a_stack_without_a_log_yet_is_not_written_to() -> None:
-    runs(DATA_DIR, log={})
-    assert LocalStack.running_in(DATA_DIR) == LocalStack(DATA_DIR, HERE, None)
-
-
 def test_the_options_of_a_stack_fit_what_else_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert options_for(tmp_path / ".deliberate") == ""
     assert options_for(tmp_path / "a b") == f" --data-dir '{tmp_path}/a b'"
