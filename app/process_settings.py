@@ -131,3 +131,9 @@ class WorkerDrain(ProcessSettings):
         ge=0,
         le=3_600,
     )
+
+
+class StackSettings(StreamRules, GatewayDrain, WebhookTimeout, WorkerDrain):
+    """The settings of children that `deliberate up` needs too: the streams, and how long children take to stop."""
+
+    planning: bool = setting(True, "Whether the stack runs `python -m app.planning`.")

@@ -26,8 +26,8 @@ from httpx_aiohttp import AiohttpTransport
 from rich.console import Console
 from rich.table import Table
 
-from app.cli.stack.layout import StackOptions
-from app.cli.stack.up import RunningStack, running_stack
+from app.cli.stack.layout import Layout, StackOptions
+from app.cli.stack.up import running_stack
 from app.deliberation.calls import Call
 from app.deliberation.roles import AgentRunner
 from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Constraints, Specification
@@ -246,7 +246,7 @@ def simulator(call_ms: int) -> tuple[str, ...]:
 
 
 @asynccontextmanager
-async def stack_of(call_ms: int, *more: str, agents: AgentRunner = "ray") -> AsyncGenerator[RunningStack, None]:
+async def stack_of(call_ms: int, *more: str, agents: AgentRunner = "ray") -> AsyncGenerator[Layout, None]:
     """The stack with an engine that takes `call_ms` per call. `more` are further arguments of the simulator."""
     simulate = (*simulator(call_ms), *more)
     with tempfile.TemporaryDirectory() as data:

@@ -29,9 +29,9 @@ from rich.console import Console
 from rich.table import Table
 
 from app.cli.stack.children import stack_children
-from app.cli.stack.layout import StackOptions, plan_stack
+from app.cli.stack.layout import Layout, StackOptions, plan_stack
 from app.cli.stack.supervisor import supervised
-from app.cli.stack.up import RunningStack, running_stack
+from app.cli.stack.up import running_stack
 from app.deliberation.facts import event_type
 from app.deliberation.ports import Record
 from app.log.journal import JetStreamJournal
@@ -265,14 +265,16 @@ async def overloaded(urls: Sequence[str], plan: Plan, ends: Ends, findings: Find
     return findings
 
 
-async def beside(stack: RunningStack, gateways: int, cleanup: AsyncExitStack) -> list[str]:
+async def beside(stack: Layout, gateways: int, cleanup: AsyncExitStack) -> list[str]:
     """URLs of so many gateways of one log: the stack's own, and others that run until `cleanup`."""
     urls = [stack.url]
     for number in range(1, gateways):
-        data_dir = stack.layout.options.data_dir / f"gateway-{number}"
+        data_dir = stack.options.data_dir / f"gateway-{number}"
         data_dir.mkdir()
         (data_dir / LOG_KEY_NAME).symlink_to(stack.log_key_file)
-        layout = plan_stack(StackOptions(data_dir=data_dir, port=0, nats_url=stack.nats_url), lambda _: None)
+        layout = plan_stack(
+            StackOptions(data_dir=data_dir, port=0, nats_url=stack.nats_url_of("gateway")), lambda _: None
+        )
         children = [child for child in stack_children(layout) if child.name == "gateway"]
         await cleanup.enter_async_context(supervised(children, layout.stack_run, lambda _: None))
         urls.append(layout.url)
@@ -286,7 +288,7 @@ async def run(plan: Plan, modes: Sequence[str], data_dir: Path) -> list[Findings
     async with AsyncExitStack() as cleanup:
         stack = await cleanup.enter_async_context(running_stack(options))
         journal = await JetStreamJournal.connect(
-            stack.nats_url, name="overload", signer=LogSigner.of_file(stack.log_key_file)
+            stack.nats_url_of("gateway"), name="overload", signer=LogSigner.of_file(stack.log_key_file)
         )
         cleanup.push_async_callback(journal.close)
         ends = Ends()

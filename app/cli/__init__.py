@@ -1,14 +1,16 @@
 """The command `deliberate`. Each command has its module; this one registers them."""
 
+import os
+import sys
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
-from app.cli import ask, bench, cluster, deliveries, plan, show, status, strategies, watch
-from app.cli.admin import archive, context, keys, openapi, programs, streams, transfer, webhooks
+from app.cli import ask, bench, cluster, deliveries, demo, plan, show, status, strategies, watch
+from app.cli.admin import archive, context, keys, openapi, streams, transfer, webhooks
 from app.cli.exits import EXIT_HELP, CommandLine
-from app.cli.stack import demo, up
+from app.cli.stack import up
 
 cli = typer.Typer(
     name="deliberate",
@@ -30,8 +32,6 @@ for command in (status.status, show.roles, strategies.strategies, cluster.cluste
     cli.command(epilog=EXIT_HELP)(command)
 cli.command("export", epilog=EXIT_HELP)(transfer.export_command)
 cli.command("import", epilog=EXIT_HELP)(transfer.import_command)
-cli.command("simulator", context_settings=_ANY_ARGUMENTS, add_help_option=False)(programs.simulator)
-cli.command("worker", context_settings=_ANY_ARGUMENTS, add_help_option=False)(programs.worker)
 cli.add_typer(plan.plan_cli, name="plan")
 cli.add_typer(context.context_cli, name="context")
 cli.add_typer(streams.streams_cli, name="streams")
@@ -39,6 +39,23 @@ cli.add_typer(keys.keys_cli, name="keys")
 cli.add_typer(archive.archive_cli, name="archive")
 cli.add_typer(webhooks.webhooks_cli, name="webhooks")
 cli.add_typer(bench.bench_cli, name="bench")
+
+
+@cli.command(context_settings=_ANY_ARGUMENTS, add_help_option=False)
+def simulator(context: typer.Context) -> NoReturn:
+    """Run the simulator, an OpenAI-compatible engine without weights; --help shows its arguments."""
+    _become("serve_deployments.simulator", context.args)
+
+
+@cli.command(context_settings=_ANY_ARGUMENTS, add_help_option=False)
+def worker(context: typer.Context) -> NoReturn:
+    """Run a worker without Ray: `--role DEV --concurrency 16`; --help shows its arguments."""
+    _become("serve_deployments.agent", context.args)
+
+
+def _become(module: str, arguments: list[str]) -> NoReturn:
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-m", module, *arguments])
 
 
 def _print_version(wanted: bool) -> None:

@@ -10,9 +10,8 @@ docs/sdks.md describes its guarantees.
 
 from app.api.partial_text import CallText, Texts
 from app.client.events import AnyEvent, TextsOfSeveral, UnknownEvent
-from app.client.follower import Retry, Waits
 from app.client.sse import Frame, SseDecoder
-from app.client.stream import EventStream, MultiplexedStream, StreamLost, StreamRefused
+from app.client.stream import EventStream, MultiplexedStream, Retry, StreamLost, StreamRefused, Waits
 
 __all__ = [
     "AnyEvent",

@@ -44,7 +44,6 @@ class TextsOfSeveral(dict[str, Texts]):
         self._ended: str | None = None
 
     def apply(self, event: AnyEvent) -> None:
-        """Update the texts with an event: see `Texts.apply`."""
         if self._ended is not None:
             self.pop(self._ended, None)
             self._ended = None

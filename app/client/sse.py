@@ -41,7 +41,6 @@ class SseDecoder:
         self._fields: list[tuple[str, str]] = []
 
     def feed(self, chunk: bytes) -> list[Frame]:
-        """The frames that this chunk completes."""
         if not chunk:
             return []
         if self._after_cr and chunk.startswith(b"\n"):

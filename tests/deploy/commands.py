@@ -1,5 +1,3 @@
-"""Checks that the containers' commands exist and accept their options."""
-
 import typer
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
@@ -22,7 +20,6 @@ FOREIGN_PROGRAMS = {"nats", "vllm"}
 
 
 def _parse(program: typer.Typer, words: list[str]) -> str | None:
-    """The fault in a program's arguments, None if there is none."""
     name, command = "program", get_command(program)
     while isinstance(command, TyperGroup):
         name, *words = words or [""]
@@ -37,7 +34,6 @@ def _parse(program: typer.Typer, words: list[str]) -> str | None:
 
 
 def command_faults(owner: str, part: str, words: list[str]) -> list[str]:
-    """The faults of a container's command, without running it."""
     match words:
         case _ if part in FOREIGN_PROGRAMS:
             fault = None

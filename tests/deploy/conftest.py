@@ -1,5 +1,3 @@
-"""The manifests as `kubectl apply -k` sends them, rendered once per variant."""
-
 import copy
 
 import pytest
@@ -28,17 +26,14 @@ VARIANTS: dict[str, tuple[list[str], list[str]]] = {
 
 @pytest.fixture(scope="session")
 def variants(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Document]]:
-    """The resources of every variant; skipped with a reason without kubectl."""
     return {name: combined(tmp_path_factory.mktemp(name), *parts) for name, parts in VARIANTS.items()}
 
 
 @pytest.fixture(params=list(VARIANTS))
 def variant(request: pytest.FixtureRequest, variants: dict[str, list[Document]]) -> list[Document]:
-    """The resources of each variant in turn."""
     return variants[request.param]
 
 
 @pytest.fixture
 def local(variants: dict[str, list[Document]]) -> list[Document]:
-    """A copy of the local variant for tests to modify."""
     return copy.deepcopy(variants["local"])

@@ -1,5 +1,3 @@
-"""Manifests and Compose files: loading, rendering, and iteration over pods."""
-
 import os
 import re
 import shutil
@@ -22,19 +20,16 @@ Document = dict[str, Any]
 
 
 def project() -> dict[str, Any]:
-    """pyproject.toml."""
     return tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 def pinned(package: str) -> str:
-    """The version at which pyproject.toml pins a dependency."""
     requirements: list[str] = project()["project"]["dependencies"]
     (version,) = (each.partition("==")[2] for each in requirements if each.partition("==")[0] == package)
     return version
 
 
 def kubectl() -> str:
-    """The path of kubectl; skips the test if it is not installed."""
     found = shutil.which("kubectl")
     if found is None:
         pytest.skip("kubectl is not installed: only the unrendered files are checked")
@@ -42,14 +37,12 @@ def kubectl() -> str:
 
 
 def rendered(directory: Path) -> list[Document]:
-    """The resources of a kustomization, as `kubectl apply -k` sends them."""
     done = subprocess.run([kubectl(), "kustomize", directory], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return [document for document in yaml.safe_load_all(done.stdout) if document]
 
 
 def combined(place: Path, resources: Sequence[str], components: Sequence[str]) -> list[Document]:
-    """The resources of an overlay with components, which is written into the directory `place`."""
     overlay = place / "overlay"
     overlay.mkdir()
     kustomization = {
@@ -63,7 +56,6 @@ def combined(place: Path, resources: Sequence[str], components: Sequence[str]) -
 
 
 def written(*directories: str) -> list[Document]:
-    """The unrendered resources in the files of some directories."""
     found: list[Document] = []
     for directory in directories:
         for path in sorted((KUSTOMIZE / directory).rglob("*.yaml")):
@@ -74,8 +66,6 @@ def written(*directories: str) -> list[Document]:
 
 @dataclass(frozen=True)
 class Pod:
-    """A pod template and its owner."""
-
     owner: str
     template: Document
 
@@ -93,35 +83,29 @@ class Pod:
 
     @property
     def ports(self) -> set[int | str]:
-        """The declared ports of all containers, by number and by name."""
         declared = [port for container in self.containers for port in container.get("ports", [])]
         return {port["containerPort"] for port in declared} | {port["name"] for port in declared if "name" in port}
 
 
 def name_of(document: Document) -> str:
-    """Kind and name of a resource, for messages."""
     return f"{document['kind']}/{document['metadata']['name']}"
 
 
 def of_kind(documents: Sequence[Document], kind: str) -> list[Document]:
-    """The resources of one kind."""
     return [document for document in documents if document["kind"] == kind]
 
 
 def the(documents: Sequence[Document], name: str) -> Document:
-    """The resource `Kind/name`, with or without kustomize's hash suffix."""
     (found,) = (each for each in documents if re.fullmatch(f"{re.escape(name)}(-[a-z0-9]{{10}})?", name_of(each)))
     return found
 
 
 def pod_of(documents: Sequence[Document], owner: str) -> Pod:
-    """The pod template of an owner, named as in `pods`."""
     (found,) = (pod for pod in pods(documents) if pod.owner == owner)
     return found
 
 
 def pods(documents: Sequence[Document]) -> Iterator[Pod]:
-    """Every pod template, including a RayService's head and workers."""
     for document in documents:
         owner = name_of(document)
         if document["kind"] in ("Deployment", "StatefulSet", "Job"):
@@ -134,17 +118,14 @@ def pods(documents: Sequence[Document]) -> Iterator[Pod]:
 
 
 def containers(documents: Sequence[Document]) -> Iterator[tuple[str, Document]]:
-    """Every container, with the name of its owner."""
     for pod in pods(documents):
         for container in pod.containers:
             yield f"{pod.owner} {container['name']}", container
 
 
 def compose_services() -> dict[str, Document]:
-    """The services of compose.yaml, with resolved anchors."""
     return yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"]
 
 
 def gpu_services() -> dict[str, Document]:
-    """The services of gpu.yaml: new ones, and changes to those of compose.yaml."""
     return yaml.safe_load((COMPOSE / "gpu.yaml").read_text())["services"]

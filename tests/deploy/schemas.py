@@ -1,8 +1,4 @@
-"""Strict schemas, which reject unknown keys.
-
-kubernetes-validate checks Kubernetes' own kinds. No package has a schema for RayService. The fields in use are declared
-here after KubeRay 1.7's custom resource definition; any other field is rejected.
-"""
+"""Strict schemas: no package has one for RayService, so the fields in use are declared here after KubeRay 1.7's."""
 
 import json
 from collections.abc import Sequence
@@ -81,13 +77,11 @@ RAY_SERVICE = _closed(
 
 
 def violations(document: object, schema: dict[str, Any]) -> list[str]:
-    """The violations of a JSON Schema, each with its path."""
     validator: Any = validator_for(schema)(schema)
     return [f"{'.'.join(map(str, error.absolute_path))}: {error.message}" for error in validator.iter_errors(document)]
 
 
 def kubernetes_faults(documents: Sequence[Document]) -> tuple[list[str], set[str]]:
-    """The violations of Kubernetes' strict schemas, and the kinds without a schema."""
     faults: list[str] = []
     unknown: set[str] = set()
     for document in documents:
@@ -101,7 +95,6 @@ def kubernetes_faults(documents: Sequence[Document]) -> tuple[list[str], set[str
 
 
 def ray_faults(service: Document) -> list[str]:
-    """The faults of a RayService, including its pod templates."""
     faults = violations(service, RAY_SERVICE)
     for pod in pods([service]) if not faults else ():
         template = {
@@ -115,5 +108,4 @@ def ray_faults(service: Document) -> list[str]:
 
 
 def compose_schema() -> dict[str, Any]:
-    """The JSON Schema of the Compose specification, from check-jsonschema."""
     return json.loads(files("check_jsonschema").joinpath("builtin_schemas/vendor/compose-spec.json").read_text())

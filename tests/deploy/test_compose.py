@@ -1,5 +1,3 @@
-"""The Compose files, checked without a Docker daemon: schema, references, bounds, and mistakes that are found."""
-
 import copy
 import re
 from collections.abc import Callable
@@ -10,7 +8,7 @@ import yaml
 
 from tests.deploy import schemas, wiring
 from tests.deploy.commands import command_faults
-from tests.deploy.manifests import COMPOSE, IMAGE, Document, compose_services, gpu_services, project
+from tests.deploy.manifests import COMPOSE, IMAGE, Document, compose_services, gpu_services
 
 SERVICES = compose_services()
 GPU = {name: service for name, service in gpu_services().items() if name not in SERVICES}
@@ -28,13 +26,11 @@ def part_of(service: Document) -> str:
 
 
 def listens_at(service: Document) -> str | None:
-    """The port that a service listens on."""
     command = " ".join(service.get("command", []))
     return (re.findall(r"--port[ =](\d+)", command) or [service.get("environment", {}).get("PORT")])[0]
 
 
 def hardening_faults(name: str, service: Document) -> list[str]:
-    """Privileges that a service does not need."""
     one_shot = name in OWNERS_OF_VOLUMES
     rules = (
         (one_shot or service.get("user", "0").partition(":")[0] not in ("0", "root"), "runs as root"),
@@ -48,7 +44,6 @@ def hardening_faults(name: str, service: Document) -> list[str]:
 
 
 def dependency_faults(services: dict[str, Document]) -> list[str]:
-    """Missing dependencies, and conditions that can never hold."""
     faults: list[str] = []
     for name, service in services.items():
         for other, how in service.get("depends_on", {}).items():
@@ -62,7 +57,6 @@ def dependency_faults(services: dict[str, Document]) -> list[str]:
 
 
 def address_faults(services: dict[str, Document]) -> list[str]:
-    """URLs in the environment with a service that is missing, on another network, or on another port."""
     faults: list[str] = []
     for name, service in services.items():
         for value in service.get("environment", {}).values():
@@ -175,10 +169,6 @@ def test_every_part_that_writes_or_reads_facts_has_the_log_key() -> None:
         assert SERVICES[name]["environment"]["LOG_KEY_FILE"] == "/run/secrets/log_key", name
 
 
-def test_the_tenants_whose_plans_are_taken_can_be_set() -> None:
-    assert SERVICES["planning"]["environment"]["PLANNING_TENANTS"] == "${PLANNING_TENANTS:-default}"
-
-
 def test_stream_settings_match_the_gateways() -> None:
     declared, expected = SERVICES["streams"]["environment"], SERVICES["gateway"]["environment"]
     shared = wiring.streams_variables()
@@ -190,17 +180,9 @@ def test_the_stop_grace_period_covers_the_drain() -> None:
     assert int(gateway["stop_grace_period"].removesuffix("s")) > int(gateway["environment"]["DRAIN_TIMEOUT"])
 
 
-def test_project_and_image_share_their_name() -> None:
-    assert document("compose.yaml")["name"] == IMAGE == project()["project"]["name"]
-
-
-@pytest.mark.parametrize(
-    ("service", "key", "value"),
-    [("gateway", "enviroment", {}), ("nats", "healthcheck", {"tests": []}), ("ray", "shm_size", [])],
-)
-def test_finds_a_misspelt_key(service: str, key: str, value: object) -> None:
+def test_finds_a_misspelt_key() -> None:
     broken = document("compose.yaml")
-    broken["services"][service][key] = value
+    broken["services"]["gateway"]["enviroment"] = {}
     assert schemas.violations(broken, schemas.compose_schema())
 
 
@@ -213,13 +195,7 @@ def _broken(service: str, key: str, value: object) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("check", "broken", "expected"),
     [
-        (
-            dependency_faults,
-            _broken("ray", "depends_on", {"stream": {"condition": "service_started"}}),
-            "stream, which",
-        ),
         (dependency_faults, _broken("streams", "restart", "always"), "started again for ever"),
-        (dependency_faults, _broken("gateway", "depends_on", {"streams": {"condition": "service_healthy"}}), "health"),
         (address_faults, _broken("ray", "environment", {"VLLM_URL": "http://simulater:8000"}), "no service simulater"),
         (address_faults, _broken("ray", "environment", {"VLLM_URL": "http://simulator:8001"}), "listen on 8001"),
         (address_faults, _broken("gateway", "environment", {"VLLM_URL": "http://simulator:8000"}), "no network"),
@@ -233,14 +209,7 @@ def test_finds_each_mistake(
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [
-        ("user", "0:0"),
-        ("user", "root"),
-        ("read_only", False),
-        ("cap_drop", []),
-        ("cap_add", ["SYS_ADMIN"]),
-        ("security_opt", []),
-    ],
+    [("user", "root"), ("read_only", False), ("cap_drop", []), ("cap_add", ["SYS_ADMIN"]), ("security_opt", [])],
 )
 def test_finds_a_service_with_more_privileges(key: str, value: object) -> None:
     assert hardening_faults("gateway", SERVICES["gateway"] | {key: value})
@@ -249,9 +218,7 @@ def test_finds_a_service_with_more_privileges(key: str, value: object) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ["deliberate", "streams", "aply"],
         ["deliberate", "streams", "apply", "--wiat", "30"],
-        ["deliberate", "streams", "apply", "--wait", "soon"],
         ["python", "-m", "app.routes.dependencies"],
         ["python", "-m", "serve_deployments.simulator", "--per-token", "10"],
         ["sh", "-c", "true"],

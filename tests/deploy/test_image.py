@@ -1,5 +1,3 @@
-"""The Dockerfile, checked without a daemon: base image, locked packages, user, and copied files."""
-
 import fnmatch
 import re
 
@@ -12,20 +10,17 @@ IGNORED = (ROOT / ".dockerignore").read_text()
 
 
 def instructions(text: str) -> list[tuple[str, str]]:
-    """The instructions of a Dockerfile with their arguments; continued lines are joined."""
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     joined = re.sub(r"\\\n\s*", "", "\n".join(lines)).splitlines()
     return [(word, rest.strip()) for word, _, rest in (line.partition(" ") for line in joined)]
 
 
 def copied(text: str) -> list[str]:
-    """The files and folders that are copied from the checkout."""
     copies = [rest.split()[:-1] for word, rest in instructions(text) if word == "COPY"]
     return [source for sources in copies for source in sources if not sources[0].startswith("--from")]
 
 
 def reaches_builder(source: str, ignored: str) -> bool:
-    """Whether the builder receives a top-level path; the last matching pattern decides."""
     sent = True
     for pattern in ignored.splitlines():
         if pattern and not pattern.startswith("#") and fnmatch.fnmatch(source, pattern.removeprefix("!")):
@@ -34,13 +29,11 @@ def reaches_builder(source: str, ignored: str) -> bool:
 
 
 def arguments(text: str) -> dict[str, str]:
-    """The build arguments and their defaults."""
     given = [rest.partition("=") for word, rest in instructions(text) if word == "ARG"]
     return {name: default for name, _, default in given}
 
 
 def dockerfile_faults(text: str) -> list[str]:
-    """The faults of the image that this Dockerfile builds."""
     found = instructions(text)
     runs = [rest for word, rest in found if word == "RUN"]
     installs = [part for run in runs for part in run.split("&&") if re.search(r"pip .*install ", part)]
@@ -75,10 +68,8 @@ def test_the_lock_is_resolved_for_the_python_of_the_image() -> None:
 @pytest.mark.parametrize(
     ("written", "instead"),
     [
-        ("ARG BASE=python:3.11-slim", "ARG BASE=python:3.12-slim"),
         ("ARG BASE=python:3.11-slim-bookworm", "ARG BASE=python:latest"),
         ("USER 10001:10001", "USER root"),
-        ("USER 10001:10001", "USER 0:0"),
         ("USER 10001:10001", ""),
         (" --require-hashes -r requirements.lock", " -r requirements.lock"),
         (" --no-build-isolation", ""),

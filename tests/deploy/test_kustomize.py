@@ -1,5 +1,3 @@
-"""The Kubernetes manifests, checked without a cluster: schemas, references, bounds."""
-
 import re
 from collections.abc import Callable
 
@@ -155,12 +153,6 @@ def test_passwords_come_only_from_the_secret(variants: dict[str, list[Document]]
         by_name = {entry["name"]: entry for entry in entries}
         assert by_name["NATS_URL"]["value"] == f"nats://{user}:$(NATS_PASSWORD)@nats:4222"
         assert by_name["NATS_PASSWORD"]["valueFrom"] == {"secretKeyRef": {"name": "nats-users", "key": user}}
-
-
-def test_the_tenants_whose_plans_are_taken_are_a_setting(variants: dict[str, list[Document]]) -> None:
-    configs = of_kind(variants["everything"], "ConfigMap")
-    (settings,) = [each["data"] for each in configs if each["metadata"]["name"].startswith("settings")]
-    assert (settings["PLANNING"], settings["PLANNING_TENANTS"]) == ("true", "default")
 
 
 def test_several_replicas_of_vllm_are_listed_by_name(variants: dict[str, list[Document]]) -> None:

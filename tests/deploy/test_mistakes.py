@@ -1,11 +1,7 @@
-"""Mistakes that each check of the Kubernetes manifests must find."""
-
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.deploy import manifests, schemas, wiring
 from tests.deploy.manifests import Document, the
@@ -13,10 +9,12 @@ from tests.deploy.manifests import Document, the
 CONTAINER = "spec.template.spec.containers.0"
 RAY = "spec.rayClusterConfig"
 WORKER = f"{RAY}.workerGroupSpecs.0"
+RAY_CONTAINER = f"{WORKER}.template.spec.containers.0"
+SECURITY = "spec.template.spec.securityContext"
+GRACE = "spec.template.spec.terminationGracePeriodSeconds"
 
 
 def broken(documents: list[Document], owner: str, path: str, value: object) -> Document:
-    """Set one value in a resource, `Kind/name`, at a dotted path; returns the resource."""
     resource: Any = the(documents, owner)
     place: Any = resource
     *steps, last = path.split(".")
@@ -30,53 +28,18 @@ def broken(documents: list[Document], owner: str, path: str, value: object) -> D
     ("check", "owner", "path", "value", "expected"),
     [
         (wiring.environment_faults, "Deployment/gateway", f"{CONTAINER}.env.2.name", "DRAIN_DELY", "DRAIN_DELY"),
-        (
-            wiring.environment_faults,
-            "RayService/agents",
-            f"{WORKER}.template.spec.containers.0.env.1.name",
-            "RAY_SERVE_GRPC",
-            "RAY_SERVE_GRPC",
-        ),
+        (wiring.environment_faults, "RayService/agents", f"{RAY_CONTAINER}.env.1.name", "RAY_GRPC", "RAY_GRPC"),
         (wiring.environment_faults, "ConfigMap/settings", "data.STREAMS_REPLICAS", "1", "STREAMS_REPLICAS"),
         (wiring.selector_faults, "Service/gateway", "spec.selector", {"app": "gatway"}, "selects no pod"),
         (wiring.selector_faults, "Service/nats", "spec.ports.0.targetPort", "clients", "no such port: clients"),
         (wiring.selector_faults, "Deployment/gateway", "spec.selector.matchLabels", {"a": "b"}, "its own pods"),
         (wiring.selector_faults, "NetworkPolicy/nats", "spec.ingress.0.ports.0.port", 4223, "no such port: 4223"),
-        (wiring.selector_faults, "NetworkPolicy/nats", "spec.podSelector.matchLabels", {"a": "b"}, "selects no pod"),
-        (wiring.selector_faults, "PodDisruptionBudget/gateway", "spec.selector.matchLabels", {"a": "b"}, "no pod"),
         (wiring.address_faults, "Service/engine", "metadata.name", "engines", "no Service engine"),
-        (wiring.address_faults, "Service/nats", "spec.ports.0.port", 4223, "no Service nats"),
         (wiring.probe_faults, "Deployment/gateway", f"{CONTAINER}.readinessProbe.httpGet.port", "web", "port web"),
         (wiring.reference_faults, "Deployment/gateway", f"{CONTAINER}.volumeMounts.0.name", "role", "no volume role"),
-        (
-            wiring.reference_faults,
-            "RayService/agents",
-            f"{WORKER}.template.spec.volumes.0.configMap.name",
-            "roles",
-            "no ConfigMap roles",
-        ),
-        (
-            wiring.hardening_faults,
-            "StatefulSet/nats",
-            f"{CONTAINER}.securityContext.readOnlyRootFilesystem",
-            False,
-            "can write to its root",
-        ),
-        (
-            wiring.hardening_faults,
-            "StatefulSet/nats",
-            "spec.template.spec.securityContext.runAsUser",
-            0,
-            "runs as root",
-        ),
+        (wiring.hardening_faults, "StatefulSet/nats", f"{SECURITY}.runAsUser", 0, "runs as root"),
         (wiring.hardening_faults, "Job/streams", "spec.template.spec.enableServiceLinks", True, "every Service"),
-        (
-            wiring.drain_faults,
-            "Deployment/gateway",
-            "spec.template.spec.terminationGracePeriodSeconds",
-            30,
-            "30 s of grace",
-        ),
+        (wiring.drain_faults, "Deployment/gateway", GRACE, 30, "30 s of grace"),
     ],
 )
 def test_finds_broken_references(
@@ -95,8 +58,6 @@ def test_finds_broken_references(
     ("owner", "path", "value", "expected"),
     [
         ("Deployment/gateway", "spec.replica", 2, "replica"),
-        ("Deployment/gateway", f"{CONTAINER}.livenesProbe", {}, "livenesProbe"),
-        ("NetworkPolicy/nats", "spec.ingres", [], "ingres"),
         ("Job/streams", "spec.backoffLimit", "ten", "ten"),
     ],
 )
@@ -111,9 +72,7 @@ def test_finds_a_misspelt_field_of_kubernetes(
     ("path", "value", "expected"),
     [
         ("spec.serveConfig", "", "serveConfig"),
-        (f"{RAY}.authOption", {}, "authOption"),
         (f"{RAY}.authOptions.mode", "disabled", "'token' was expected"),
-        (f"{WORKER}.minReplica", 1, "minReplica"),
         (f"{WORKER}.rayStartParams.num-cpus", 1, "1 is not of type 'string'"),
         (f"{WORKER}.template.spec.enableServiceLink", False, "enableServiceLink"),
     ],
@@ -127,12 +86,9 @@ def test_finds_a_misspelt_field_of_kuberay(local: list[Document], path: str, val
     "image",
     [
         "deliberation-gateway:latest",
-        "deliberation-gateway",
         "registry.example:5000/deliberation-gateway:9.9.9",
         "nats:2.15.0-alpine",
-        "nats:alpine",
         "vllm/vllm-openai:v0.32.0",
-        "vllm/vllm-openai:latest",
         "busybox:1.36.1",
     ],
 )
@@ -149,9 +105,3 @@ def test_an_image_may_come_from_a_registry_and_be_pinned_by_digest() -> None:
 def test_finds_an_unknown_kind() -> None:
     gizmo = {"apiVersion": "example.org/v1", "kind": "Gizmo", "metadata": {"name": "x"}}
     assert schemas.kubernetes_faults([gizmo]) == ([], {"example.org/v1 Gizmo"})
-
-
-def test_reports_a_kustomization_that_fails_to_build(tmp_path: Path) -> None:
-    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump({"resources": ["gatewy.yaml"]}))
-    with pytest.raises(AssertionError, match=r"gatewy\.yaml"):
-        manifests.rendered(tmp_path)

@@ -1,9 +1,4 @@
-"""The runbook's files, variables, metrics, error codes and ports exist."""
-
 import re
-from pathlib import Path
-
-import pytest
 
 from app.admission.backlog import Backlog
 from app.catalog.index import Catalog
@@ -21,7 +16,6 @@ WORDS = {"REGISTRY", "USER", "PASSWORD", "STREAM", "DIRECTORY", "DELIBERATIONS"}
 
 
 def exposed() -> set[str]:
-    """The names of the gateway's metrics, without suffixes of histograms."""
     text = (
         Metrics(
             Catalog(SystemClock(), Backlog(SystemClock(), 1, {}), retention_s=60),
@@ -36,7 +30,6 @@ def exposed() -> set[str]:
 
 
 def variables_in(text: str) -> set[str]:
-    """Names in capitals within code spans."""
     code = " ".join(re.findall(r"`([^`\n]+)`", text))
     return set(re.findall(r"(?<![\w.-])[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+(?![\w-])", code)) - WORDS
 
@@ -60,15 +53,3 @@ def test_documented_error_codes_exist() -> None:
     for code in ("journal_unavailable", "strategy_drift", "engine_unavailable", "engine_rejected"):
         assert code in codes
         assert f"`{code}`" in RUNBOOK
-
-
-@pytest.mark.parametrize("document", ["docs/operations.md", "deploy/README.md", "examples/README.md"])
-def test_documented_links_resolve(document: str) -> None:
-    path = ROOT / document
-    targets = [target.partition("#")[0] for target in re.findall(r"\]\(([^)]+)\)", path.read_text())]
-    missing = [target for target in targets if "://" not in target and not (path.parent / target).exists()]
-    assert [each for each in missing if Path(each).name != "configuration.md"] == []
-
-
-def test_finds_a_misspelt_variable() -> None:
-    assert variables_in("set `DRAIN_DELY`, or `NATS_URL=nats://h`") == {"DRAIN_DELY", "NATS_URL"}

@@ -1,5 +1,3 @@
-"""What is locked is what the bill of materials lists, and an audit never passes in silence."""
-
 import json
 import re
 import subprocess
@@ -78,7 +76,10 @@ def test_no_environment_pays_for_a_grammar_in_each_process_of_ray() -> None:
 
 def test_every_npm_package_is_locked_with_a_hash() -> None:
     packages = json.loads((ROOT / "sdk" / "package-lock.json").read_text())["packages"]
-    assert [name for name, package in packages.items() if name and "integrity" not in package] == []
+    assert [name for name, each in packages.items() if name and not each["integrity"].startswith("sha512-")] == []
+    assert [name for name, each in packages.items() if {"resolved", "funding"} & each.keys()] == [], "of any registry"
+    required = json.loads((ROOT / "sdk" / "package.json").read_text())["devDependencies"]
+    assert {name: packages[f"node_modules/{name}"]["version"] for name in required} == required
 
 
 def test_the_bill_of_materials_lists_what_is_locked_with_its_hashes(tmp_path: Path) -> None:

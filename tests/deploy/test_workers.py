@@ -1,5 +1,3 @@
-"""The component `workers`: everything without Ray, scaled by KEDA or by the plain autoscaler."""
-
 from collections.abc import Callable
 
 import pytest
@@ -17,7 +15,6 @@ ROLES = tuple(yaml.safe_load((KUSTOMIZE / "base/roles.yaml").read_text())["roles
 
 @pytest.fixture(scope="module", params=["keda", "hpa"])
 def rendered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Document]:
-    """The local overlay without Ray; skipped with a reason without kubectl."""
     scaled = ["components/workers-hpa"] if request.param == "hpa" else []
     return combined(tmp_path_factory.mktemp(request.param), ["overlays/local"], [*WORKERS, *scaled, *USERS])
 

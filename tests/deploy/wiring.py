@@ -1,5 +1,3 @@
-"""Checks across files, beyond schemas: names, ports, labels, images and bounds. Each returns a list of faults."""
-
 import ast
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,25 +32,21 @@ MAY_WRITE_ITS_ROOT = {"vllm"}
 
 
 def strings_in(path: Path) -> set[str]:
-    """Every string constant of a Python file."""
     nodes = ast.walk(ast.parse(path.read_text()))
     return {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
 
 
 def settings_variables(model: type[BaseSettings]) -> set[str]:
-    """The environment variables of a settings class."""
     return {str(field.validation_alias) for field in model.model_fields.values()}
 
 
 def streams_variables() -> set[str]:
-    """The environment variables for options of `deliberate streams apply`."""
     source = (ROOT / "app/cli/admin/streams.py").read_text()
     return set(re.findall(r'envvar="([A-Z_]+)"', source))
 
 
 @cache
 def ray_variables() -> frozenset[str]:
-    """The environment variables of the installed Ray, from its Python files and its C++ daemons."""
     spec = find_spec("ray")
     assert spec is not None and spec.origin is not None
     root = Path(spec.origin).parent
@@ -68,7 +62,6 @@ def ray_variables() -> frozenset[str]:
 
 
 def part_of(container: Document) -> str:
-    """The part that a container runs, by the name of its settings."""
     command = " ".join([*container.get("command", []), *container.get("args", [])])
     image = container["image"].partition(":")[0].rpartition("/")[2]
     if image != IMAGE:
@@ -91,7 +84,6 @@ def part_of(container: Document) -> str:
 
 
 def known_variables(part: str) -> set[str]:
-    """The environment variables of a part."""
     readers = {
         "gateway": lambda: settings_variables(Settings),
         "webhooks": lambda: settings_variables(SenderSettings),
@@ -108,14 +100,12 @@ def known_variables(part: str) -> set[str]:
 
 
 def variable_faults(owner: str, part: str, names: Iterable[str], values: Iterable[str] = ()) -> list[str]:
-    """Variables that the part does not read and no other value quotes as `$(NAME)`."""
     quoted = {name for value in values for name in re.findall(r"\$\((\w+)\)", value)}
     unread = set(names) - known_variables(part) - quoted
     return [f"{owner}: unknown variable {name}" for name in sorted(unread)]
 
 
 def environment_faults(documents: Sequence[Document]) -> list[str]:
-    """Unknown environment variables in containers and in their shared ConfigMap."""
     faults: list[str] = []
     shared: set[str] = set()
     readers: set[str] = set()
@@ -140,7 +130,6 @@ def _matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
 
 
 def selector_faults(documents: Sequence[Document]) -> list[str]:
-    """Selectors without a matching pod, and ports that no selected pod has."""
     templates = list(pods(documents))
     faults: list[str] = []
 
@@ -179,7 +168,6 @@ def selector_faults(documents: Sequence[Document]) -> list[str]:
 
 
 def address_faults(documents: Sequence[Document]) -> list[str]:
-    """URLs in the environment with an unknown Service or port."""
     services = of_kind(documents, "Service")
     reachable = {(each["metadata"]["name"], port["port"]) for each in services for port in each["spec"]["ports"]}
     values = [value for each in of_kind(documents, "ConfigMap") for value in each["data"].values()]
@@ -191,7 +179,6 @@ def address_faults(documents: Sequence[Document]) -> list[str]:
 
 
 def probe_faults(documents: Sequence[Document]) -> list[str]:
-    """Probes of undeclared ports."""
     faults: list[str] = []
     for owner, container in containers(documents):
         names = {port["name"] for port in container.get("ports", [])}
@@ -203,7 +190,6 @@ def probe_faults(documents: Sequence[Document]) -> list[str]:
 
 
 def reference_faults(documents: Sequence[Document]) -> list[str]:
-    """References to missing volumes, ConfigMaps, claims and accounts."""
     have = {(each["kind"], each["metadata"]["name"]) for each in documents}
     sets = of_kind(documents, "StatefulSet")
     claimed = {each["metadata"]["name"] for owner in sets for each in owner["spec"]["volumeClaimTemplates"]}
@@ -227,7 +213,6 @@ def _numbers(tag: str) -> tuple[int, ...]:
 
 
 def image_faults(owner: str, image: str) -> list[str]:
-    """An image that is unpinned, unknown, of another version, or older than the oldest safe version."""
     name, _, tag = image.rpartition("@")[0].rpartition(":") if "@" in image else image.rpartition(":")
     short = name.rpartition("/")[2]
     if short == IMAGE:
@@ -240,7 +225,6 @@ def image_faults(owner: str, image: str) -> list[str]:
 
 
 def hardening_faults(documents: Sequence[Document]) -> list[str]:
-    """Pods and containers with more privileges than they need."""
     faults: list[str] = []
     for pod in pods(documents):
         context = pod.spec.get("securityContext", {})
@@ -269,7 +253,6 @@ def hardening_faults(documents: Sequence[Document]) -> list[str]:
 
 
 def drain_faults(documents: Sequence[Document]) -> list[str]:
-    """A grace period shorter than the gateway's drain."""
     (gateway,) = (each for each in of_kind(documents, "Deployment") if each["metadata"]["name"] == "gateway")
     spec = gateway["spec"]["template"]["spec"]
     values = {entry["name"]: entry.get("value") for entry in spec["containers"][0]["env"]}

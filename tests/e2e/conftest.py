@@ -1,5 +1,3 @@
-"""One stack for the whole end-to-end run, started with `deliberate up` as a user would."""
-
 import asyncio
 import json
 import os
@@ -29,8 +27,6 @@ TASK = "Write a function that merges two sorted lists."
 
 @dataclass
 class Stack:
-    """A running stack: where it is, and ways to look into it and to hurt it."""
-
     process: subprocess.Popen[str]
     data_dir: Path
     ready: dict[str, Any]
@@ -43,17 +39,14 @@ class Stack:
         return self.ready["url"]
 
     def nats_url(self, user: str) -> str:
-        """What NATS_URL is for a user of the stack's nats-server."""
         return nats_url_file(self.data_dir, user)
 
     def of_log(self, user: str = "gateway") -> dict[str, str]:
-        """The variables of a process beside the stack, on the same log."""
         archive = {"DATABASE_URL": f"sqlite:///{self.data_dir / 'archive.db'}"} if user == "gateway" else {}
         return {"NATS_URL": self.nats_url(user), "LOG_KEY_FILE": str(self.data_dir / "log_key"), **archive}
 
     @property
     def mark(self) -> str:
-        """What every process of the stack carries in its environment."""
         return json.loads((self.data_dir / "stack.json").read_text())["mark"]
 
     def child(self, name: str) -> dict[str, Any]:
@@ -61,12 +54,10 @@ class Stack:
 
     @property
     def worker(self) -> dict[str, Any] | None:
-        """The process and the attempt of its worker; None where agents run in Ray."""
         children = json.loads((self.data_dir / "stack.json").read_text())["children"]
         return {name: children["worker"][name] for name in ("pid", "attempt")} if "worker" in children else None
 
     async def replica_pid(self, subject: str) -> int:
-        """The process of the replica that answers `subject`, waiting for one that does."""
         async with asyncio.timeout(60):
             while True:
                 replies = await self.journal.inquire(subject, timeout_s=2)
@@ -85,7 +76,6 @@ class Stack:
         return response.json()["id"]
 
     async def read(self, deliberation_id: str) -> dict[str, Any]:
-        """The deliberation, also while the gateway is being restarted."""
         async with asyncio.timeout(60):
             while True:
                 try:
@@ -99,7 +89,6 @@ class Stack:
                 await asyncio.sleep(0.1)
 
     async def until(self, deliberation_id: str, timeout_s: float = 90, **wanted: Any) -> dict[str, Any]:
-        """Read until the named fields are as wanted."""
         async with asyncio.timeout(timeout_s):
             while True:
                 found = await self.read(deliberation_id)
@@ -109,7 +98,6 @@ class Stack:
                 await asyncio.sleep(0.05)
 
     async def cancel_all(self) -> None:
-        """End what earlier tests left, for example the work of a client that went away."""
         for status in ("pending", "in_progress", "cancelling"):
             listed = await self.client.get("/deliberations", params={"status": status, "limit": 200, "after": "now"})
             for each in listed.raise_for_status().json()["items"]:
@@ -128,7 +116,6 @@ class Stack:
 
 
 def start_up(data_dir: Path, *options: str) -> tuple[subprocess.Popen[str], dict[str, Any]]:
-    """Run `deliberate up --json` and wait for its word that it is ready."""
     command = [str(DELIBERATE), "up", "--json", "--port", "0", "--data-dir", str(data_dir), *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -140,7 +127,6 @@ def start_up(data_dir: Path, *options: str) -> tuple[subprocess.Popen[str], dict
 
 
 def stop_up(process: subprocess.Popen[str], number: int = signal.SIGTERM) -> int:
-    """Stop `up` as a terminal or an init system would; returns its exit code."""
     process.send_signal(number)
     process.communicate(timeout=60)
     return process.returncode
@@ -160,7 +146,6 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.Po
 
 @asynccontextmanager
 async def connected(process: subprocess.Popen[str], data_dir: Path, ready: dict[str, Any]) -> AsyncGenerator[Stack]:
-    """A stack that `start_up` has started, with clients for it."""
     journal = await JetStreamJournal.connect(
         nats_url_file(data_dir, "gateway"), name=f"e2e-{os.getpid()}", signer=LogSigner.of_file(data_dir / "log_key")
     )
@@ -179,7 +164,6 @@ async def running(up: tuple[subprocess.Popen[str], Path, dict[str, Any]]) -> Asy
 
 
 async def prepared(stack: Stack) -> Stack:
-    """The stack, ready and without work, with a fast engine without faults; its counts start at zero."""
     await stack.until_ready()
     await stack.script(**FAST)
     await stack.cancel_all()
@@ -189,5 +173,4 @@ async def prepared(stack: Stack) -> Stack:
 
 @pytest.fixture
 async def stack(running: Stack) -> Stack:
-    """The stack of the session, prepared."""
     return await prepared(running)

@@ -1,5 +1,3 @@
-"""`deliberate bench quality` over the whole stack. The simulator cannot be right: what is checked is the accounting."""
-
 import asyncio
 import json
 import os
@@ -21,7 +19,6 @@ WITHIN_S = 240
 
 
 async def bench(*arguments: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of the command."""
     command = [str(DELIBERATE), "bench", "quality", "--dataset", str(DATASET), *arguments]
     process = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
@@ -52,7 +49,6 @@ async def test_the_accounts_equal_the_engines_counts_and_the_gateways_records(st
 
 
 async def assert_recomputable(stack: Stack, account: dict[str, Any]) -> None:
-    """The account equals what the deliberations stored at the gateway add up to."""
     questions = parse_dataset(DATASET.read_text(encoding="utf-8"))[:QUESTIONS]
     held = [Deliberation.model_validate(await stack.read(each["id"])) for each in account["deliberations"]]
     assert [found.task for found in held] == [question.text for question in questions]
@@ -85,8 +81,3 @@ async def test_an_engine_gets_a_stack_of_its_own_that_is_gone_afterwards(stack: 
     # The state file goes when all of the stack has been stopped; what was asked to be kept stays.
     left = os.listdir(tmp_path)
     assert "logs" in left and "stack.json" not in left
-
-
-async def test_bench_rejects_an_unreachable_engine_before_it_starts_a_stack() -> None:
-    code, out, err = await bench("--engine-url", "http://127.0.0.1:9")
-    assert (code, out) == (3, "") and "no engine answers at http://127.0.0.1:9" in err

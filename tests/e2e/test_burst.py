@@ -1,5 +1,3 @@
-"""A burst after sequential work, with default settings."""
-
 import asyncio
 from collections import Counter
 

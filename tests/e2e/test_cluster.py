@@ -1,5 +1,3 @@
-"""GET /cluster on the real stack: every part reports its status, and a part that is gone is missing."""
-
 import asyncio
 import os
 import signal
@@ -12,7 +10,6 @@ ROLES = ("DEV", "QA", "ARCHITECT", "DEVOPS", "DATA")
 
 
 async def cluster_until(stack: Stack, wanted: Callable[[Cluster], bool], timeout_s: float = 60) -> Cluster:
-    """The first answer that is as wanted; an answer is at most a second old."""
     async with asyncio.timeout(timeout_s):
         while True:
             response = await stack.client.get("/cluster")

@@ -1,5 +1,3 @@
-"""The whole circle: plan, councils, announcements, a context service, and a second plan that builds on the first."""
-
 import asyncio
 import json
 import uuid
@@ -21,7 +19,6 @@ ROLES = ("DEV", "QA")
 
 
 async def announced_plan(stack: Stack, plan_id: str, story_id: str, **more: Any) -> dict[str, dict[str, Any]]:
-    """The ended deliberation of each role of a plan that the planning service announces."""
     event = plan_event(plan_id=plan_id, story_id=story_id, roles=list(ROLES), **more)
     planner = await nats.connect(server_url(stack.nats_url("planner")), inbox_prefix=b"_INBOX.planner")
     await planner.jetstream().publish("planning.plan.approved", json.dumps(event).encode())
@@ -35,7 +32,6 @@ async def announced_plan(stack: Stack, plan_id: str, story_id: str, **more: Any)
 
 
 async def prompts_of(stack: Stack, deliberations: dict[str, dict[str, Any]]) -> list[str]:
-    """Every prompt that the engine received for these deliberations: their last messages."""
     detail = (await stack.engine.get("/simulator/calls", params={"detail": True})).json()
     tasks = {found["task"] for found in deliberations.values()}
     shown = [entry["messages"][-1]["content"] for entry in detail["prompts"]]
@@ -43,7 +39,6 @@ async def prompts_of(stack: Stack, deliberations: dict[str, dict[str, Any]]) -> 
 
 
 async def until_known(stack: Stack, story_id: str, decisions: list[str]) -> None:
-    """Wait until the context service knows these decisions."""
     question = {"tenant": "default", "story_id": story_id, "options": {"max_tokens": 8_192}}
     async with asyncio.timeout(30):
         while True:
@@ -54,7 +49,6 @@ async def until_known(stack: Stack, story_id: str, decisions: list[str]) -> None
 
 
 def beginning(found: dict[str, Any]) -> str:
-    """The first 200 characters of a verdict's text, which stand in every cut of it."""
     return found["verdict"]["content"][:200]
 
 

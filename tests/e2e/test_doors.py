@@ -1,5 +1,3 @@
-"""Every socket of a running stack, as another user of the machine finds it: on loopback, closed without a secret."""
-
 import asyncio
 import json
 import re
@@ -37,8 +35,6 @@ SERVES_HTTP = ("gateway", "webhooks", "simulator")
 
 @dataclass(frozen=True)
 class Door:
-    """A listening socket of the stack: its child, its process's command line, its port."""
-
     child: str
     command: str
     port: int
@@ -77,7 +73,6 @@ def test_no_dashboard_of_ray_runs(stack: Stack) -> None:
 
 
 def status_of(port: int, method: str, *metadata: tuple[str, str]) -> grpc.StatusCode | None:
-    """The status of a call with an empty request; None when the server does not speak gRPC."""
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         call = channel.unary_unary(method, lambda _: b"", lambda answer: answer)
         try:
@@ -152,7 +147,6 @@ def files_below(place: Path) -> Iterator[Path]:
 
 
 def processes_of(stack: Stack) -> dict[str, bytes]:
-    """The arguments and the environment of every process of the stack."""
     return {
         f"{process.command}: {name}": Path(f"/proc/{process.pid}/{name}").read_bytes()
         for process in marked(stack.mark)

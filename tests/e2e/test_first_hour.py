@@ -1,5 +1,3 @@
-"""The first hour of a new user, from a wheel in an empty folder: each step as the documentation has it."""
-
 import asyncio
 import json
 import os
@@ -33,7 +31,6 @@ WRITE_TIMEOUT_S = 4
 
 
 def installed_wheel(place: Path) -> Path:
-    """The `bin` of an environment with the wheel of this checkout; it takes other packages from the tests' own."""
     source, environment = place / "source", place / "environment"
     for name in ("app", "serve_deployments"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -54,8 +51,6 @@ def installed_wheel(place: Path) -> Path:
 
 @dataclass
 class Terminal:
-    """A shell in the user's folder, with the variables that the user has exported."""
-
     folder: Path
     bin: Path
     variables: dict[str, str] = field(default_factory=dict[str, str])
@@ -77,7 +72,6 @@ class Terminal:
         )
 
     async def run(self, *command: str, code: int = 0) -> str:
-        """What a command printed, which ends with `code` and never shows a traceback."""
         process = await self.start(*command)
         async with asyncio.timeout(STEP_S):
             printed = (await process.communicate())[0].decode()
@@ -90,7 +84,6 @@ class Terminal:
 
     @asynccontextmanager
     async def up(self, *options: str) -> AsyncGenerator[dict[str, Any]]:
-        """`deliberate up` until Ctrl-C; yields what it wrote to `.deliberate/stack.json`."""
         process = await self.start(str(self.bin / "deliberate"), "up", *options)
         assert process.stdout is not None
         lines: list[str] = []
@@ -117,7 +110,6 @@ def ids_in(stream: str) -> list[str]:
 
 
 async def ask_and_watch(terminal: Terminal, client: httpx.AsyncClient) -> str:
-    """curl asks, and follows the stream in two parts; returns the deliberation's id."""
     url = str(client.base_url).rstrip("/")
     body = json.dumps({"task": TASK, "role": "DEV", "num_agents": 3})
     headers = ("-H", "content-type: application/json", "-H", "Prefer: wait=60")
@@ -131,7 +123,6 @@ async def ask_and_watch(terminal: Terminal, client: httpx.AsyncClient) -> str:
 
 
 async def look_back(terminal: Terminal, id: str) -> None:
-    """`status`, `list` and `show` tell of a deliberation that has ended."""
     assert "DEV" in await terminal.deliberate("status")
     listed = await terminal.deliberate("list")
     assert id[:10] in listed and TASK in listed
@@ -159,7 +150,6 @@ async def receive_a_webhook(terminal: Terminal) -> None:
 
 
 async def go_wrong(terminal: Terminal, client: httpx.AsyncClient) -> None:
-    """Each mistake is answered with the place and the remedy, and the remedies that are commands work."""
     assert "Did you mean DEVOPS?" in await terminal.deliberate("ask", TASK, "--role", "devop", code=2)
     assert "DEVOPS" in await terminal.deliberate("roles")
     assert "--agents" in await terminal.deliberate("ask", TASK, "--agents", "0", code=2)
@@ -170,7 +160,6 @@ async def go_wrong(terminal: Terminal, client: httpx.AsyncClient) -> None:
 
 
 async def run_out_of_time(client: httpx.AsyncClient, engine_url: str) -> None:
-    """The engine answers proposals alone, so that nothing else has time left."""
     async with httpx.AsyncClient(base_url=engine_url) as engine:
         script = {"duration_ms": 0, "faults": ["hang:match=Your work: (critique|revise|score)"]}
         (await engine.post("/simulator/script", json=script)).raise_for_status()
@@ -182,7 +171,6 @@ async def run_out_of_time(client: httpx.AsyncClient, engine_url: str) -> None:
 
 
 async def come_back_with_keys_and_a_dead_engine(terminal: Terminal, id: str) -> None:
-    """The next start has keys and an engine that nothing listens at; what was said before is still there."""
     engine_url = f"http://127.0.0.1:{free_port()}"
     terminal.variables |= {"KEY_PEPPER": secrets.token_hex(32), "ENGINE_AWAY_TIMEOUT": str(WRITE_TIMEOUT_S)}
     async with terminal.up("--engine-url", engine_url) as stack:

@@ -1,5 +1,3 @@
-"""OpenAI's own client against the whole stack: it lists, asks, streams, counts and fails as with any model."""
-
 import asyncio
 import subprocess
 import sys
@@ -37,7 +35,6 @@ def blocking(stack: Stack) -> openai.OpenAI:
 
 
 async def counted(stack: Stack, usage: CompletionUsage | None) -> None:
-    """The usage is what the engine counted."""
     assert usage is not None
     engine = await stack.engine_calls()
     assert (usage.prompt_tokens, usage.completion_tokens) == (engine["prompt_tokens"], engine["completion_tokens"])
@@ -80,8 +77,6 @@ class Step(BaseModel):
 
 
 class Plan(BaseModel):
-    """What the client demands: nested, with a choice and a number."""
-
     goal: str
     risk: Literal["low", "high"]
     steps: list[Step]
@@ -95,12 +90,6 @@ async def test_every_strategy_with_answers_gives_the_demanded_json(
     found = await client.chat.completions.parse(model=strategy, messages=MESSAGES, seed=7, response_format=Plan)
     assert found.model == f"{strategy}/DEV"
     assert found.choices and all(isinstance(choice.message.parsed, Plan) for choice in found.choices)
-
-
-async def test_a_demand_that_no_strategy_or_engine_can_keep_is_refused(client: openai.AsyncOpenAI) -> None:
-    with pytest.raises(openai.BadRequestError) as refused:
-        await client.chat.completions.parse(model="execute", messages=MESSAGES, response_format=Plan)
-    assert refused.value.param == "response_format.json_schema.schema"
 
 
 async def test_the_client_without_a_loop_works_too(stack: Stack) -> None:
@@ -150,12 +139,6 @@ async def test_the_streaming_helper_gathers_the_same(stack: Stack, client: opena
         gathered = await stream.get_final_completion()
     read = await stack.read(gathered.id.removeprefix("chatcmpl-"))
     assert [choice.message.content for choice in gathered.choices] == [p["content"] for p in read["proposals"]]
-
-
-async def test_answers_side_by_side_are_choices(stack: Stack, client: openai.AsyncOpenAI) -> None:
-    found = await client.chat.completions.create(model="independent/DEV", messages=MESSAGES, n=4)
-    assert [choice.index for choice in found.choices] == [0, 1, 2, 3]
-    await counted(stack, found.usage)
 
 
 async def test_rejections_raise_the_clients_own_errors(stack: Stack, client: openai.AsyncOpenAI) -> None:

@@ -1,5 +1,3 @@
-"""Starting before the log is there, draining, restarting under load, hanging, going on after a kill of `up` itself."""
-
 import asyncio
 import json
 import os
@@ -15,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.cli.stack.supervisor import marked, output_since
+from app.cli.stack.supervisor import marked
 from app.deliberation.facts import CallFinished, Resumed, decode
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import StreamSettings
@@ -36,7 +34,6 @@ Line = Callable[[Callable[[Said], bool]], Awaitable[Said]]
 
 @asynccontextmanager
 async def printing(command: list[str], **environment: str) -> AsyncGenerator[tuple[asyncio.subprocess.Process, Line]]:
-    """A process that prints JSON lines, and a function that waits for one of them; killed at the end."""
     process = await asyncio.create_subprocess_exec(
         *command,
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
@@ -107,7 +104,6 @@ async def until_status(client: httpx.AsyncClient, path: str, status: int) -> Non
 
 
 async def viewed(client: httpx.AsyncClient, deliberation_id: str, watching: asyncio.Event) -> list[str]:
-    """The lines of a stream from its beginning until the gateway ends it."""
     async with client.stream("GET", f"/deliberations/{deliberation_id}/events") as response:
         lines = list[str]()
         async for line in response.aiter_lines():
@@ -154,7 +150,6 @@ async def test_a_draining_gateway_refuses_new_work_and_answers_waiting_clients(s
 
 
 async def asked_until_ended(client: httpx.AsyncClient, key: str) -> dict[str, Any]:
-    """What a client does that was promised nothing: the same request with the same key until it has the end."""
     async with asyncio.timeout(90):
         while True:
             try:
@@ -231,7 +226,7 @@ async def test_a_rolling_restart_of_the_application_hands_running_work_over(stac
         assert any(isinstance(fact, Resumed) and fact.given_back for fact in facts), "it was handed over in order"
     assert max(call["started"] for call in asked.values()) <= 2, "what was in flight is asked for once more at most"
     # The line comes once every role is ready, which may be after the councils have ended.
-    await until(lambda: "deployed anew" in output_since(Path(deployer["log"]), 0), 60)
+    await until(lambda: "deployed anew" in Path(deployer["log"]).read_text(), 60)
     assert stack.child("deployer")["pid"] == deployer["pid"]
     await stack.until_ready()
 

@@ -1,5 +1,3 @@
-"""Every strategy on the real parts: what the engine was asked and counted, what prompts showed, and a death midway."""
-
 import asyncio
 import json
 import os
@@ -29,8 +27,6 @@ PERSONAS = {name: role.persona for name, role in read_roles(None).items()}
 
 @dataclass(frozen=True)
 class Real:
-    """A strategy for the three members of `COUNCIL` and one round, and how many calls it may make at least and most."""
-
     strategy: str
     least: int
     most: int
@@ -64,8 +60,6 @@ REALS = (
 
 @dataclass(frozen=True)
 class Deliberated:
-    """An ended deliberation, as the gateway returns it, the log records it, and the engine counted it."""
-
     real: Real
     found: dict[str, Any]
     finished: dict[str, CallFinished]
@@ -75,11 +69,9 @@ class Deliberated:
     prompts: dict[str, str]
 
     def engine(self, what: str) -> int:
-        """The engine's own sum over this deliberation's calls."""
         return sum(count[what] for count in self.counts.values())
 
     def written(self) -> dict[str, set[str]]:
-        """What each agent wrote that others may read as a candidate."""
         texts: dict[str, set[str]] = defaultdict(set)
         for call_id, fact in self.finished.items():
             kind = self.planned[call_id].output
@@ -112,7 +104,6 @@ async def looked_up(stack: Stack, real: Real, deliberation_id: str, engine: dict
 
 
 async def all_deliberated(stack: Stack) -> dict[str, Deliberated]:
-    """All strategies at once, to their ends."""
     ids = {real.strategy: await stack.submit(**real.body) for real in REALS}
     for deliberation_id in ids.values():
         await stack.until(deliberation_id, status="completed")
@@ -121,7 +112,6 @@ async def all_deliberated(stack: Stack) -> dict[str, Deliberated]:
 
 
 def accounted(ended: Deliberated) -> None:
-    """Requests and tokens, counted by the engine, in all, by stage, by agent and over the recorded calls."""
     usage = ended.found["usage"]
     assert ended.engine("started") == usage["calls"] == ended.found["verdict"]["calls"]
     for name in ("prompt_tokens", "completion_tokens", "calls"):
@@ -138,7 +128,6 @@ def test_every_registered_strategy_is_run_here() -> None:
 
 @pytest.fixture(scope="module")
 async def over_nats(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
-    """A stack without Ray, whose agents are workers."""
     data_dir = tmp_path_factory.mktemp("over-nats")
     process, ready = start_up(data_dir, "--agents", "nats")
     async with connected(process, data_dir, ready) as stack:
@@ -148,7 +137,6 @@ async def over_nats(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[S
 
 @pytest.fixture(scope="module", params=["ray", "nats"])
 def any_stack(request: pytest.FixtureRequest) -> Stack:
-    """Agents run as replicas in Ray Serve, and as workers."""
     return request.getfixturevalue("running" if request.param == "ray" else "over_nats")
 
 
@@ -159,7 +147,6 @@ async def stack(any_stack: Stack) -> Stack:
 
 @pytest.fixture(scope="module")
 async def undisturbed(any_stack: Stack) -> dict[str, Deliberated]:
-    """Every strategy once, with an engine that answers at once."""
     return await all_deliberated(await prepared(any_stack))
 
 

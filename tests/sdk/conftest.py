@@ -1,5 +1,3 @@
-"""The clients as `make test-sdk` builds them, and a stack for them."""
-
 import asyncio
 import json
 import os
@@ -18,13 +16,11 @@ from tests.e2e.conftest import start_up, stop_up
 
 @pytest.fixture(scope="session", autouse=True)
 def built() -> None:
-    """Fail with advice if the clients have not been built."""
     if not (build.work() / ".clients.stamp").is_file():
         pytest.fail("run `python sdk/build.py` first, or `make test-sdk`", pytrace=False)
 
 
 async def output_of(command: Sequence[str | Path], cwd: Path | None = None, **environment: str) -> str:
-    """The standard output of a program; fails with all its output if its exit status is not 0."""
     process = await asyncio.create_subprocess_exec(
         *command,
         cwd=cwd or build.work(),
@@ -39,13 +35,11 @@ async def output_of(command: Sequence[str | Path], cwd: Path | None = None, **en
 
 
 async def json_of(command: Sequence[str | Path], cwd: Path | None = None) -> Any:
-    """The JSON in the last line of a program's output."""
     return json.loads((await output_of(command, cwd)).strip().rpartition("\n")[2])
 
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """The report of `deliberate up` once the stack is ready."""
     process, ready = start_up(tmp_path_factory.mktemp("up"))
     yield ready
     if process.poll() is None:
@@ -53,7 +47,6 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
 
 
 async def pace(stack: dict[str, Any], duration_ms: int) -> str:
-    """Set the duration of every call to the engine; returns the gateway's URL."""
     script: dict[str, Any] = {"duration_ms": duration_ms, "faults": [], "behaviour": "normal"}
     async with httpx.AsyncClient(base_url=stack["engine_urls"][0]) as engine:
         (await engine.post("/simulator/script", json=script)).raise_for_status()
@@ -62,13 +55,11 @@ async def pace(stack: dict[str, Any], duration_ms: int) -> str:
 
 @pytest.fixture
 async def quick_url(stack: dict[str, Any]) -> str:
-    """The gateway's URL, with an engine that answers at once."""
     return await pace(stack, 0)
 
 
 @pytest.fixture
 async def url(stack: dict[str, Any]) -> str:
-    """The gateway's URL, with an engine so slow that a client can cancel a running council."""
     return await pace(stack, 1_000)
 
 

@@ -1,5 +1,3 @@
-"""The programs in docs/sdks.md compile and work against the stack."""
-
 import json
 import re
 import sys
@@ -21,7 +19,6 @@ TSC = [*build.tool("typescript", "bin/tsc"), "--strict", "--module", "nodenext",
 
 
 def program_with(language: str, mark: str) -> str:
-    """The only program on the page in a language that contains `mark`."""
     programs = re.findall(rf"```{language}\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (found,) = (program for program in programs if mark in program)
     return found
@@ -29,7 +26,6 @@ def program_with(language: str, mark: str) -> str:
 
 @pytest.fixture
 async def finished(quick_url: str) -> dict[str, Any]:
-    """A deliberation that has ended."""
     async with httpx.AsyncClient(base_url=quick_url, headers={"Prefer": "wait=60"}, timeout=70) as http:
         answered = await http.post("/deliberations", json={"task": "Name a colour.", "strategy": "single", "seed": 7})
     assert answered.status_code == 200, answered.text
@@ -37,12 +33,10 @@ async def finished(quick_url: str) -> dict[str, Any]:
 
 
 def winning_text(finished: dict[str, Any]) -> str:
-    """The winning text as its agent wrote it in JSON."""
     return json.dumps(finished["verdict"]["content"], ensure_ascii=False)
 
 
 async def compiled(recipe: str, program: str) -> Path:
-    """Compile a TypeScript program of the page beside the recipe's generated code."""
     folder = build.work() / recipe
     source = written(folder / "documented.ts", program)
     await output_of([*TSC, "--outDir", "documented", source], cwd=folder)
@@ -50,13 +44,11 @@ async def compiled(recipe: str, program: str) -> Path:
 
 
 def written(path: Path, program: str) -> Path:
-    """Write a program of the page to a file."""
     path.write_text(program)
     return path
 
 
 async def well_typed(path: Path, interpreter: str | Path, root: Path) -> Path:
-    """A Python program that imports from `root`, after pyright has found no errors."""
     assert "0 errors" in await output_of([PYRIGHT, "--pythonpath", interpreter, path], cwd=root)
     return path
 

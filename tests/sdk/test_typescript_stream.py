@@ -1,5 +1,3 @@
-"""The TypeScript helper gives the same results as the Python one on the same scripted streams."""
-
 import json
 import re
 from itertools import pairwise
@@ -21,7 +19,6 @@ MODULE = build.work() / "typescript" / "dist" / "index.js"
 
 
 async def followed(url: str, script: dict[str, Any], mode: str) -> dict[str, Any]:
-    """The helper's results for a scripted stream."""
     options = {name: script[name] for name in ("of", "after", "deltas") if script.get(name) is not None}
     return await json_of([build.NODE, RUNNER, MODULE, url, mode, json.dumps(options)])
 

@@ -36,7 +36,6 @@ ArchiveDirectoryOption = Annotated[
 
 
 def archive_url(database_url: str | None, data_dir: Path | None) -> str:
-    """The database that is named, else that of the stack in a data directory; raises CommandError without one."""
     if database_url is not None:
         return database_url
     remedy = "name the database by --database-url or DATABASE_URL"

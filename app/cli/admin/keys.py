@@ -50,7 +50,6 @@ _NAME_CHARS_MAX = 100
 
 
 def pepper_of_environment() -> Pepper:
-    """The secret for hashing keys; raises CommandError when KEY_PEPPER is missing or too short."""
     secret = os.environ.get("KEY_PEPPER", "")
     if len(secret) < PEPPER_CHARS_MIN:
         detail = f"KEY_PEPPER is {'too short' if secret else 'not set'}; it needs {PEPPER_CHARS_MIN} characters or more"
@@ -98,7 +97,6 @@ def _log(nats_url: str | None, data_dir: Path | None) -> LogTarget:
 
 
 def _check_pepper(stack: LocalStack | None, pepper: Pepper) -> None:
-    """Raise CommandError when the stack that runs here verifies keys with another pepper."""
     if stack is not None and stack.key_pepper and stack.key_pepper != pepper.id:
         detail = f"KEY_PEPPER is not that of the stack in {stack.data_dir}, which would refuse the key"
         remedy = "set it to the value with which `deliberate up` was started"
@@ -138,7 +136,6 @@ class KeyListing:
         return "expired" if key.expires_at_s <= now.timestamp() else "good"
 
     def document(self, key: HeldKey, pepper_id: str | None, now: datetime) -> dict[str, Any]:
-        """One key as `--json` shows it."""
         fields = {"key_id", "name", "tenant", "scopes", "created_at", "expires_at"}
         revoked_at = self.book.revoked.get(key.fact.key_id)
         revoked = None if revoked_at is None else revoked_at.isoformat()
@@ -188,7 +185,6 @@ def create_key(
 
 
 def keys_table(documents: list[dict[str, Any]]) -> RenderableType:
-    """One row per key; without a key, the command that makes one."""
     if not documents:
         return Text("no keys; `deliberate keys create NAME --tenant TENANT` makes one", "dim")
     table = Table(box=None, pad_edge=False)

@@ -17,7 +17,6 @@ _DIFF_LINES_MAX = 40
 
 
 def rendered() -> dict[str, str]:
-    """File name → content of each generated document."""
     # Imported here, because it builds the whole application, which no other command needs.
     from app.openapi.asyncapi import asyncapi
     from app.openapi.document import document, document_3_2, events_schema
@@ -30,7 +29,6 @@ def rendered() -> dict[str, str]:
 
 
 def drift(directory: Path, expected: dict[str, str]) -> dict[str, list[str]]:
-    """File name → first lines of the difference, for each file that differs; none for one that is missing."""
     found: dict[str, list[str]] = {}
     for name, content in expected.items():
         path = directory / name

@@ -10,23 +10,22 @@ from typing import Annotated
 
 import structlog
 import typer
-import yaml
 from rich.console import Console
 from rich.text import Text
 
 from app.cli.exits import EXIT_HELP, CommandError, Exit, FieldFault, print_json, run
 from app.cli.options import (
     DATA_DIR,
-    PACKAGED_ROLES,
     AgentsOption,
     JsonOption,
     RolesOption,
     StackOption,
     checked_nats_url,
 )
+from app.cli.stack.layout import roles_of
 from app.cli.target import LocalStack, find_local
 from app.deliberation.errors import InvalidRequest, JournalUnavailable, StreamsDiffer
-from app.deliberation.roles import AgentRunner, parse_roles, roles_over_nats
+from app.deliberation.roles import roles_over_nats
 from app.log import stream_settings as bounds
 from app.log.journal import JetStreamJournal
 from app.log.signature import LOG_KEY_NAME, LOG_KEY_VARIABLE, LogSigner
@@ -102,7 +101,6 @@ def find_log(nats_url: str | None, data_dir: Path | None, *, user: str, of_stack
 
 
 def _signer_of(log: LogTarget) -> LogSigner:
-    """The signature of LOG_KEY_FILE; without it, that of the stack."""
     try:
         if log.key_file is not None and not os.environ.get(LOG_KEY_VARIABLE):
             return LogSigner.of_file(log.key_file)
@@ -113,7 +111,6 @@ def _signer_of(log: LogTarget) -> LogSigner:
 
 
 async def _check_identity(journal: JetStreamJournal, stack: LocalStack) -> None:
-    """Raise CommandError when the journal is not that of the stack."""
     if stack.log_id is None:
         detail = f"the stack in {stack.data_dir} is starting and has no log yet"
         raise CommandError(
@@ -154,76 +151,58 @@ def _print_lines(lines: list[str], style: str) -> None:
         console.print(Text(line, style), soft_wrap=True)
 
 
-def _worker_roles(path: Path | None, agents: AgentRunner) -> tuple[str, ...]:
-    """The roles that have a queue for workers; raises CommandError for an unusable file."""
-    source = path or PACKAGED_ROLES
-    try:
-        roles = parse_roles(yaml.safe_load(source.read_text(encoding="utf-8")), str(source))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, InvalidRequest) as error:
-        raise CommandError(Exit.USAGE, "invalid_roles", f"{source}: {error}", remedy="correct the file") from error
-    return roles_over_nats(roles, agents)
-
-
-def _log(nats_url: str | None, data_dir: Path | None) -> LogTarget:
-    # A server at a URL may be one that is yet to get a stack.
-    return find_log(nats_url, data_dir, user="streams", of_stack=data_dir is not None)
-
-
-@streams_cli.command("plan", epilog=EXIT_HELP)
-def plan_streams(
-    nats_url: NatsOption = None,
-    data_dir: StackOption = None,
-    as_json: JsonOption = False,
-    retention_s: RetentionOption = bounds.DAY_S,
-    replicas: ReplicasOption = 1,
-    ack_wait_s: AckWaitOption = bounds.ACK_WAIT_S_MIN,
-    agents: AgentsOption = "ray",
-    roles: RolesOption = None,
-    wait_s: WaitOption = 10.0,
-) -> None:
+async def plan_streams(journal: JetStreamJournal, declared: StreamSettings, *, as_json: bool) -> Exit:
     """List missing and different streams without a change; exits with 1 if there are any."""
-
-    async def work(journal: JetStreamJournal) -> Exit:
-        declared = StreamSettings(retention_s, replicas, ack_wait_s, _worker_roles(roles, agents))
-        missing, different = await plan(journal, declared)
-        if as_json:
-            print_json({"missing": missing, "different": different})
-        else:
-            _print_lines([f"missing: {name}" for name in missing], "yellow")
-            _print_lines([f"differs: {line}" for line in different], "red")
-            _print_lines([] if missing or different else ["all streams are as declared"], "green")
-        return Exit.FAILED if missing or different else Exit.SUCCESS
-
-    run(lambda: connected(_log(nats_url, data_dir), wait_s, work), as_json=as_json)
+    missing, different = await plan(journal, declared)
+    if as_json:
+        print_json({"missing": missing, "different": different})
+    else:
+        _print_lines([f"missing: {name}" for name in missing], "yellow")
+        _print_lines([f"differs: {line}" for line in different], "red")
+        _print_lines([] if missing or different else ["all streams are as declared"], "green")
+    return Exit.FAILED if missing or different else Exit.SUCCESS
 
 
-@streams_cli.command("apply", epilog=EXIT_HELP)
-def apply_streams(
-    nats_url: NatsOption = None,
-    data_dir: StackOption = None,
-    as_json: JsonOption = False,
-    retention_s: RetentionOption = bounds.DAY_S,
-    replicas: ReplicasOption = 1,
-    ack_wait_s: AckWaitOption = bounds.ACK_WAIT_S_MIN,
-    agents: AgentsOption = "ray",
-    roles: RolesOption = None,
-    wait_s: WaitOption = 10.0,
-) -> None:
+async def apply_streams(journal: JetStreamJournal, declared: StreamSettings, *, as_json: bool) -> Exit:
     """Create missing streams. If a stream differs, change nothing, list the differences and exit with 1."""
+    try:
+        created = await apply(journal, declared)
+    except StreamsDiffer as exc:
+        faults = [FieldFault(*line.partition(": ")[::2]) for line in str(exc).split("; ")]
+        detail = "existing streams differ from the declaration; nothing was changed"
+        remedy = "declare them with their settings, or change or delete them on the server"
+        raise CommandError(Exit.FAILED, exc.code, detail, fields=faults, remedy=remedy) from exc
+    if as_json:
+        print_json({"created": created})
+    else:
+        _print_lines([f"created: {name}" for name in created] or ["all streams are as declared"], "green")
+    return Exit.SUCCESS
 
-    async def work(journal: JetStreamJournal) -> Exit:
-        declared = StreamSettings(retention_s, replicas, ack_wait_s, _worker_roles(roles, agents))
-        try:
-            created = await apply(journal, declared)
-        except StreamsDiffer as exc:
-            faults = [FieldFault(*line.partition(": ")[::2]) for line in str(exc).split("; ")]
-            detail = "existing streams differ from the declaration; nothing was changed"
-            remedy = "declare them with their settings, or change or delete them on the server"
-            raise CommandError(Exit.FAILED, exc.code, detail, fields=faults, remedy=remedy) from exc
-        if as_json:
-            print_json({"created": created})
-        else:
-            _print_lines([f"created: {name}" for name in created] or ["all streams are as declared"], "green")
-        return Exit.SUCCESS
 
-    run(lambda: connected(_log(nats_url, data_dir), wait_s, work), as_json=as_json)
+def _add_command(name: str, work: Callable[..., Awaitable[Exit]]) -> None:
+    def command(
+        nats_url: NatsOption = None,
+        data_dir: StackOption = None,
+        as_json: JsonOption = False,
+        retention_s: RetentionOption = bounds.DAY_S,
+        replicas: ReplicasOption = 1,
+        ack_wait_s: AckWaitOption = bounds.ACK_WAIT_S_MIN,
+        agents: AgentsOption = "ray",
+        roles: RolesOption = None,
+        wait_s: WaitOption = 10.0,
+    ) -> None:
+        async def declared(journal: JetStreamJournal) -> Exit:
+            worker_roles = roles_over_nats(roles_of(roles), agents)
+            settings = StreamSettings(retention_s, replicas, ack_wait_s, worker_roles)
+            return await work(journal, settings, as_json=as_json)
+
+        # A server at a URL may be one that is yet to get a stack.
+        log = find_log(nats_url, data_dir, user="streams", of_stack=data_dir is not None)
+        run(lambda: connected(log, wait_s, declared), as_json=as_json)
+
+    command.__doc__ = work.__doc__
+    streams_cli.command(name, epilog=EXIT_HELP)(command)
+
+
+_add_command("plan", plan_streams)
+_add_command("apply", apply_streams)

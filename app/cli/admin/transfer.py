@@ -1,7 +1,4 @@
-"""`deliberate export` and `deliberate import`: the archive as lines of JSON; an export may be a Parquet file too.
-
-They speak to the database itself, so that they work while no stack runs.
-"""
+"""`deliberate export` and `deliberate import`: the archive's database as lines of JSON or, exported, as Parquet."""
 
 import asyncio
 import errno
@@ -33,7 +30,6 @@ READ_BYTES = 1_000_000
 
 
 def _checked_time(text: str) -> datetime:
-    """A date or time, in UTC unless it says otherwise; raises typer.BadParameter."""
     try:
         given = datetime.fromisoformat(text)
     except ValueError as exc:
@@ -47,7 +43,6 @@ def _checked_tenant(value: str | None) -> str | None:
 
 @asynccontextmanager
 async def _opened(url: str) -> AsyncGenerator["Store"]:
-    """The archive at a URL; raises CommandError for its errors, also for those of the body."""
     # Imported here: only few commands need the database's packages.
     from app.archive.database.connection import Database
     from app.archive.database.store import Store
@@ -105,7 +100,6 @@ def _source(path: Path) -> AbstractContextManager[BufferedReader]:
 
 
 async def _lines(path: Path) -> AsyncGenerator[bytes]:
-    """The lines of a file or of the standard input, without their ends; raises CommandError."""
     line = bytearray()
     try:
         with _source(path) as source:
@@ -122,7 +116,7 @@ async def _lines(path: Path) -> AsyncGenerator[bytes]:
 
 
 async def _read_part(source: BufferedReader) -> bytes:
-    """What is there of a file, empty at its end. The wait for a pipe or a terminal can be cancelled."""
+    """Returns the next bytes of a file, none at its end. The wait for a pipe or a terminal can be cancelled."""
     loop, readable = asyncio.get_running_loop(), asyncio.Event()
     # The selector takes no file of a disk, which never waits: PermissionError. A file in memory has no number.
     with suppress(PermissionError, UnsupportedOperation):
@@ -135,14 +129,12 @@ async def _read_part(source: BufferedReader) -> bytes:
 
 
 def _report(done: str, counts: Counter[str], *, as_table: bool = False) -> None:
-    """What was done, on stderr: stdout may carry the lines. A table has no tombstones."""
     deliberations = counted(counts["deliberations"], "deliberation")
     tombstones = "" if as_table else f" and {counted(counts['tombstones'], 'tombstone')}"
     print(f"{done} {deliberations}{tombstones}", file=sys.stderr)
 
 
 def _report_oldest(accepted_at: datetime | None) -> None:
-    """Say on stderr what keeps the oldest deliberation, if it is past the default retention."""
     from app.settings import ARCHIVE_RETENTION_S
 
     retention = timedelta(seconds=ARCHIVE_RETENTION_S)
@@ -155,7 +147,6 @@ def _report_oldest(accepted_at: datetime | None) -> None:
 
 
 def _check_format(file: Path) -> None:
-    """Raise CommandError when this environment cannot write such a file."""
     from app.archive.parquet import check_pyarrow
 
     try:
@@ -167,7 +158,6 @@ def _check_format(file: Path) -> None:
 
 
 async def _export(store: "Store", chosen: "RowFilter", counts: Counter[str], file: Path) -> None:
-    """Write the file; raises OSError, and ArchiveUnavailable."""
     from app.archive.parquet import export_parquet
     from app.archive.transfer import export_archive
 
@@ -201,7 +191,7 @@ def export_command(
     """Write the archive's ended deliberations and tombstones as lines of JSON, as they are at one moment.
 
     A FILE that ends in .parquet becomes a table of the deliberations, which no import takes. A TIME is a date, or a
-    time as in RFC 3339. What has not ended is in the log alone, and left out.
+    time as in RFC 3339. Deliberations that have not ended are in the log alone, and left out.
     """
 
     async def work() -> Exit:
@@ -227,7 +217,7 @@ def import_command(
 ) -> None:
     """Write an export into an empty archive. A repetition changes nothing, and resumes what was interrupted.
 
-    Nothing in an export proves who wrote it: import only what you trust as you trust the log.
+    An export has no proof of who wrote it: import only what you trust as you trust the log.
     """
 
     async def work() -> Exit:

@@ -21,10 +21,7 @@ webhooks_cli = typer.Typer(no_args_is_help=True, help="Secrets for receivers of 
 
 
 def masters(data_dir: Path | None) -> list[str]:
-    """The sender's secrets, newest first; raises CommandError when they are missing or too short.
-
-    They are those of WEBHOOK_SECRETS, else those of the stack in `data_dir`, by default of the one that runs here.
-    """
+    """Returns the sender's secrets, newest first: those of WEBHOOK_SECRETS, else of a stack; raises CommandError."""
     given = os.environ.get("WEBHOOK_SECRETS", "")
     kept = (data_dir or DATA_DIR) / WEBHOOK_SECRET_FILE
     if not given:
@@ -47,9 +44,8 @@ def secret(
 ) -> None:
     """Print the secret for a tenant's receivers; during a rotation all of them, newest first.
 
-    Without --tenant it is that of the tenant `default`, as stderr says; without keys there is no other.
-
-    WEBHOOK_SECRETS, where it is set, is the sender's; else the stack's data directory has it.
+    Without keys there is no tenant but `default`. WEBHOOK_SECRETS, where it is set, is the sender's; else the stack's
+    data directory has it.
     """
 
     async def work() -> Exit:

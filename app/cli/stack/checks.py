@@ -3,11 +3,11 @@
 import asyncio
 import json
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlsplit
 
-from app.cli.stack.supervisor import ChildHealth, ChildRun, HealthCheck, ReadinessCheck
+from app.cli.stack.supervisor import ChildHealth
 
 _TIMEOUT_S = 3.0
 _UNREACHABLE = (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError)
@@ -54,25 +54,17 @@ async def nats_reply(url: str, subject: str) -> bytes | None:
     return None
 
 
-def returns_200(url: str) -> ReadinessCheck:
-    """Ready once a GET of `url` returns 200."""
-
-    async def check(run: ChildRun) -> bool:
-        return await status_of(url) == 200
-
-    return check
-
-
-def responds_to_http(url: str) -> HealthCheck:
-    """Healthy while a GET of `url` returns any HTTP status in time."""
+def responds_to_http(url: str) -> Callable[[], Awaitable[ChildHealth]]:
+    """Healthy while a GET of `url` returns any HTTP status in time; ready once that status is 200."""
 
     async def check() -> ChildHealth:
-        return ChildHealth(answers=await status_of(url) is not None)
+        status = await status_of(url)
+        return ChildHealth(answers=status is not None, is_ready=status == 200)
 
     return check
 
 
-def responds_to_bytes(host: str, ports: tuple[int, ...], request: bytes) -> HealthCheck:
+def responds_to_bytes(host: str, ports: tuple[int, ...], request: bytes) -> Callable[[], Awaitable[ChildHealth]]:
     """Healthy while a connection to each of the ports returns at least one byte for `request` in time."""
 
     async def responds(port: int) -> bool:

@@ -1,10 +1,10 @@
-"""How each child of the stack is started, checked and stopped: its command, environment, ports and dependencies.
+"""The children of the stack: the command, environment, ports, checks and dependencies of each.
 
 Everything listens on loopback. The parts know each other by URL only, so each can restart without the others.
 nats-server has no monitoring port, because that would answer any process; the user `monitor` asks for its health over
 NATS. Two observations on nats-server 2.15.1 explain the bound and the check of its store. After a write fails for lack
-of space, the stream refuses writes until the server restarts, even once there is room. Without a bound it takes three
-quarters of the space that is free at its start, and on a full disk refuses every write while it reports health.
+of space, the stream refuses writes until the server restarts, even once there is room. Without a bound the server takes
+three quarters of the space that is free at its start; on a full disk it refuses every write and reports health.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from app.cli.exits import CommandError, Exit
 from app.cli.render.progress import PartGiven, ProgressReport
 from app.cli.stack import checks
 from app.cli.stack.layout import LOOPBACK, Layout, mask_credentials
-from app.cli.stack.supervisor import Child, ChildHealth, prints, write_private
+from app.cli.stack.supervisor import Child, ChildHealth, write_private
 from app.deliberation.errors import JournalUnavailable, StreamsDiffer
 from app.deliberation.roles import DEFAULT_KEY_VARIABLE
 from app.log.signature import LOG_KEY_VARIABLE
@@ -46,25 +46,36 @@ _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 
 
 def stack_children(layout: Layout) -> list[Child]:
     """Returns the children in start order: nats, simulator, Ray or the coordinator, then what needs nats."""
-    agents = [_ray(layout), _deployer(layout)] if layout.uses_ray else [_coordinator(layout)]
+    settings, database, engines = layout.settings, {"DATABASE_URL": layout.database_url}, _engine_variables(layout)
+    # This machine, unless keys open the gateway to other users.
+    own_hosts = "" if layout.options.key_pepper else f"{LOOPBACK},::1,localhost"
+    webhook_hosts = {"WEBHOOK_HOSTS": os.environ.get("WEBHOOK_HOSTS", own_hosts)}
     return [
         *([] if layout.options.nats_url else [_nats(layout)]),
         *([] if layout.options.engine_urls else [_simulator(layout)]),
-        *agents,
-        *([_workers(layout)] if layout.worker_roles else []),
-        _webhooks(layout),
-        _archive(layout),
-        *([_planning(layout)] if layout.settings.planning else []),
-        _gateway(layout),
+        *([_ray(layout), _deployer(layout)] if layout.uses_ray else [_coordinator(layout, engines)]),
+        *([_workers(layout, engines)] if layout.worker_roles else []),
+        replace(
+            _process(layout, "webhooks", WEBHOOK_SECRETS=layout.webhook_secrets, **webhook_hosts),
+            stop_within_s=settings.webhook_timeout_s + _STOP_MARGIN_S,
+            detail="`deliberate webhooks secret` is for receivers",
+        ),
+        replace(
+            _process(layout, "archive", **database),
+            prepare=None if os.environ.get("DATABASE_URL") else lambda: _migrate(layout.database_url),
+            detail=mask_credentials(layout.database_url),
+            hint="correct DATABASE_URL or the variable that its log names",
+        ),
+        *(
+            [replace(_process(layout, "planning", **database), detail="takes plans of `planning.plan.approved`")]
+            if settings.planning
+            else []
+        ),
+        _gateway(layout, **database, **webhook_hosts),
     ]
 
 
-def _needs(layout: Layout) -> tuple[str, ...]:
-    return () if layout.options.nats_url else ("nats",)
-
-
 def _program(name: str) -> str:
-    """Returns the path of a program that is installed with this Python, or on the search path."""
     beside = Path(sys.executable).with_name(name)
     return str(beside) if beside.exists() else shutil.which(name) or name
 
@@ -83,6 +94,10 @@ def _python_environment(layout: Layout, nats_user: str | None, **more: str) -> d
     return {**inherited, "PYTHONPATH": os.pathsep.join(path), "AGENTS": layout.options.agents, **log, **roles, **more}
 
 
+def _engine_variables(layout: Layout) -> dict[str, str]:
+    return {"VLLM_URL": ",".join(layout.engine_urls)} | {key: os.environ[key] for key in layout.key_variables}
+
+
 def _nats(layout: Layout) -> Child:
     store, port = layout.data_dir / "nats", layout.ports["nats"]
     store.mkdir(mode=0o700, exist_ok=True)
@@ -92,17 +107,12 @@ def _nats(layout: Layout) -> Child:
         reply = await checks.nats_reply(monitor, _HEALTH_SUBJECT)
         return ChildHealth(answers=False) if reply is None else store_health(reply, shutil.disk_usage(store).free)
 
-    async def is_ready(run: object) -> bool:
-        return await checks.nats_reply(monitor, _HEALTH_SUBJECT) is not None
-
     return Child(
         name="nats",
         command=(_program("nats-server"), "-c", str(write_nats_config(layout, store))),
-        is_ready=is_ready,
         environment=_inherited(layout),
         prepare=lambda: declare_streams(layout),
         health_check=health,
-        niceness=0,
         ports={"nats": port},
         detail=f"{layout.nats_url}  JetStream, streams declared",
         hint="check the disk of the data directory and the port",
@@ -110,7 +120,6 @@ def _nats(layout: Layout) -> Child:
 
 
 def write_nats_config(layout: Layout, store: Path) -> Path:
-    """Write the server's configuration, which holds the users' passwords; returns its path."""
     users = Path(__file__).with_name("users.conf").read_text(encoding="utf-8")
     if (test_user := layout.options.nats_test_user) is not None:
         test = f"{{user: {test_user}, password: ${test_user.upper()}_PASSWORD}}"
@@ -134,20 +143,18 @@ def store_health(reply: bytes, free_bytes: int) -> ChildHealth:
     """Returns the health that the server's reply reports; a restart helps while the disk has free space."""
     try:
         found = json.loads(reply)["data"]
-        if found["status"] == "ok":
-            return ChildHealth()
-        problem = str(found["error"])
+        problem = "" if found["status"] == "ok" else str(found["error"])
     except (ValueError, KeyError, TypeError):
         problem = "JetStream is not healthy"
-    if free_bytes < FREE_BYTES_MIN:
+    if problem and free_bytes < FREE_BYTES_MIN:
         return ChildHealth(problem=f"{problem}; it is restarted once the disk has room")
-    return ChildHealth(problem=problem, restart_helps=True)
+    return ChildHealth(problem=problem, restart_helps=bool(problem))
 
 
 async def declare_streams(layout: Layout, on_wait: Callable[[], None] = lambda: None) -> None:
     """Declare the streams, idempotently, and note the log's id; raises JournalUnavailable or StreamsDiffer.
 
-    It waits for the server without a bound, and calls `on_wait` when the server is slow.
+    The wait for the server has no bound; `on_wait` is called when the server is slow.
     """
     # Imported here, while the other children are starting.
     from app.log.journal import JetStreamJournal
@@ -175,7 +182,6 @@ async def declare_streams(layout: Layout, on_wait: Callable[[], None] = lambda: 
 
 
 async def declare_on_given(layout: Layout, report: ProgressReport) -> None:
-    """Wait for the given server and declare the streams there; raises CommandError."""
     url = layout.nats_url
     try:
         await declare_streams(layout, on_wait=lambda: report(PartGiven("nats", url, answers=False)))
@@ -198,7 +204,6 @@ def _simulator(layout: Layout) -> Child:
     return Child(
         name="simulator",
         command=(*module, "--port", str(port), *options, *layout.options.simulate),
-        is_ready=checks.returns_200(f"{url}/health"),
         health_check=checks.responds_to_http(f"{url}/health"),
         environment=_python_environment(layout, None, **key),
         stop_within_s=3.0,
@@ -235,23 +240,16 @@ def _ray_environment(layout: Layout) -> dict[str, str]:
 
 def _ray(layout: Layout) -> Child:
     ports = {name: layout.ports[name] for name in ("ray", "raylet")}
-    options = {
-        "port": ports["ray"],
-        "node-manager-port": ports["raylet"],
-        "node-ip-address": LOOPBACK,
-        "temp-dir": layout.ray_dir,
-        "include-log-monitor": "false",
-        "dashboard-agent-listen-port": 0,
-        "object-store-memory": _RAY_OBJECTS_BYTES,
-        "num-cpus": 64,
-        "num-gpus": 0,
-        "log-color": "false",
-    }
-    flags = [f"--{name}={value}" for name, value in options.items()]
+    options = (
+        f"--port={ports['ray']} --node-manager-port={ports['raylet']} --node-ip-address={LOOPBACK} "
+        f"--temp-dir={layout.ray_dir} --object-store-memory={_RAY_OBJECTS_BYTES} --num-cpus=64 --num-gpus=0 "
+        "--dashboard-agent-listen-port=0 --include-log-monitor=false --no-monitor --disable-usage-stats "
+        "--log-color=false"
+    )
     return Child(
         name="ray",
-        command=(_program("ray"), "start", "--head", "--block", "--no-monitor", "--disable-usage-stats", *flags),
-        is_ready=prints(r".*Ray runtime started\."),
+        command=(_program("ray"), "start", "--head", "--block", *options.split()),
+        ready_line=r".*Ray runtime started\.",
         # Ray's two daemons detect each other's hang only after minutes, and `ray start --block` never does.
         health_check=checks.responds_to_bytes(LOOPBACK, tuple(ports.values()), _HTTP2_PREFACE),
         environment=_ray_environment(layout),
@@ -265,7 +263,7 @@ def _deployer(layout: Layout) -> Child:
     return Child(
         name="deployer",
         command=(sys.executable, "-m", "serve_deployments.application"),
-        is_ready=prints("ready"),
+        ready_line="ready",
         environment={**_ray_environment(layout), "RAY_ADDRESS": layout.ray_address},
         needs=_needs(layout),
         # It starts together with Ray and waits for it.
@@ -276,16 +274,18 @@ def _deployer(layout: Layout) -> Child:
     )
 
 
+def _needs(layout: Layout) -> tuple[str, ...]:
+    return () if layout.options.nats_url else ("nats",)
+
+
 def _process(layout: Layout, name: str, *module: str, user: str | None = None, **variables: str) -> Child:
     """Returns a process without routes, `python -m app.NAME` or `module`: it works on the log, and answers /healthz."""
     port = layout.ports[name]
-    url = f"http://{LOOPBACK}:{port}/healthz"
     listen = {f"{name.upper()}_HOST": LOOPBACK, f"{name.upper()}_PORT": str(port)}
     return Child(
         name=name,
         command=(sys.executable, "-m", *(module or (f"app.{name}",))),
-        is_ready=checks.returns_200(url),
-        health_check=checks.responds_to_http(url),
+        health_check=checks.responds_to_http(f"http://{LOOPBACK}:{port}/healthz"),
         environment=_python_environment(layout, user or name, **listen, **variables),
         needs=_needs(layout),
         stop_within_s=5.0,
@@ -294,78 +294,42 @@ def _process(layout: Layout, name: str, *module: str, user: str | None = None, *
     )
 
 
-def _engine_variables(layout: Layout) -> dict[str, str]:
-    """Returns the variables of what makes calls: the default engines, and the keys."""
-    return {"VLLM_URL": ",".join(layout.engine_urls)} | {key: os.environ[key] for key in layout.key_variables}
-
-
-def _coordinator(layout: Layout) -> Child:
-    # It reads the roles with the keys of their engines, although it asks none.
-    variables = _engine_variables(layout)
-    process = _process(layout, "coordinator", "serve_deployments.coordinator", user="agents", **variables)
+def _coordinator(layout: Layout, engines: dict[str, str]) -> Child:
+    # Although it asks no engine, it reads the roles with the keys of their engines.
+    process = _process(layout, "coordinator", "serve_deployments.coordinator", user="agents", **engines)
     return replace(process, stop_within_s=10.0, detail="without Ray")
 
 
-def _workers(layout: Layout) -> Child:
+def _workers(layout: Layout, engines: dict[str, str]) -> Child:
     roles = [argument for role in layout.worker_roles for argument in ("--role", role)]
     return replace(
-        _process(layout, "worker", "serve_deployments.agent", *roles, **_engine_variables(layout)),
+        _process(layout, "worker", "serve_deployments.agent", *roles, **engines),
         stop_within_s=layout.settings.worker_drain_s + _STOP_MARGIN_S,
         detail=f"{len(layout.worker_roles)} roles: {', '.join(layout.worker_roles)}",
     )
 
 
-def _webhook_hosts(layout: Layout) -> dict[str, str]:
-    """Returns the private hosts that webhooks may reach: this machine, unless keys open the gateway to other users."""
-    own = "" if layout.options.key_pepper else f"{LOOPBACK},::1,localhost"
-    return {"WEBHOOK_HOSTS": os.environ.get("WEBHOOK_HOSTS", own)}
+async def _migrate(database_url: str) -> None:
+    # Imported here, while other children start.
+    from app.archive.database.migrate import migrate
+
+    await migrate(database_url)
 
 
-def _webhooks(layout: Layout) -> Child:
-    return replace(
-        _process(layout, "webhooks", WEBHOOK_SECRETS=layout.webhook_secrets, **_webhook_hosts(layout)),
-        stop_within_s=layout.settings.webhook_timeout_s + _STOP_MARGIN_S,
-        detail="`deliberate webhooks secret` is for receivers",
-    )
-
-
-def _archive(layout: Layout) -> Child:
-    async def migrate() -> None:
-        # Imported here, while other children start.
-        from app.archive.database.migrate import migrate
-
-        await migrate(layout.database_url)
-
-    return replace(
-        _process(layout, "archive", DATABASE_URL=layout.database_url),
-        prepare=None if os.environ.get("DATABASE_URL") else migrate,
-        detail=mask_credentials(layout.database_url),
-        hint="correct DATABASE_URL or the variable that its log names",
-    )
-
-
-def _planning(layout: Layout) -> Child:
-    process = _process(layout, "planning", DATABASE_URL=layout.database_url)
-    return replace(process, detail="takes plans of `planning.plan.approved`")
-
-
-def _gateway(layout: Layout) -> Child:
+def _gateway(layout: Layout, **shared: str) -> Child:
     settings, options = layout.settings, layout.options
     variables = {
         "HOST": options.host,
         "PORT": str(layout.ports["gateway"]),
-        "DATABASE_URL": layout.database_url,
         "PLANNING": str(settings.planning),
         "WEBHOOKS": os.environ.get("WEBHOOKS", "true"),
-        **_webhook_hosts(layout),
         **({"KEY_PEPPER": options.key_pepper} if options.key_pepper is not None else {}),
     }
     return Child(
         name="gateway",
         command=(sys.executable, "-m", "app.main"),
-        is_ready=checks.returns_200(f"{layout.url}/healthz"),
         health_check=checks.responds_to_http(f"{layout.url}/healthz"),
-        environment=_python_environment(layout, "gateway", **variables),
+        environment=_python_environment(layout, "gateway", **shared, **variables),
         needs=_needs(layout),
         stop_within_s=settings.drain_delay_s + settings.drain_timeout_s + _STOP_MARGIN_S,
         ports={"gateway": layout.ports["gateway"]},

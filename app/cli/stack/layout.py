@@ -2,16 +2,14 @@
 
 import fcntl
 import os
-import re
 import secrets
 import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from hashlib import sha256
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,7 +40,7 @@ from app.log.stream_settings import StreamSettings
 from app.webhooks.signatures import MASTER_CHARS_MIN
 
 if TYPE_CHECKING:
-    from app.cli.stack.settings import StackSettings
+    from app.process_settings import StackSettings
 
 LOOPBACK = "127.0.0.1"
 WEBHOOK_SECRET_FILE = "webhook_secret"
@@ -51,8 +49,6 @@ DATABASE_URL_FILE = "database_url"
 NATS_USERS = tuple("gateway agents worker webhooks archive planning planner context streams keys monitor".split())
 _PORTS = range(20_000, 32_000)  # below Linux's range for the local ports of outgoing connections
 _PORTS_TRIED = 100
-_SOCKET_PATH_BYTES_MAX = 107
-_SOCKET_IN_RAY_DIR = "/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,10 +72,15 @@ class StackOptions:
 
 
 def mask_credentials(url: str) -> str:
-    """Returns a URL with its user information replaced by `***`: it may hold a password or a token."""
+    """Returns a URL with its user information, which may hold a password or a token, replaced by `***`."""
     parts = urlsplit(url)
     _, sign, host = parts.netloc.rpartition("@")
     return parts._replace(netloc=f"***@{host}").geturl() if sign else url
+
+
+def ray_dir_of(mark: str) -> Path:
+    """Returns Ray's directory: its sockets need a short path of plain letters. The name is drawn, so it is unused."""
+    return Path(f"/tmp/deliberate-{mark}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +94,6 @@ class Layout:
     options: StackOptions
     settings: "StackSettings" = field(repr=False)
     data_dir: Path
-    ray_dir: Path
     webhook_secrets: str = field(repr=False)
     nats_passwords: Mapping[str, str] = field(repr=False)
     log_key_file: Path
@@ -106,23 +106,24 @@ class Layout:
     log: dict[str, str] = field(default_factory=dict[str, str])
 
     def nats_url_of(self, user: str) -> str:
-        """The `file:` URL for a NATS user; with an external server it is that server's for every user."""
+        """Returns the `file:` URL for a NATS user; with an external server it is that server's for every user."""
         return nats_url_file(self.data_dir, user)
 
     @property
     def url(self) -> str:
-        """The gateway's URL for this machine."""
         host = LOOPBACK if self.options.host in ("0.0.0.0", "::") else self.options.host
         return f"http://{f'[{host}]' if ':' in host else host}:{self.ports['gateway']}"
 
     @property
     def engine_urls(self) -> tuple[str, ...]:
-        """The URLs of the given engines, else of the simulator."""
         return self.options.engine_urls or (f"http://{LOOPBACK}:{self.ports['simulator']}",)
 
     @property
+    def ray_dir(self) -> Path:
+        return ray_dir_of(self.mark)
+
+    @property
     def ray_address(self) -> str:
-        """The address of Ray's head."""
         return f"{LOOPBACK}:{self.ports['ray']}"
 
     @property
@@ -132,53 +133,44 @@ class Layout:
 
     @property
     def streams(self) -> StreamSettings:
-        """The streams that the gateway and the agents expect."""
         read = self.settings
         return StreamSettings(read.retention_s, read.stream_replicas, read.ack_wait_s, self.worker_roles)
 
     @property
     def database_url(self) -> str:
-        """The database of DATABASE_URL, maybe with a password, else a file of the data directory."""
         return os.environ.get("DATABASE_URL") or f"sqlite:///{self.data_dir / 'archive.db'}"
 
     @property
     def stack_run(self) -> StackRun:
-        """The mark, logs and state file for the supervisor."""
-        facts: dict[str, object] = {
-            "url": self.url,
-            "nats_url": self.nats_url,
-            "log": self.log,
-            "data_dir": str(self.data_dir),
-            "ray_dir": str(self.ray_dir),
-            "nats_url_files": str(self.data_dir / "nats_urls"),
-            "ray_token_file": str(self.data_dir / "ray_token"),
-            "log_key_file": str(self.log_key_file),
-            "webhook_secret_file": str(self.data_dir / WEBHOOK_SECRET_FILE),
-            # Its public identifier; empty where the gateway asks for no keys.
-            "key_pepper": Pepper(self.options.key_pepper).id if self.options.key_pepper else "",
+        files = {
+            "data_dir": self.data_dir,
+            "ray_dir": ray_dir_of(self.mark),
+            "nats_url_files": self.data_dir / "nats_urls",
+            "ray_token_file": self.data_dir / "ray_token",
+            "log_key_file": self.log_key_file,
+            "webhook_secret_file": self.data_dir / WEBHOOK_SECRET_FILE,
         }
-        state_file = self.data_dir / "stack.json"
-        return StackRun(mark=self.mark, logs_dir=self.data_dir / "logs", state_file=state_file, facts=facts)
+        # The pepper's public identifier; empty where the gateway asks for no keys.
+        pepper = Pepper(self.options.key_pepper).id if self.options.key_pepper else ""
+        facts = {"url": self.url, "nats_url": self.nats_url, "log": self.log, "key_pepper": pepper}
+        return StackRun(
+            mark=self.mark,
+            logs_dir=self.data_dir / "logs",
+            state_file=self.data_dir / "stack.json",
+            facts=facts | {name: str(path) for name, path in files.items()},
+        )
 
 
 def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
     """Choose ports and make the data directory; raises CommandError for unusable roles, secrets and settings."""
-    roles, key_variables = _roles(options.roles_file or PACKAGED_ROLES)
-    worker_roles = roles_over_nats(roles, options.agents)
+    roles = roles_of(options.roles_file)
+    key_variables = _key_variables(roles, str(options.roles_file or PACKAGED_ROLES))
     settings = _settings(options)
     make_data_dir(options.data_dir)
     data_dir = options.data_dir.resolve()
     (data_dir / "logs").mkdir(exist_ok=True)
     log_key_file = _log_key_file(data_dir)
-    ports = {"gateway": _port(options.host, options.port, ())}
-    wanted = {} if options.nats_url else {"nats": options.nats_port}
-    wanted |= {} if options.engine_urls else {"simulator": 0}
-    wanted |= dict.fromkeys(("ray", "raylet", "coordinator", "worker", "webhooks", "archive", "planning"), 0)
-    for name, port in wanted.items():
-        ports[name] = _port(LOOPBACK, port, ports.values())
-    for name, port in {"gateway": options.port, **wanted}.items():
-        if port not in (0, ports[name]):
-            report(PortShifted(name, port, ports[name]))
+    ports = _ports(options, report)
     nats_url = mask_credentials(options.nats_url or f"nats://{LOOPBACK}:{ports['nats']}")
     _kept_secret(data_dir / "ray_token")
     (data_dir / DATABASE_URL_FILE).unlink(missing_ok=True)
@@ -189,13 +181,12 @@ def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
         options=options,
         settings=settings,
         data_dir=data_dir,
-        ray_dir=_ray_dir(data_dir),
         log_key_file=log_key_file,
         webhook_secrets=os.environ.get("WEBHOOK_SECRETS") or _kept_secret(data_dir / WEBHOOK_SECRET_FILE),
         nats_passwords=_nats_users(data_dir, options, nats_url),
         nats_url=nats_url,
         roles=tuple(roles),
-        worker_roles=worker_roles,
+        worker_roles=roles_over_nats(roles, options.agents),
         key_variables=key_variables,
         ports=ports,
     )
@@ -235,38 +226,46 @@ def exclusive(data_dir: Path) -> Generator[None]:
         yield
 
 
-def _roles(path: Path) -> tuple[Mapping[str, Role], tuple[str, ...]]:
-    """Returns the roles by name, and the variables with keys of their engines; raises CommandError for unusable ones.
-
-    It reads every key once, so that `up` reports a missing one before it starts anything.
-    """
+def roles_of(path: Path | None) -> Mapping[str, Role]:
+    source = path or PACKAGED_ROLES
     try:
-        roles = parse_roles(yaml.safe_load(path.read_text(encoding="utf-8")), str(path))
-        for setting in filter(os.environ.get, ("SPEND_PER_DAY", "SPENDS_PER_DAY")):
-            currency_of(roles, setting)
-        engines = list(engines_of(roles))
-        if os.environ.get(DEFAULT_KEY_VARIABLE):
-            engines.append(EngineSpec(url="http://default", api_key_env=DEFAULT_KEY_VARIABLE))
-        for engine in engines:
-            api_key(engine, os.environ, lambda key_file: Path(key_file).read_text(encoding="utf-8"), str(path))
-        return roles, tuple({engine.api_key_env for engine in engines if engine.api_key_env})
+        return parse_roles(yaml.safe_load(source.read_text(encoding="utf-8")), str(source))
     except (OSError, UnicodeDecodeError) as error:
         remedy = "name a YAML file of roles by --roles, or leave it out"
-        raise CommandError(Exit.USAGE, "invalid_roles", f"{path}: {cause(error)}", remedy=remedy) from error
-    except yaml.YAMLError as error:
-        raise CommandError(Exit.USAGE, "invalid_roles", f"{path}: {error}", remedy="correct the file") from error
+        raise CommandError(Exit.USAGE, "invalid_roles", f"{source}: {cause(error)}", remedy=remedy) from error
+    except (yaml.YAMLError, InvalidRequest) as error:
+        detail = str(error) if isinstance(error, InvalidRequest) else f"{source}: {error}"
+        raise CommandError(Exit.USAGE, "invalid_roles", detail, remedy="correct the file") from error
+
+
+def _key_variables(roles: Mapping[str, Role], file: str) -> tuple[str, ...]:
+    """Returns the variables with keys of engines, after one read of each key; raises CommandError for unusable ones."""
+    engines = list(engines_of(roles))
+    if os.environ.get(DEFAULT_KEY_VARIABLE):
+        engines.append(EngineSpec(url="http://default", api_key_env=DEFAULT_KEY_VARIABLE))
+    try:
+        for setting in filter(os.environ.get, ("SPEND_PER_DAY", "SPENDS_PER_DAY")):
+            currency_of(roles, setting)
+        for engine in engines:
+            api_key(engine, os.environ, lambda key_file: Path(key_file).read_text(encoding="utf-8"), file)
     except InvalidRequest as error:
         place = "its value in the environment" if error.field == DEFAULT_KEY_VARIABLE else "the file, or what it names"
         raise CommandError(Exit.USAGE, "invalid_roles", str(error), remedy=f"correct {place}") from error
+    return tuple({engine.api_key_env for engine in engines if engine.api_key_env})
 
 
 def _settings(options: StackOptions) -> "StackSettings":
-    """Returns what children will read from the environment; raises CommandError for its faults."""
-    from app.cli.stack.settings import StackSettings
+    # Imported here, because pydantic-settings would slow every command.
+    from app.process_settings import StackSettings
 
-    _check_secret("KEY_PEPPER", options.key_pepper, PEPPER_CHARS_MIN)
-    for secret in filter(None, os.environ.get("WEBHOOK_SECRETS", "").split(",")):
-        _check_secret("WEBHOOK_SECRETS", secret.strip(), MASTER_CHARS_MIN)
+    masters = os.environ.get("WEBHOOK_SECRETS", "").split(",")
+    given = [("KEY_PEPPER", options.key_pepper, PEPPER_CHARS_MIN)]
+    given += [("WEBHOOK_SECRETS", each.strip(), MASTER_CHARS_MIN) for each in masters]
+    for variable, secret, chars_min in given:
+        if secret and len(secret) < chars_min:
+            detail = f"{variable} has {len(secret)} characters, and needs {chars_min} or more"
+            remedy = f"set {variable} to what `openssl rand -hex 32` writes"
+            raise CommandError(Exit.USAGE, "invalid_setting", detail, remedy=remedy)
     try:
         return StackSettings()
     except ValidationError as exc:
@@ -277,18 +276,19 @@ def _settings(options: StackOptions) -> "StackSettings":
         raise CommandError(Exit.USAGE, "invalid_setting", detail, fields=faults, remedy=remedy) from None
 
 
-def _check_secret(variable: str, secret: str | None, chars_min: int) -> None:
-    if secret is not None and len(secret) < chars_min:
-        detail = f"{variable} has {len(secret)} characters, and needs {chars_min} or more"
-        remedy = f"set {variable} to what `openssl rand -hex 32` writes"
-        raise CommandError(Exit.USAGE, "invalid_setting", detail, remedy=remedy)
-
-
-def _port(host: str, wanted: int, taken: Collection[int]) -> int:
-    """Returns the wanted port, or the next free one; for 0, any free one. Another program may still take it."""
-    following = range(wanted, min(wanted + _PORTS_TRIED, 65_536)) if wanted else ()
-    drawn = iter(lambda: secrets.choice(_PORTS), 0)
-    return next(port for port in chain(following, drawn) if port not in taken and _reserved(host, port))
+def _ports(options: StackOptions, report: ProgressReport) -> dict[str, int]:
+    wanted = dict.fromkeys(("ray", "raylet", "coordinator", "worker", "webhooks", "archive", "planning"), 0)
+    wanted = {"gateway": options.port, "nats": 0 if options.nats_url else options.nats_port, "simulator": 0} | wanted
+    ports: dict[str, int] = {}
+    for name, first in wanted.items():
+        host = options.host if name == "gateway" else LOOPBACK
+        following = range(first, min(first + _PORTS_TRIED, 65_536)) if first else ()
+        drawn = iter(lambda: secrets.choice(_PORTS), 0)
+        free = (port for port in chain(following, drawn) if port not in ports.values() and _reserved(host, port))
+        ports[name] = next(free)
+        if first not in (0, ports[name]):
+            report(PortShifted(name, first, ports[name]))
+    return ports
 
 
 def _reserved(host: str, port: int) -> bool:
@@ -339,7 +339,6 @@ def _nats_users(data_dir: Path, options: StackOptions, server: str) -> dict[str,
 
 
 def _log_key_file(data_dir: Path) -> Path:
-    """Returns the file of LOG_KEY_FILE, else one of the data directory; raises CommandError for an unusable one."""
     given, kept = os.environ.get(LOG_KEY_VARIABLE), data_dir / LOG_KEY_NAME
     if not given:
         _kept_secret(kept)
@@ -349,26 +348,3 @@ def _log_key_file(data_dir: Path) -> Path:
     except InvalidRequest as error:
         raise CommandError(Exit.USAGE, "invalid_setting", str(error), remedy="correct the file") from error
     return path
-
-
-def _ray_dir(data_dir: Path) -> Path:
-    """Returns a directory that Ray can use: of plain letters, and with sockets within the kernel's bound of paths."""
-    name = f"deliberate-{os.getuid()}-{sha256(os.fsencode(data_dir)).hexdigest()[:8]}"
-    for path in (data_dir / "ray", Path(tempfile.gettempdir()) / name):
-        if (
-            re.fullmatch(r"[A-Za-z0-9_./+-]+", str(path))
-            and len(f"{path}{_SOCKET_IN_RAY_DIR}") <= _SOCKET_PATH_BYTES_MAX
-        ):
-            return path
-    return Path("/tmp") / name
-
-
-def make_ray_dir(path: Path) -> None:
-    """Create Ray's directory, empty and for its owner only; raises CommandError when another user owns it."""
-    if path.is_dir() and not path.is_symlink() and path.stat().st_uid == os.getuid():
-        shutil.rmtree(path)
-    try:
-        path.mkdir(mode=0o700)
-    except FileExistsError as error:
-        detail = f"{path} belongs to another user, and Ray's sockets must not be there"
-        raise CommandError(Exit.FAILED, "directory_in_use", detail, remedy="choose another --data-dir") from error

@@ -10,7 +10,6 @@ import signal
 import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -20,14 +19,7 @@ from rich.console import Console
 
 from app.access.origins import is_loopback
 from app.cli.exits import Exit, print_json, run
-from app.cli.options import (
-    DATA_DIR,
-    AgentsOption,
-    JsonOption,
-    RolesOption,
-    checked_nats_url,
-    checked_url,
-)
+from app.cli.options import DATA_DIR, AgentsOption, JsonOption, RolesOption, checked_nats_url, checked_url
 from app.cli.render import progress
 from app.cli.render.progress import Checklist, ProgressEvent, ProgressReport, as_document
 from app.cli.stack.checks import status_of
@@ -38,9 +30,9 @@ from app.cli.stack.layout import (
     StackOptions,
     exclusive,
     make_data_dir,
-    make_ray_dir,
     mask_credentials,
     plan_stack,
+    ray_dir_of,
 )
 from app.cli.stack.supervisor import marked, supervised, sweep
 from app.deliberation.roles import engine_base
@@ -71,19 +63,8 @@ DataOption = Annotated[Path, typer.Option("--data-dir", help="Directory of the l
 SimulateOption = Annotated[str, typer.Option("--simulate", metavar="ARGS", help="Arguments of the simulator.")]
 
 
-@dataclass(frozen=True, slots=True)
-class RunningStack:
-    """A stack that is ready to serve. `nats_url` is for the gateway's rights; `layout.nats_url_of` has other users'."""
-
-    layout: Layout
-    url: str
-    nats_url: str
-    engine_urls: tuple[str, ...]
-    log_key_file: Path
-
-
 @asynccontextmanager
-async def running_stack(options: StackOptions, report: ProgressReport = lambda _: None) -> AsyncGenerator[RunningStack]:
+async def running_stack(options: StackOptions, report: ProgressReport = lambda _: None) -> AsyncGenerator[Layout]:
     """Run the whole stack around the body, which begins when the gateway is ready to serve.
 
     Raises CommandError when the data directory is in use or unusable, and when the stack cannot start. State stays in
@@ -118,15 +99,14 @@ async def running_stack(options: StackOptions, report: ProgressReport = lambda _
                     host=options.host,
                 )
                 report(ready)
-                nats_url = layout.nats_url_of("gateway")
-                yield RunningStack(layout, layout.url, nats_url, layout.engine_urls, layout.log_key_file)
+                yield layout
 
 
 @contextmanager
 def _ray_directory(layout: Layout, report: ProgressReport) -> Generator[None]:
     """Make Ray's directory and remove it afterwards; `logs/ray` links to Ray's logs, and has them in the end."""
     kept, logs = layout.stack_run.logs_dir / "ray", layout.ray_dir / "session_latest" / "logs"
-    make_ray_dir(layout.ray_dir)
+    layout.ray_dir.mkdir(mode=0o700)
     if not kept.is_symlink():
         shutil.rmtree(kept, ignore_errors=True)
     kept.unlink(missing_ok=True)
@@ -149,15 +129,12 @@ async def _until_serving(layout: Layout, report: ProgressReport) -> None:
         await asyncio.sleep(0.05)
         if time.monotonic() > slow_at_s:
             slow_at_s = float("inf")
-            report(
-                progress.Noticed(
-                    f"{layout.url}/readyz still answers {status} and says why; logs: {layout.stack_run.logs_dir}"
-                )
-            )
+            why = f"{layout.url}/readyz still answers {status} and says why; logs: {layout.stack_run.logs_dir}"
+            report(progress.Noticed(why))
 
 
 async def _end_leftovers(data_dir: Path, report: ProgressReport) -> None:
-    """End the processes that a killed supervisor left running; its state file has the mark."""
+    """End the processes that a killed supervisor left running, and remove Ray's directory, by its state file."""
     try:
         mark = str(json.loads((data_dir / "stack.json").read_text(encoding="utf-8"))["mark"])
     except (FileNotFoundError, ValueError, KeyError):
@@ -165,21 +142,28 @@ async def _end_leftovers(data_dir: Path, report: ProgressReport) -> None:
     if left := marked(mark):
         report(progress.Noticed(f"an earlier run was cut short: ending {len(left)} processes of it"))
         await sweep(mark, grace_s=_LEFTOVERS_GRACE_S)
+    if mark.isalnum():
+        shutil.rmtree(ray_dir_of(mark), ignore_errors=True)
 
 
 async def _up(options: StackOptions, report: ProgressReport) -> Exit:
-    task = asyncio.current_task()
+    """Run the stack until a signal; a second one cancels the stop, which kills what is left."""
+    task, ready, received = asyncio.current_task(), False, list[int]()
     assert task is not None, "asyncio.run gives every coroutine a task"
 
-    def report_and_listen(event: ProgressEvent) -> None:
-        report(event)
-        if isinstance(event, progress.StackStopping):
-            # `run` ignores a second signal; here it means that the stop takes too long.
-            for number in (signal.SIGINT, signal.SIGTERM):
-                asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    def stop(number: int) -> None:
+        received.append(number)
+        task.cancel()
 
-    async with running_stack(options, report_and_listen):
-        await asyncio.Event().wait()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, stop, number)
+    try:
+        async with running_stack(options, report):
+            ready = True
+            await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        if not ready or len(received) > 1:
+            raise typer.Exit(128 + received[0]) from None
     return Exit.SUCCESS
 
 
@@ -225,18 +209,11 @@ def up(
     # Otherwise the log's client would write every attempt to connect to stdout; a failure is reported once.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     checklist = Checklist(Console(highlight=False, soft_wrap=True))
-    reported = set[type[ProgressEvent]]()
 
-    def remember(event: ProgressEvent) -> None:
-        reported.add(type(event))
+    def report(event: ProgressEvent) -> None:
         if as_json:
             print_json(as_document(event))
         else:
             checklist(event)
 
-    try:
-        run(lambda: _up(options, remember), as_json=as_json)
-    except typer.Exit as exit_:
-        if exit_.exit_code > 128 and {progress.StackReady, progress.StackStopped} <= reported:
-            raise typer.Exit(0) from None
-        raise
+    run(lambda: _up(options, report), as_json=as_json)

@@ -1,5 +1,3 @@
-"""The gateway itself over an in-memory log, on a port of its own: for commands, which run their own event loop."""
-
 import asyncio
 import logging
 import socket
@@ -21,8 +19,6 @@ REPLIES = {"control.coordinator": [COORDINATOR], "control.webhooks": [SENDER]}
 
 
 class RealGateway:
-    """A gateway in a thread until `stop`; `do` runs a coroutine of the test beside it."""
-
     def __init__(self, **settings: Any) -> None:
         self._settings = settings
         # Its log would stand in the output of the commands.
@@ -56,8 +52,6 @@ class RealGateway:
         return asyncio.run_coroutine_threadsafe(done(), self._loop).result(30)
 
     def ended(self, **body: object) -> str:
-        """The id of a deliberation that has ended."""
-
         async def play(gateway: Served) -> str:
             id = await gateway.accepted(**body)
             await gateway.play(id)

@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 from app.api.requests import DeliberationRequest
 from app.cli import cli
+from app.cli import demo as demo_command
+from app.cli.demo import demo_body
 from app.cli.exits import CommandError, Exit
 from app.cli.render.progress import ChildFailed, ChildReady, ProgressReport, StackReady, StackStopped
-from app.cli.stack import demo as demo_command
-from app.cli.stack.demo import demo_body
 from app.cli.stack.layout import StackOptions
 from app.deliberation.roles import Complexity
 from tests.components.cli.council_run import Council, Served, StubGateway, council_of
@@ -32,7 +32,6 @@ def served() -> Iterator[Served]:
 
 @pytest.fixture
 def stacks(served: Served, monkeypatch: pytest.MonkeyPatch) -> list[StackOptions]:
-    """Replaces the stack by the stub gateway and records the options of each start."""
     started: list[StackOptions] = []
 
     @asynccontextmanager

@@ -1,5 +1,3 @@
-"""Which stack a command speaks to."""
-
 import json
 import os
 from pathlib import Path
@@ -22,7 +20,6 @@ runner = CliRunner()
 
 @pytest.fixture(autouse=True)
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty directory, an empty home and no variable: nothing names a stack."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     for name in ("DELIBERATE_URL", "DELIBERATE_API_KEY", "NATS_URL", "LOG_KEY_FILE", "WEBHOOK_SECRETS", "DATABASE_URL"):
@@ -30,7 +27,6 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def runs(data_dir: Path, url: str = HERE, **more: Any) -> LocalStack:
-    """Make a data directory look as while its stack runs."""
     data_dir.mkdir(parents=True)
     state = {"url": url, "log": {"id": "e1"}, "supervisor_pid": os.getpid(), **more}
     (data_dir / "stack.json").write_text(json.dumps(state))
@@ -169,11 +165,6 @@ def test_what_needs_the_stack_here_refuses_while_another_is_named(named: str, mo
             "error another_stack: DELIBERATE_URL names" in result.stderr and "--data-dir .deliberate" in result.stderr
         )
     assert find_local(DATA_DIR, "remedy") == stack, "--data-dir says which"
-
-
-def test_a_stack_without_a_log_yet_is_not_written_to() -> None:
-    runs(DATA_DIR, log={})
-    assert LocalStack.running_in(DATA_DIR) == LocalStack(DATA_DIR, HERE, None)
 
 
 def test_the_options_of_a_stack_fit_what_else_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

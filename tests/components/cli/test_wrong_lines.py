@@ -100,6 +100,7 @@ LINES: list[tuple[str, int, str, str]] = [
     ("keys create ci --tenant t --expires 90", 2, "--expires takes 90d, 12h, 30m or never", HELP),
     ("keys create ci --tenant t", 2, "KEY_PEPPER is not set", "`openssl rand -hex 32`"),
     ("streams plan --nats-url http://x", 2, "is not a URL that begins with nats://", HELP),
+    ("bench quality --dataset {dir}/rows.jsonl --engine-url http://127.0.0.1:9", 3, "no engine answers at", "running"),
     ("bench quality --dataset {dir}/nowhere", 2, "nowhere: No such file or directory", "one JSON object a line"),
     ("bench quality --dataset {dir}/binary", 2, "binary: it is not UTF-8", "one JSON object a line"),
     ("bench quality --dataset {dir}/bad.jsonl", 2, "line 1: Invalid JSON", ""),

@@ -30,7 +30,6 @@ def fixture(name: str) -> dict[str, Any]:
 
 
 def wire(frame: dict[str, Any]) -> str:
-    """A frame as text; all fields are optional."""
     if "comment" in frame:
         return f": {frame['comment']}\n\n"
     lines = [f"{name}: {frame[name]}" for name in ("retry", "id", "event") if name in frame]
@@ -41,8 +40,6 @@ def wire(frame: dict[str, Any]) -> str:
 
 @dataclass
 class ScriptedStream:
-    """Serves one fixture; `asked` records the requests and `at_s` their times."""
-
     script: dict[str, Any]
     asked: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     at_s: list[float] = field(default_factory=list[float])
@@ -50,7 +47,6 @@ class ScriptedStream:
 
     @property
     def expected(self) -> list[dict[str, Any]]:
-        """The expected requests by connection; filters are absent unless named."""
         return [
             {"deltas": None, "deliberation": None, **connection["asked"]} for connection in self.script["connections"]
         ]
@@ -103,7 +99,6 @@ class ScriptedStream:
 
 @asynccontextmanager
 async def scripted(script: dict[str, Any]) -> AsyncGenerator[tuple[ScriptedStream, str]]:
-    """Serves a fixture; yields it with its URL."""
     stream = ScriptedStream(script)
     server = await asyncio.start_server(stream, "127.0.0.1", 0)
     try:

@@ -1,5 +1,3 @@
-"""Commands find the stack that runs in a directory, and no key goes into another stack's log."""
-
 import json
 import os
 import subprocess
@@ -22,7 +20,6 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def deliberate(stack: Stack, tmp_path: Path) -> Run:
-    """A command as a user runs it beside `.deliberate`, with nothing else that names a stack."""
     here = tmp_path / "here"
     here.mkdir()
     (here / ".deliberate").symlink_to(stack.data_dir)

@@ -1,8 +1,4 @@
-"""The commands of the documentation, as they are written, in a directory like a checkout beside a running stack.
-
-The test fills in the gateway's port, a chosen secret, and the variables that a page tells its reader to set. It runs no
-command of make: tests/components/docs/test_commands.py compares them with the Makefile, and `.ci/run` runs them.
-"""
+"""The commands of the documentation as they are written, beside a running stack; those of make run in `.ci/run`."""
 
 import asyncio
 import json
@@ -44,8 +40,6 @@ def pages_of(mode: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Terminal:
-    """A directory like a checkout, with variables, where a reader would paste commands."""
-
     folder: Path
     url: str
     variables: Mapping[str, str]
@@ -71,7 +65,6 @@ class Terminal:
         )
 
     async def run(self, script: str) -> str:
-        """Run a script to its end; returns what it printed, with its commands."""
         process = await self.start(script)
         async with asyncio.timeout(WITHIN_S):
             printed, _ = await process.communicate()
@@ -81,13 +74,11 @@ class Terminal:
         return text
 
     async def run_blocks(self, page: str, mode: str) -> str:
-        """Run the blocks of a page one after the other in one shell."""
         written = [block for block in BLOCKS if block.page == page and block.mode == mode]
         return await self.run("\n".join(map(self.as_written, written)))
 
 
 def folder_like_a_checkout(path: Path) -> Path:
-    """Links to what commands name, and a curl that fails with the gateway's refusals."""
     for name in ("examples", "openapi", ".venv"):
         (path / name).symlink_to(ROOT / name)
     (path / "bin").mkdir()
@@ -98,7 +89,6 @@ def folder_like_a_checkout(path: Path) -> Path:
 
 
 async def read_by_the_reader(client: httpx.AsyncClient) -> dict[str, str]:
-    """The variables that pages tell a reader to set: a deliberation's id, and the id of one of its events."""
     made = await client.post("/deliberations", json={"task": TASK, "strategy": "single"}, headers={"Prefer": "wait=60"})
     assert made.status_code == 200, made.text
     path = f"/deliberations/{made.json()['id']}/events?after=0&limit=1"
@@ -108,7 +98,6 @@ async def read_by_the_reader(client: httpx.AsyncClient) -> dict[str, str]:
 
 @pytest.fixture
 async def terminal(stack: Stack, tmp_path: Path) -> Terminal:
-    """Beside a stack in development mode."""
     folder = folder_like_a_checkout(tmp_path)
     (folder / ".deliberate").symlink_to(stack.data_dir)
     return Terminal(folder, stack.url, await read_by_the_reader(stack.client))
@@ -116,7 +105,6 @@ async def terminal(stack: Stack, tmp_path: Path) -> Terminal:
 
 @pytest.fixture(scope="module")
 def stack_with_keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, Any], str]]:
-    """The stack that the documentation starts with keys: its directory, its report and its pepper."""
     (block,) = (each for each in BLOCKS if each.mode == STACK_WITH_KEYS)
     pepper, folder = secrets.token_hex(32), folder_like_a_checkout(tmp_path_factory.mktemp("keys"))
     (command,) = (each for each in block.commands if each.startswith("deliberate up"))

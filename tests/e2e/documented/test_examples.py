@@ -1,5 +1,3 @@
-"""The examples against a running gateway, as a reader would run them."""
-
 import asyncio
 import re
 import shutil
@@ -22,7 +20,6 @@ TASK = 'Name "three" colours.\nOne line each.'
 
 
 async def run(*command: str | Path) -> str:
-    """Run a command to its end and return what it printed."""
     process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     async with asyncio.timeout(60):
         printed, _ = await process.communicate()
@@ -32,7 +29,6 @@ async def run(*command: str | Path) -> str:
 
 @asynccontextmanager
 async def proxied(url: str) -> AsyncGenerator[str]:
-    """The origin that examples/browser.py serves."""
     port = free_port()
     command = (sys.executable, EXAMPLES / "browser.py", "--url", url, "--port", str(port))
     process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.DEVNULL)

@@ -1,5 +1,3 @@
-"""An engine that dies: every place names it within five seconds, and no deliberation waits for its deadline."""
-
 import asyncio
 import json
 import os
@@ -29,8 +27,6 @@ CAUSE = "connection refused"
 
 @dataclass
 class Engine:
-    """A simulator of its own, beside the stack, on a port that it keeps."""
-
     port: int
     process: asyncio.subprocess.Process | None = None
 
@@ -57,20 +53,16 @@ class Engine:
 
 @dataclass
 class Command:
-    """A running command line, and when each of its lines came."""
-
     process: asyncio.subprocess.Process
     lines: list[tuple[float, str]] = field(default_factory=list[tuple[float, str]])
 
     async def read(self) -> int:
-        """Read the lines of stdout and stderr to the end; returns the exit code."""
         assert self.process.stdout is not None
         async for line in self.process.stdout:
             self.lines.append((time.monotonic(), line.decode()))
         return await self.process.wait()
 
     def longest_silence_s(self, since_s: float) -> float:
-        """The longest time without a line, from `since_s` to the last line."""
         moments = [since_s, *(at_s for at_s, _ in self.lines if at_s >= since_s)]
         return max(later - sooner for sooner, later in pairwise(moments))
 
@@ -96,7 +88,6 @@ async def command(*arguments: str) -> AsyncGenerator[tuple[Command, asyncio.Task
 
 
 async def first_moment(found: Callable[[], Awaitable[bool]]) -> float:
-    """The monotonic time at which `found` holds for the first time."""
     async with asyncio.timeout(30):
         while not await found():
             await asyncio.sleep(0.05)
@@ -131,7 +122,6 @@ async def test_a_dead_engine_is_named_everywhere_and_ends_or_resumes_the_work(
 
 
 async def told_everywhere_and_failed(engine: Engine, client: httpx.AsyncClient) -> None:
-    """Kill the engine while a council's first stage runs."""
     url = str(client.base_url).rstrip("/")
     asked = (await client.post("/deliberations", json={"task": TASK})).raise_for_status().json()
 
@@ -189,7 +179,6 @@ async def told_everywhere_and_failed(engine: Engine, client: httpx.AsyncClient) 
 async def never_silent_and_completed_after_its_return(
     engine: Engine, client: httpx.AsyncClient, directory: Path
 ) -> None:
-    """Ask and measure while the engine is away, and start it within the timeout."""
     url = str(client.base_url).rstrip("/")
     dataset = directory / "one.jsonl"
     dataset.write_text(json.dumps({"question": "What is 17 times 23?", "answer": 391, "normaliser": "number"}) + "\n")
@@ -207,10 +196,7 @@ async def never_silent_and_completed_after_its_return(
 
 
 async def seen_by_a_replica_that_nobody_asks(engine: Engine, logs: Path) -> None:
-    """Kill the engine while nothing runs, and ask neither the gateway nor a replica: their questions are probes."""
-
     def outages() -> dict[Path, int]:
-        """By the log of each replica: one that Serve starts in the place of another begins with a probe of its own."""
         return {path: path.read_bytes().count(b"engine_unreachable") for path in logs.resolve().rglob("worker-*.out")}
 
     async def seen() -> bool:

@@ -1,5 +1,3 @@
-"""The disk under the whole stack is full: nothing is promised that is not stored, and it mends itself with room."""
-
 import asyncio
 import json
 import os
@@ -34,8 +32,6 @@ def may_mount(place: Path) -> bool:
 
 @dataclass
 class Cramped:
-    """A stack with a small disk of its own as the data directory, as seen from outside of its name space."""
-
     process: subprocess.Popen[str]
     disk: Path
     events: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
@@ -45,7 +41,6 @@ class Cramped:
         return next(said["url"] for said in self.events if said["event"] == "ready")
 
     def fill(self, *, pages_left: int) -> None:
-        """Take all of the disk but some pages."""
         with (self.disk / "ballast").open("wb", buffering=0) as ballast:
             with suppress(OSError):
                 while True:
@@ -57,7 +52,6 @@ class Cramped:
 
     @property
     def faults_of_nats(self) -> int:
-        """How often the supervisor has reported a fault of nats-server."""
         return sum(said.get("text", "").startswith("nats: ") for said in self.events)
 
     def nats_pid(self) -> int:
@@ -66,7 +60,6 @@ class Cramped:
 
 @pytest.fixture
 def cramped(tmp_path: Path) -> Iterator[Cramped]:
-    """A stack on a tmpfs of 96 MB."""
     place = tmp_path / "disk"
     place.mkdir()
     if not may_mount(place):

@@ -1,5 +1,3 @@
-"""Keys of engines in a real stack: refused, replaced while it runs, and nowhere to be read afterwards."""
-
 import asyncio
 import os
 import secrets
@@ -33,8 +31,6 @@ PATHS = ("/cluster", "/metrics", "/roles", "/readyz", "/stats", "/deliberations?
 
 @dataclass
 class Keys:
-    """The secrets of one run. `old` is in a file, where `new` replaces it."""
-
     old: str = field(default_factory=lambda: f"sk-old-{secrets.token_hex(16)}")
     new: str = field(default_factory=lambda: f"sk-new-{secrets.token_hex(16)}")
     variable: str = field(default_factory=lambda: f"sk-var-{secrets.token_hex(16)}")
@@ -50,7 +46,6 @@ def keys() -> Keys:
 
 
 def simulator(key: str) -> tuple[subprocess.Popen[str], str]:
-    """A simulator that requires a key, and its URL."""
     command = [sys.executable, "-m", "serve_deployments.simulator", "--port", "0"]
     environment = {**os.environ, "VLLM_API_KEY": key}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
@@ -60,7 +55,6 @@ def simulator(key: str) -> tuple[subprocess.Popen[str], str]:
 
 @pytest.fixture
 def engines(keys: Keys) -> Iterator[tuple[str, str]]:
-    """The URLs of two engines with a key each."""
     (first, first_url), (second, second_url) = simulator(keys.old), simulator(keys.variable)
     yield first_url, second_url
     for process in (first, second):
@@ -69,7 +63,6 @@ def engines(keys: Keys) -> Iterator[tuple[str, str]]:
 
 
 def files_with(directory: Path, secret: tuple[bytes, ...]) -> list[str]:
-    """The files below a directory that hold one of the secrets; Ray's logs are linked into it."""
     found: list[str] = []
     for folder, _, names in os.walk(directory, followlinks=True):
         for path in (Path(folder, name) for name in names):
@@ -79,7 +72,6 @@ def files_with(directory: Path, secret: tuple[bytes, ...]) -> list[str]:
 
 
 def command_lines() -> bytes:
-    """The arguments of every process."""
     found: list[bytes] = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         # A process may end meanwhile.
@@ -89,7 +81,6 @@ def command_lines() -> bytes:
 
 
 async def run(client: httpx.AsyncClient, role: str, agents: int) -> dict[str, Any]:
-    """A deliberation of one role, ended."""
     body = {"task": TASK, "role": role, "num_agents": agents, "strategy": "vote"}
     response = await client.post("/deliberations", json=body, headers={"Prefer": "wait=60"})
     assert response.status_code == 200, response.text
@@ -118,13 +109,11 @@ async def test_a_key_is_refused_replaced_and_appears_nowhere(
 
 
 async def unusable_engines(client: httpx.AsyncClient) -> list[dict[str, str]]:
-    """The engines that `/readyz` calls unusable. A busy machine may delay the archive, so its faults are left out."""
     degraded = (await client.get("/readyz")).json()["degraded"]
     return [each for each in degraded if each["pointer"] == "engines"]
 
 
 async def refused_and_replaced(client: httpx.AsyncClient, keys: Keys, engines: tuple[str, str], key_file: Path) -> str:
-    """Make calls while one engine's key changes; returns all that a client can read."""
     outcomes = [await run(client, role, 3) for role in ("DEV", "QA")]
     assert [outcome["status"] for outcome in outcomes] == ["completed", "completed"], outcomes
     async with httpx.AsyncClient(base_url=engines[0]) as engine:

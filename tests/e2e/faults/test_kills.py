@@ -1,5 +1,3 @@
-"""SIGKILL of each process in the middle of a council: it ends, once, and no recorded answer is asked for again."""
-
 import asyncio
 import os
 import signal
@@ -38,7 +36,6 @@ async def recorded(stack: Stack, deliberation_id: str) -> dict[str, CallFinished
 
 
 async def in_the_middle(stack: Stack, deliberation_id: str) -> dict[str, CallFinished]:
-    """Wait until a stage after the first runs: some answers are recorded, others are on their way."""
     async with asyncio.timeout(60):
         while True:
             progress: dict[str, Any] | None = (await stack.read(deliberation_id))["progress"]

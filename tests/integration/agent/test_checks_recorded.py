@@ -23,7 +23,7 @@ from tests.integration.agent.test_agent_replica import (
     streamed,
     views,
 )
-from tests.integration.cli.kinship import alive, children, wardens
+from tests.integration.cli.children import alive, children_of, wardens_of
 from tests.integration.sandbox.sandboxed import altered
 
 ENDLESS = "def f():\n    while True: pass"
@@ -89,9 +89,9 @@ async def test_a_fact_that_stops_a_check_ends_its_processes() -> None:
     running, _ = agent(journal)
     await running.listen()
     check = asyncio.create_task(outcomes(running, request((checked(ENDLESS, timeout_s=60),))))
-    await until(lambda: any(children(warden) for warden in wardens(os.getpid())), timeout_s=60)
-    (warden,) = wardens(os.getpid())
-    (child,) = children(warden)
+    await until(lambda: any(children_of(warden) for warden in wardens_of(os.getpid())), timeout_s=60)
+    (warden,) = wardens_of(os.getpid())
+    (child,) = children_of(warden)
     await journal.append("default", CancelRequested(deliberation_id="d1", ts=datetime.now(UTC)))
     (outcome,) = await check
     assert outcome.problem is not None and outcome.problem.code == "call_cancelled"

@@ -1,5 +1,3 @@
-"""Programs for a supervisor: they run, exit, hang, ignore SIGTERM or leave orphans; and a recorder of events."""
-
 import json
 import os
 import signal
@@ -11,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from app.cli.render.progress import ChildReady, ProgressEvent
-from app.cli.stack.supervisor import Child, StackRun, Supervisor, prints
+from app.cli.stack.supervisor import Child, StackRun, Supervisor
 from tests.conditions import until
 
 READY = "print('ready', flush=True)\n"
@@ -37,7 +35,7 @@ T = TypeVar("T")
 
 def child(name: str, code: str, **more: Any) -> Child:
     defaults: dict[str, Any] = {
-        "is_ready": prints("ready"),
+        "ready_line": "ready",
         "environment": dict(os.environ),
         "stop_within_s": 5.0,
     }
@@ -46,8 +44,6 @@ def child(name: str, code: str, **more: Any) -> Child:
 
 @dataclass
 class Events:
-    """The reported events, and queries of tests about them."""
-
     events: list[ProgressEvent] = field(default_factory=list[ProgressEvent])
 
     def __call__(self, event: ProgressEvent) -> None:
@@ -65,8 +61,6 @@ class Events:
 
 @dataclass
 class RunningChildren:
-    """Running children with their supervisor and its events."""
-
     supervisor: Supervisor
     events: Events
     stack_run: StackRun
@@ -84,23 +78,34 @@ Run = Callable[..., AbstractAsyncContextManager[RunningChildren]]
 
 
 def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    stat = _read(f"/proc/{pid}/stat")
+    return stat != "" and stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def children_of(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for task in tasks for child in _read(str(task)).split()]
+
+
+def wardens_of(pid: int) -> list[int]:
+    """Returns the wardens of sandboxes that a process has started."""
+    return [child for child in children_of(pid) if alive(child) and "sandbox.warden" in _read(f"/proc/{child}/cmdline")]
+
+
+def _read(path: str) -> str:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(path).read_text()
+    return ""
 
 
 @dataclass(frozen=True)
 class Listener:
-    """A listening TCP socket: its process, its port, and whether its address is loopback."""
-
     pid: int
     port: int
     loopback: bool
 
 
 def listeners(pids: set[int]) -> list[Listener]:
-    """Every TCP socket on which one of these processes listens; reads /proc."""
     owners: dict[str, int] = {}
     for pid in pids:
         for link in Path(f"/proc/{pid}/fd").iterdir():

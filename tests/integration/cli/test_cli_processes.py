@@ -1,5 +1,3 @@
-"""Commands as processes: signals, and a real nats-server."""
-
 import asyncio
 import json
 import signal

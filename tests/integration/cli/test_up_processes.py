@@ -1,5 +1,3 @@
-"""The supervisor with real processes: small ones that exit, hang, ignore SIGTERM, or leave orphans."""
-
 import asyncio
 import json
 import os
@@ -24,7 +22,7 @@ from app.cli.render.progress import (
     StackStopping,
 )
 from app.cli.stack.layout import StackOptions
-from app.cli.stack.supervisor import NICENESS, StackFailed, StackRun, marked
+from app.cli.stack.supervisor import StackRun, marked
 from app.cli.stack.up import running_stack
 from app.deliberation.errors import JournalUnavailable
 from tests.conditions import until
@@ -44,15 +42,6 @@ async def test_children_start_after_their_dependencies_and_stop_in_reverse(run: 
     assert [event.name for event in events.of(StackStopping)] == ["gateway", "engine", "log"]
     assert events.of(StackStopped)[0].left == ()
     assert not running.stack_run.state_file.exists()
-
-
-async def test_low_priority_children_and_their_descendants_have_a_higher_niceness(
-    run: Run, stack_run: StackRun
-) -> None:
-    names, own = ("log", "ray", "engine"), os.getpriority(os.PRIO_PROCESS, 0)
-    async with run(child("log", LASTS, niceness=0), child("ray", ORPHANS + LASTS), child("engine", LASTS)):
-        after = {each: {os.getpriority(os.PRIO_PROCESS, p.pid) for p in marked(stack_run.mark, each)} for each in names}
-        assert after == {"log": {own}, "ray": {min(19, own + NICENESS)}, "engine": {min(19, own + NICENESS)}}
 
 
 async def test_a_killed_child_restarts_without_the_others(run: Run, events: Events) -> None:
@@ -142,17 +131,17 @@ async def test_a_second_cancellation_does_not_wait_for_children(run: Run, events
 async def test_a_child_that_never_becomes_ready_ends_the_start_with_its_log(
     run: Run, events: Events, code: str, more: dict[str, Any], reason: str, tail: tuple[str, ...]
 ) -> None:
-    with pytest.raises(StackFailed, match=reason) as raised:
+    with pytest.raises(CommandError, match=reason) as raised:
         async with run(child("log", LASTS), child("gateway", code, hint="choose another --port", **more)):
             pytest.fail("the body must not run")
-    assert (raised.value.name, raised.value.remedy) == ("gateway", "choose another --port")
+    assert (raised.value.code, raised.value.remedy) == ("gateway_failed", "choose another --port")
     [failed] = events.of(ChildFailed)
     assert (failed.name, failed.log_tail) == ("gateway", tail)
     assert len(events.of(ChildStarted, "gateway")) == 2, "one more attempt, as a port may be taken for a moment"
 
 
 async def test_a_missing_program_is_an_error(run: Run) -> None:
-    with pytest.raises(StackFailed, match="cannot be run"):
+    with pytest.raises(CommandError, match="cannot be run"):
         async with run(replace(child("nats", LASTS), command=("/no/such/program",))):
             pytest.fail("the body must not run")
 
@@ -185,7 +174,7 @@ async def test_a_failed_preparation_ends_the_start_but_not_a_child_that_served_b
             await events.until_ready("log", 2)
 
     if fails_at_first:
-        with pytest.raises(StackFailed, match="the log does not answer"):
+        with pytest.raises(CommandError, match="the log does not answer"):
             await restart()
     else:
         await restart()
@@ -200,7 +189,6 @@ async def test_errors_of_the_body_propagate(run: Run) -> None:
 
 @asynccontextmanager
 async def program(code: str, place: Path) -> AsyncGenerator[tuple[asyncio.subprocess.Process, str]]:
-    """A running Python program and its first output line; the program is killed at the end."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", code, cwd=place, env=environment, stdout=subprocess.PIPE
@@ -233,11 +221,11 @@ async def test_the_next_stack_ends_what_a_killed_supervisor_left(tmp_path: Path,
     code = f"""
 import asyncio, os, sys
 from pathlib import Path
-from app.cli.stack.supervisor import Child, StackRun, prints, supervised
+from app.cli.stack.supervisor import Child, StackRun, supervised
 async def main():
     stack_run = StackRun(mark="{tmp_path.name}", logs_dir=Path("."), state_file=Path("stack.json"))
     command = (sys.executable, "-c", {ORPHANS + LASTS!r})
-    async with supervised([Child(name="ray", command=command, is_ready=prints("ready"))], stack_run, lambda _: None):
+    async with supervised([Child(name="ray", command=command, ready_line="ready")], stack_run, lambda _: None):
         print("up", flush=True)
         await asyncio.Event().wait()
 asyncio.run(main())

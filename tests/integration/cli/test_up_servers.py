@@ -1,5 +1,3 @@
-"""The supervisor with the real nats-server and the real Ray."""
-
 import asyncio
 import os
 import shutil
@@ -12,7 +10,7 @@ import pytest
 
 from app.cli.render.progress import ChildReady, StackStopped
 from app.cli.stack.children import stack_children
-from app.cli.stack.layout import StackOptions, make_ray_dir, plan_stack
+from app.cli.stack.layout import StackOptions, plan_stack
 from app.cli.stack.supervisor import marked, supervised
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import StreamSettings
@@ -72,7 +70,7 @@ async def test_ray_listens_on_loopback_and_restarts_when_a_daemon_dies_or_hangs(
     monkeypatch.setattr("app.cli.stack.checks._TIMEOUT_S", 1.0)
     events = Events()
     layout = plan_stack(StackOptions(port=0, nats_url="nats://127.0.0.1:1", data_dir=tmp_path), events)
-    make_ray_dir(layout.ray_dir)
+    layout.ray_dir.mkdir()
     ray, deployer = (child for child in stack_children(layout) if child.name in ("ray", "deployer"))
     stub = replace(deployer, command=(sys.executable, "-c", ACTOR), stop_within_s=3.0)
 

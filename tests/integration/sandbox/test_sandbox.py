@@ -16,7 +16,7 @@ from app.deliberation.outputs import SandboxReport
 from serve_deployments.sandbox import checks
 from serve_deployments.sandbox.checks import CHECKS_AT_ONCE, Sandbox
 from tests.conditions import until
-from tests.integration.cli.kinship import alive, children, wardens
+from tests.integration.cli.children import alive, children_of, wardens_of
 from tests.integration.sandbox.programs import (
     COMPARED,
     ENDLESS,
@@ -46,7 +46,7 @@ def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("SECRET_OF_THE_REPLICA", "hunter2")
     yield
-    assert wardens(os.getpid()) == []
+    assert wardens_of(os.getpid()) == []
     assert list(tmp_path.glob("check-*")) == []
 
 
@@ -265,7 +265,7 @@ async def test_bounds_the_programs_that_run_at_once() -> None:
     ]
     most, turns = 0, 0
     while not all(task.done() for task in running):
-        most, turns = max(most, len(wardens(os.getpid()))), turns + 1
+        most, turns = max(most, len(wardens_of(os.getpid()))), turns + 1
         await asyncio.sleep(0.01)
     reports = [task.result() for task in running]
     assert [[outcome.passed for outcome in report.outcomes] for report in reports] == [
@@ -317,9 +317,9 @@ async def test_a_check_that_is_stopped_leaves_no_process() -> None:
     running = asyncio.create_task(
         Sandbox().report(check("def f():\n    while True: pass", PASSES, timeout_s=60), WITHIN_S)
     )
-    await until(lambda: any(children(warden) for warden in wardens(os.getpid())))
-    (warden,) = wardens(os.getpid())
-    (child,) = children(warden)
+    await until(lambda: any(children_of(warden) for warden in wardens_of(os.getpid())))
+    (warden,) = wardens_of(os.getpid())
+    (child,) = children_of(warden)
     running.cancel()
     await asyncio.wait({running})
     await until(lambda: not alive(warden) and not alive(child))
@@ -334,9 +334,9 @@ async def test_programs_end_with_a_killed_replica(tmp_path: Path) -> None:
         asyncio.run(Sandbox().report(check("def f():\\n    while True: pass", PASSES, timeout_s=60), 60.0))
     """
     replica = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], cwd=ROOT)
-    await until(lambda: any(children(warden) for warden in wardens(replica.pid)), timeout_s=60)
-    (warden,) = wardens(replica.pid)
-    (child,) = children(warden)
+    await until(lambda: any(children_of(warden) for warden in wardens_of(replica.pid)), timeout_s=60)
+    (warden,) = wardens_of(replica.pid)
+    (child,) = children_of(warden)
     replica.send_signal(signal.SIGKILL)
     replica.wait()
     await until(lambda: not alive(warden) and not alive(child))

@@ -1,5 +1,3 @@
-"""`deliberate export` and `deliberate import` from file to file, and what they say when they cannot."""
-
 import asyncio
 import errno
 import json
@@ -28,7 +26,6 @@ from tests.story import NOW, Story
 
 
 async def archive_in(directory: Path) -> str:
-    """The URL of a database with one tombstone, where `deliberate up` would keep it."""
     url = f"sqlite:///{directory / 'archive.db'}"
     await migrate(url)
     database = Database(url)
@@ -184,7 +181,6 @@ def _accepted(tenant: str, at: datetime) -> Written:
 
 @pytest.fixture
 async def oldest(tmp_path: Path) -> datetime:
-    """When the deliberation of the tenant `old` was accepted: more than the retention ago, unlike that of `new`."""
     database, day = Database(await archive_in(tmp_path)), timedelta(days=1)
     now = datetime.now(UTC)
     await Store(database).write("0a1b2c3d", [_accepted("old", now - 91 * day), _accepted("new", now - 89 * day)])

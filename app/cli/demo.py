@@ -37,7 +37,6 @@ _SIMULATE = ("--duration-ms", "3200", "--jitter", "0.35", "--seed", "7")
 
 
 def demo_body(case: Complexity | None, task: str) -> JsonObject:
-    """The request that the demo sends: three developers, or one agent of each role of the case."""
     council: JsonObject = (
         {"role": "DEV", "num_agents": 3}
         if case is None
@@ -47,14 +46,11 @@ def demo_body(case: Complexity | None, task: str) -> JsonObject:
 
 
 class _Start(Checklist):
-    """The checklist of `up`, with a shorter last line."""
-
     def _ready(self, event: StackReady) -> None:
         self.console.print(Text(f"   ready in {seconds(event.seconds)} at {event.url}\n", "dim"))
 
 
 def next_steps(port: int) -> Text:
-    """The commands to try next, ready to be copied."""
     command, at = program(), "" if port == DEFAULT_PORT else f" --port {port}"
     text = Text("\nTry it: start the stack, and submit a task from another terminal in this directory.\n\n")
     commands = (
