@@ -32,7 +32,7 @@ import typer.exceptions
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from app.cli.render.prose import printable
+from app.cli.render.text import line_of
 
 EXIT_HELP = (
     "Exit codes: 0 success · 1 failed, timed out, or differs · 2 usage · 3 gateway unreachable · 4 refused · "
@@ -41,8 +41,6 @@ EXIT_HELP = (
 
 
 class Exit(IntEnum):
-    """The exit codes of commands, documented in the module's docstring."""
-
     SUCCESS = 0
     FAILED = 1
     USAGE = 2
@@ -52,17 +50,12 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
-_EXIT_OF_STATUS = {"failed": Exit.FAILED, "timeout": Exit.FAILED, "cancelled": Exit.CANCELLED}
-
-
 def exit_of(status: str) -> Exit:
-    """The exit code for a deliberation's final status."""
-    return _EXIT_OF_STATUS.get(status, Exit.SUCCESS)
+    """The exit code for a deliberation's last status."""
+    return {"failed": Exit.FAILED, "timeout": Exit.FAILED, "cancelled": Exit.CANCELLED}.get(status, Exit.SUCCESS)
 
 
 class FieldFault(NamedTuple):
-    """An invalid field of a request, with the fault and the remedy."""
-
     field: str
     detail: str
     remedy: str = ""
@@ -84,7 +77,6 @@ class CommandError(Exception):
         return self.detail
 
     def document(self) -> dict[str, Any]:
-        """The error as JSON, for stderr with `--json`."""
         return {
             "code": self.code,
             "detail": self.detail,
@@ -96,13 +88,8 @@ class CommandError(Exception):
 
 
 def cause(error: OSError | UnicodeDecodeError) -> str:
-    """Why a file cannot be used, in words alone: its path stands beside them."""
+    """The reason why a file cannot be used, without its path."""
     return (error.strerror or str(error)) if isinstance(error, OSError) else "it is not UTF-8"
-
-
-def one_line(text: str) -> str:
-    """`text` on one line, without control characters."""
-    return " ".join(printable(text).split())
 
 
 def print_error(error: CommandError, *, as_json: bool) -> None:
@@ -110,17 +97,17 @@ def print_error(error: CommandError, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(error.document(), ensure_ascii=False), file=sys.stderr)
         return
-    lines = [one_line(f"{each.field}: {each.detail.rstrip('.')}. {each.remedy}") for each in error.fields]
+    lines = [line_of(f"{each.field}: {each.detail.rstrip('.')}. {each.remedy}") for each in error.fields]
     # The detail of an invalid request says no more than its fields do.
     repeated = error.code == "invalid_request" or [each.detail for each in error.fields] == [error.detail]
-    detail = lines.pop() if repeated and len(lines) == 1 else one_line(error.detail)
+    detail = lines.pop() if repeated and len(lines) == 1 else line_of(error.detail)
     text = Text.assemble(("error ", "bold red"), (error.code, "red"), f": {detail}")
     text.append("".join(f"\n  {line}" for line in lines))
     before = "\n  " if lines else " "
     if error.remedy is not None and not any(each.remedy == error.remedy for each in error.fields):
-        text.append(f"{before}→ {one_line(error.remedy)}", "dim")
+        text.append(f"{before}→ {line_of(error.remedy)}", "dim")
     if error.request_id is not None:
-        text.append(f"{before if lines else ' · '}request {one_line(error.request_id)}", "dim")
+        text.append(f"{before if lines else ' · '}request {line_of(error.request_id)}", "dim")
     Console(stderr=True, soft_wrap=True, highlight=False).print(text)
 
 

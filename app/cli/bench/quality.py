@@ -19,17 +19,19 @@ from app.api.suggestions import did_you_mean
 from app.cli.bench.dataset import DatasetInvalid, Question, parse_dataset
 from app.cli.bench.grading import GradedAnswer, StrategyResult, grade, result_document, result_lines, summed_up
 from app.cli.client import GatewayClient, JsonObject, parsed
-from app.cli.exits import CommandError, Exit, FieldFault, cause, naming_options, print_json, run
+from app.cli.exits import EXIT_HELP, CommandError, Exit, FieldFault, cause, naming_options, print_json, run
 from app.cli.options import ApiKeyOption, JsonOption, UrlOption
 from app.cli.render.lanes import is_simulated
+from app.cli.render.lines import heartbeats, progress_reports
 from app.cli.render.progress import Checklist, ProgressEvent
-from app.cli.render.silence import heartbeats, progress_reports
 from app.cli.stack.checks import status_of
 from app.cli.stack.layout import StackOptions, mask_credentials
 from app.cli.stack.up import EngineOption, running_stack
 from app.cli.target import gateway_client
 from app.cli.watch import until_ended
 from app.deliberation.strategies import STRATEGIES
+
+bench_cli = typer.Typer(no_args_is_help=True, help="Measure the benefit of deliberation.", epilog=EXIT_HELP)
 
 SIMULATED_NOTICE = "SIMULATED: a simulator replaces the model; only calls, tokens and times mean anything."
 _OPTIONS = {
@@ -236,6 +238,12 @@ DirectoryOption = Annotated[
 ]
 
 
+@bench_cli.callback()
+def bench() -> None:
+    """Measure the benefit of deliberation."""
+
+
+@bench_cli.command(epilog=EXIT_HELP)
 def quality(
     dataset: Annotated[Path, typer.Option(metavar="FILE.jsonl", help="Questions with answers.")],
     strategy: StrategyOption = None,

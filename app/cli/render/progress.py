@@ -13,7 +13,7 @@ from rich.text import Text
 
 from app.access.origins import is_loopback
 from app.cli.options import program
-from app.cli.render.prose import printable
+from app.cli.render.text import printable
 from app.cli.target import options_for
 
 TITLES = {
