@@ -67,5 +67,4 @@ def deliberate(version: VersionOption = False) -> None:
 
 
 def main() -> None:
-    """Run the command line; the process exits with the command's status."""
     cli()

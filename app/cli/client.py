@@ -50,7 +50,6 @@ class GatewayRefused(CommandError):
 
 
 def _authorization(api_key: str | None) -> dict[str, str]:
-    """The Authorization header of a key; no error contains the key."""
     key = (api_key or "").strip()
     if not key:
         return {}
@@ -82,7 +81,6 @@ def parsed(model: type[_Model], document: JsonObject) -> _Model:
 
 
 def command_error(response: httpx.Response) -> CommandError:
-    """The error of a 4xx or 5xx response, with or without a problem document."""
     try:
         problem = Problem.model_validate_json(response.content)
     except ValidationError:

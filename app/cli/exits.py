@@ -51,7 +51,6 @@ class Exit(IntEnum):
 
 
 def exit_of(status: str) -> Exit:
-    """The exit code for a deliberation's last status."""
     return {"failed": Exit.FAILED, "timeout": Exit.FAILED, "cancelled": Exit.CANCELLED}.get(status, Exit.SUCCESS)
 
 
@@ -63,8 +62,6 @@ class FieldFault(NamedTuple):
 
 @dataclass(eq=False)
 class CommandError(Exception):
-    """A command failed: its exit code, a stable code, a sentence, the faulty fields, and a remedy."""
-
     exit_code: Exit
     code: str
     detail: str
@@ -93,7 +90,6 @@ def cause(error: OSError | UnicodeDecodeError) -> str:
 
 
 def print_error(error: CommandError, *, as_json: bool) -> None:
-    """Print an error to stderr: code and sentence, one line per field, the remedy."""
     if as_json:
         print(json.dumps(error.document(), ensure_ascii=False), file=sys.stderr)
         return
@@ -135,7 +131,6 @@ def naming_options(options: Mapping[str, str]) -> Generator[None]:
 
 
 def _naming_parameters(remedy: str, options: Mapping[str, str]) -> str:
-    """The remedy with options in place of the parameters that it quotes."""
     return re.sub(r"`(\w+)`", lambda quoted: f"`{options.get(quoted[1], quoted[1])}`", remedy)
 
 
@@ -148,10 +143,7 @@ def _option_of(pointer: str, options: Mapping[str, str]) -> str:
 
 
 class CommandLine(typer.core.TyperGroup):
-    """The commands. An error of usage is printed as any other error."""
-
     def main(self, *, standalone_mode: bool = True, **options: Any) -> Any:  # noqa: ANN401  # pyright: ignore[reportIncompatibleMethodOverride] -- typer passes keywords
-        """Run a command, and exit with its code unless `standalone_mode` is off."""
         if not standalone_mode:
             return super().main(standalone_mode=False, **options)
         _unwrap_help(self.commands.values())

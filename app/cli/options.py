@@ -36,7 +36,6 @@ def _checked_token(value: str, field: str) -> str:
 
 
 def checked_url(value: str, schemes: tuple[str, ...]) -> str:
-    """A URL with a host and one of the schemes; raises typer.BadParameter."""
     try:
         parts = urlsplit(value)
         if parts.scheme in schemes and parts.hostname and parts.port != 0 and not value.split()[1:]:
@@ -128,7 +127,6 @@ IdArgument = Annotated[
 
 
 def pairs(values: list[str], option: str) -> dict[str, str]:
-    """`key=value` entries as a mapping; raises typer.BadParameter that names `option`."""
     found: dict[str, str] = {}
     for value in values:
         key, sign, rest = value.partition("=")

@@ -55,7 +55,6 @@ def _example_plan(case: Complexity) -> JsonObject:
 
 
 def _read_plan(file: str) -> JsonObject:
-    """The plan in a file or on stdin; raises CommandError unless it is a JSON object."""
     remedy = "name a file with a plan as JSON, or - for stdin"
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
@@ -70,7 +69,6 @@ def _read_plan(file: str) -> JsonObject:
 
 
 def _plan_text(plan: ApprovedPlan) -> RenderableType:
-    """A line for the plan, and one for each role."""
     table = Table.grid(padding=(0, 2))
     for role in plan.roles:
         table.add_row("  ", plain(role.role), status_text(role.status), role.deliberation_id)

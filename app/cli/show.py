@@ -204,7 +204,6 @@ async def show(
 
 
 async def _waits(gateway: GatewayClient, resource: JsonObject) -> Text:
-    """The outages that calls of a running deliberation wait for; empty for one that has ended."""
     if resource["status"] in TERMINAL_STATUS.values():
         return Text()
     events = await gateway.events(WAIT_EVENT_TYPES, str(resource["id"]))
@@ -212,7 +211,6 @@ async def _waits(gateway: GatewayClient, resource: JsonObject) -> Text:
 
 
 def _event(document: JsonObject) -> Event | None:
-    """The event of a document; None for one that this version cannot read."""
     try:
         return decode(json.dumps(document).encode())
     except ValidationError:
@@ -250,7 +248,6 @@ async def _deliveries(gateway: GatewayClient, deliberation_id: str) -> list[Deli
 
 
 def _deliveries_text(found: list[Delivery]) -> RenderableType:
-    """A line per delivery, and below it a line per attempt."""
     if not found:
         return Text("no deliveries: it has no webhook, or nothing has happened yet", "dim")
     parts: list[RenderableType] = []

@@ -88,7 +88,6 @@ def _log(found: Cluster) -> Iterator[tuple[str, str, str]]:
 
 
 def cluster_text(found: Cluster) -> RenderableType:
-    """A row per part, and below them the parts that did not answer."""
     table = Table(box=None, pad_edge=False, show_header=False)
     for style in ("bold", "", "dim"):
         table.add_column(style=style, overflow="fold")
@@ -115,7 +114,6 @@ def _model_text(role: RoleResource) -> Text:
 
 
 def replicas_text(role: RoleResource) -> str:
-    """The count of replicas that answer, beside the bounds where these differ from it."""
     answering, low, high = role.live.replicas if role.live else 0, role.replicas.min, role.replicas.max
     bounds = f" of {low}–{high}" if low < high else f" of {high}" if answering != high else ""
     return f"{answering}{bounds} replica{'' if f'{answering}{bounds}' == '1' else 's'}"
@@ -179,7 +177,6 @@ async def roles(
 
 
 async def _readiness(gateway: GatewayClient) -> JsonObject:
-    """The document of `/readyz`, or the problems of a gateway that is not ready. Raises when none answers."""
     try:
         return await gateway.read("/readyz")
     except GatewayUnreachable as error:

@@ -67,7 +67,6 @@ def type_text(schema: JsonSchema, definitions: JsonSchema) -> str:
 
 
 def bounds_text(schema: JsonSchema, definitions: JsonSchema) -> str:
-    """The bounds of a JSON Schema in a few words; empty without bounds."""
     found: list[str] = []
     for each in _alternatives(_resolved(schema, definitions), definitions):
         found += [words.format(each[name]) for name, words in _BOUNDS if name in each]
@@ -75,7 +74,6 @@ def bounds_text(schema: JsonSchema, definitions: JsonSchema) -> str:
 
 
 def strategies_table(found: StrategyList) -> Table:
-    """One row per strategy with its steps and calls."""
     table = Table(caption="details: deliberate strategies NAME", caption_justify="left")
     for column in ("strategy", "steps", "calls"):
         table.add_column(column)
@@ -91,7 +89,6 @@ def strategies_table(found: StrategyList) -> Table:
 
 
 def parameters_table(schema: JsonSchema) -> Table:
-    """One row per parameter of a strategy: type, default, bounds and meaning."""
     definitions = cast(JsonSchema, schema.get("$defs", {}))
     required = cast("list[str]", schema.get("required", []))
     table = Table(caption="deliberate ask --parameter NAME=VALUE", caption_justify="left")

@@ -47,8 +47,6 @@ _NAME_ONE = f"name a gateway by --url, {URL_VARIABLE} or `deliberate context use
 
 
 class Context(BaseModel):
-    """The gateway that `deliberate context use` chose, and the key that was given with it, if any."""
-
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     url: str
@@ -89,7 +87,6 @@ class LocalStack:
 
     @classmethod
     def running_in(cls, data_dir: Path) -> Self | None:
-        """The stack that runs in a data directory; None when none runs there."""
         try:
             state = json.loads((data_dir / "stack.json").read_bytes())
             stack = cls(data_dir, str(state["url"]), state.get("log", {}).get("id"), state.get("key_pepper"))
@@ -110,8 +107,6 @@ class LocalStack:
 
 @dataclass(frozen=True, slots=True)
 class GatewayTarget:
-    """A gateway, the key for it, the `source` that chose it, and the `options` that choose it again."""
-
     url: str
     api_key: str | None = field(repr=False)
     source: str

@@ -32,7 +32,6 @@ def retry_text(retry: Retry) -> str:
 
 
 async def _draw(live: Live, console: Console, view: CouncilView, changed: asyncio.Event) -> NoReturn:
-    """Draw the view after each change, at most every `_FRAME_S` seconds and at least every `_IDLE_FRAME_S`."""
     while True:
         live.update(picture(console, view, datetime.now(UTC)), refresh=True)
         await asyncio.sleep(_FRAME_S)
@@ -43,7 +42,6 @@ async def _draw(live: Live, console: Console, view: CouncilView, changed: asynci
 
 
 async def show_lanes(gateway: GatewayClient, deliberation_id: str, console: Console, *, after: str = "0") -> None:
-    """Draw the lanes of a deliberation until its end."""
     view, changed = CouncilView(), asyncio.Event()
 
     def show_retry(retry: Retry) -> None:

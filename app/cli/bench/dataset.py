@@ -25,8 +25,6 @@ _REQUIREMENTS: dict[Normaliser, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question with its right answer, and the normaliser that answers pass before the comparison."""
-
     text: str
     answer: str
     normaliser: Normaliser = "text"
@@ -34,7 +32,6 @@ class Question:
 
     @property
     def requirement(self) -> str:
-        """The form that the task requires of an answer."""
         return _REQUIREMENTS[self.normaliser]
 
     def read(self, text: str) -> str | None:

@@ -40,7 +40,6 @@ class GradedAnswer:
 
 
 def first_drafts(found: Deliberation) -> dict[str, str]:
-    """The first draft of each agent that answered, in the council's order."""
     drafts: dict[str, str] = {}
     for proposal in found.proposals:
         earlier = {version.version: version.content for version in proposal.revisions}
@@ -144,7 +143,6 @@ class StrategyResult:
 
 
 def summed_up(strategy: str, agents: int, grades: Sequence[GradedAnswer]) -> StrategyResult:
-    """The result of a strategy on at least one question."""
     questions, right = len(grades), sum(each.right for each in grades)
     calls, tokens = sum(each.calls for each in grades), sum(each.tokens for each in grades)
     low, high = wilson(right, questions)
@@ -191,14 +189,12 @@ def _flips(found: Flips) -> str:
 
 
 def _failures(result: StrategyResult) -> str:
-    """The number of failed deliberations by reason, and the command that shows the first one."""
     failed = [each for each in result.deliberations if each.status != "completed"]
     reasons = Counter(each.problem or each.status for each in failed).most_common()
     return f"{', '.join(f'{count} {reason}' for reason, count in reasons)}; see `deliberate show {failed[0].id}`"
 
 
 def result_lines(result: StrategyResult, vote: StrategyResult | None) -> Iterator[Text]:
-    """One strategy's result and that of the vote with as many calls."""
     members = "1 agent" if result.agents == 1 else f"{result.agents} agents"
     yield Text.assemble((result.strategy, "bold"), f", {members}")
     entries = {

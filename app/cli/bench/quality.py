@@ -55,8 +55,6 @@ _AGENTS_MAX = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The measurement: strategies, and the council of each."""
-
     strategies: tuple[str, ...]
     agents: int
     role: str

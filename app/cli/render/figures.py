@@ -26,7 +26,6 @@ def _took(value_s: float | None) -> str:
 
 
 def spend_text(spend: Spend) -> str:
-    """A tenant's spend of today, and its limit."""
     spent, reserved, limit = (
         str(Money(amount=amount, currency=spend.currency)) for amount in (spend.spent, spend.reserved, spend.limit)
     )
@@ -83,7 +82,6 @@ def _row(found: GroupFigures, currency: str | None) -> Iterator[RenderableType]:
 
 
 def stats_text(found: Stats) -> Group:
-    """The period, its figures, and its groups."""
     begin, end = (f"{each.astimezone(UTC):%Y-%m-%d %H:%M}" for each in (found.from_, found.to))
     rows = [("period", f"{begin} to {end} UTC"), *_figures(found)]
     rows += [] if found.spend is None else [("spend", spend_text(found.spend))]

@@ -30,7 +30,6 @@ _PER_ROUND = frozenset(
 
 
 def is_simulated(model: str | None) -> bool:
-    """Whether a model's name marks its text as simulated."""
     return model is not None and "simulated" in model.lower()
 
 
@@ -120,7 +119,6 @@ class CouncilView:
         return sum(lane.tokens for lane in self.lanes.values())
 
     def text(self, lane: Lane) -> str:
-        """The text of the lane's newest call so far."""
         found = self._texts.get(lane.call_id)
         return "" if found is None else found.text
 

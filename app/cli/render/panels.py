@@ -20,7 +20,6 @@ _HEADER_LINES = 2
 
 
 def progress_line(view: CouncilView, now: datetime) -> Text:
-    """The deliberation's stage, calls, time and tokens on one line."""
     line = Text(no_wrap=True, overflow="ellipsis")
     line.append(printable(view.strategy or "deliberation"), "bold")
     if view.ended:

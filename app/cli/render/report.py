@@ -92,12 +92,10 @@ def overview(found: Deliberation) -> Iterator[tuple[str, str]]:
 
 
 def overview_table(found: Deliberation) -> Table:
-    """The task and the facts, a row each."""
     return named_rows((name, plain(text)) for name, text in (("task", found.task), *overview(found)))
 
 
 def _scored(proposal: Proposal) -> RenderableType:
-    """The score, or the reason without one: the failure, or that the agent was not asked or late."""
     if proposal.score is None and proposal.error is not None:
         return Text(printable(proposal.error.code), "red")
     if proposal.score is None and proposal.status in _UNSCORED:
@@ -106,10 +104,6 @@ def _scored(proposal: Proposal) -> RenderableType:
 
 
 def ranking_table(deliberation: Deliberation) -> Table:
-    """One row per agent in rank order with its score and its mean on each criterion, out of ten.
-
-    Models have a column if they differ; an agent's id begins with its role.
-    """
     proposals = deliberation.proposals
     criteria = list(dict.fromkeys(mark.id for proposal in proposals for mark in proposal.criteria))
     models = len({proposal.model for proposal in proposals if proposal.model}) > 1
@@ -147,7 +141,6 @@ def votes_text(votes: Tally) -> str:
 
 
 def tally_table(verdict: Verdict) -> Table:
-    """Counted votes: one row per answer with its agents, most votes first."""
     table = Table(title="Votes", title_justify="left", title_style="bold", expand=True)
     table.add_column("votes", justify="right", no_wrap=True)
     table.add_column("answer", ratio=3, no_wrap=True, overflow="ellipsis")
@@ -160,7 +153,6 @@ def tally_table(verdict: Verdict) -> Table:
 
 
 def confidence(verdict: Verdict) -> str:
-    """The verdict's margin, agreement and worth, as far as it has them."""
     facts: list[str] = []
     if verdict.margin is not None:
         facts.append(f"margin {verdict.margin:.3f}")
@@ -176,7 +168,6 @@ def confidence(verdict: Verdict) -> str:
 
 
 def dissent(against: Dissent) -> str:
-    """The answer that a reviewer preferred to the winner."""
     preferred = "its own answer" if against.preferred == against.agent_id else against.preferred
     return f"{against.agent_id} preferred {preferred}"
 
@@ -217,13 +208,11 @@ def _winning_text(deliberation: Deliberation, verdict: Verdict) -> Iterator[Rend
 
 
 def degraded_text(reason: str) -> str:
-    """A reason of `degraded`, with the meaning of one that is a word."""
     meaning = DEGRADED_REASONS.get(reason)
     return printable(reason if meaning is None else f"{reason}: {meaning}")
 
 
 def deliberation_report(deliberation: Deliberation) -> Group:
-    """The full report of a deliberation, ended or not."""
     parts: list[RenderableType] = []
     verdict, degraded, problem = deliberation.verdict, deliberation.degraded, deliberation.problem
     if deliberation.proposals:

@@ -57,7 +57,6 @@ def role_style(role: str) -> str:
 
 
 def status_text(status: str) -> Text:
-    """A status in its colour."""
     return Text(printable(status), _STYLES.get(status, "cyan"))
 
 
@@ -96,7 +95,6 @@ def plain(text: str | None) -> Text:
 
 
 def line_of(text: str, chars_max: int | None = None) -> str:
-    """Untrusted text on one line, cut to `chars_max` characters and free of control characters."""
     line = " ".join(printable(text).split())
     return line if chars_max is None or len(line) <= chars_max else line[: chars_max - 1] + "…"
 
@@ -135,7 +133,6 @@ def _unfinished(text: str, line_end: str) -> str:
 
 
 def _pieces(value: object, line_end: str, key: str = "", depth: int = 0) -> Iterator[str]:
-    """The values of a JSON document in order, each between the texts of `_AROUND`."""
     match value:
         case dict():
             # An object in the outermost object is a ballot's candidate, and its key is the candidate's label.

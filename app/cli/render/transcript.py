@@ -29,7 +29,6 @@ _MARKUP = re.compile(r"([\\`*_{}\[\]<>#|~&])")
 
 
 def _inline(text: str) -> str:
-    """Foreign text on one line, without an effect as Markdown."""
     return _MARKUP.sub(r"\\\1", line_of(text))
 
 
@@ -47,13 +46,11 @@ def _fenced(text: str, language: str = "python") -> str:
 
 
 def _text_of(candidate: str) -> str:
-    """The author and the version of a candidate: `dev-001#1` is the author's second text."""
     author, _, version = candidate.partition("#")
     return f"{author}'s text {int(version) + 1}" if version else author
 
 
 def _evidence(shown: Sequence[Evidence]) -> Iterator[str]:
-    """The texts that every agent was shown; the facts above name pieces without one."""
     texts = [(each, each.text) for each in shown if each.text is not None]
     if texts:
         yield "## Evidence\n"
@@ -63,7 +60,6 @@ def _evidence(shown: Sequence[Evidence]) -> Iterator[str]:
 
 
 def _fields(text: str) -> dict[str, Any]:
-    """The fields of a structured output; none of a text that is no JSON object."""
     try:
         found = from_json(text)
     except ValueError:
@@ -157,7 +153,6 @@ def _verdict(found: Deliberation) -> Iterator[str]:
 
 
 def _checks(proposals: Sequence[Proposal]) -> Iterator[str]:
-    """The results of running each agent's program."""
     checked = [proposal for proposal in proposals if proposal.checks]
     if checked:
         yield "## Checks\n"
@@ -177,7 +172,6 @@ def _deliveries(deliveries: Sequence[Delivery]) -> Iterator[str]:
 
 
 def delivery_line(delivery: Delivery) -> str:
-    """A delivery on one line: its event, status and last attempt."""
     made = len(delivery.attempts)
     line = f"{delivery.id} {delivery.type}: {delivery.status}, {counted(made, 'attempt')}"
     if delivery.attempts and (problem := delivery.attempts[-1].problem) is not None:

@@ -258,7 +258,8 @@ class StubGateway:
         summary = {key: resource[key] for key in ("id", "status", "role", "strategy", "task", "metadata", "links")}
         times = {key: resource[key] for key in ("created_at", "started_at", "ended_at")}
         agents = [{"role": "DEV", "count": len(resource["agents"])}]
-        return JSONResponse({"items": [{**summary, **times, "agents": agents}], "next_cursor": "c-2"})
+        page = {"items": [{**summary, **times, "agents": agents}], "next_cursor": "c-2", "behind_s": 0.0}
+        return JSONResponse(page)
 
     def _read(self, _: Request) -> Response:
         return JSONResponse(self.council.resource)

@@ -56,6 +56,7 @@ class RealGateway:
         async def play(gateway: Served) -> str:
             id = await gateway.accepted(**body)
             await gateway.play(id)
+            await gateway.copied()
             return id
 
         return self.do(play)

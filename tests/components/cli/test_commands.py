@@ -11,7 +11,7 @@ from app.api.cluster_schemas import RoleResource
 from app.cli import cli
 from app.cli.admin import openapi as openapi_command
 from app.cli.ask import parse_rubric
-from app.cli.show import replicas_text
+from app.cli.status import replicas_text
 from app.deliberation.specification import Sampling
 from tests.components.cli.council_run import ID, MODEL, Council, Served, StubGateway, council_of, problem
 

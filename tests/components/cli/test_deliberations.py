@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from app.cli import cli
-from app.cli.deliveries import chosen
+from app.cli.show import chosen
 from app.cli.exits import CommandError
 from app.deliberation.facts import CallWaiting, UnreachableEngine
 from app.deliberation.strategies import STRATEGIES

@@ -13,7 +13,7 @@ from app.cli.render.figures import spend_text, stats_text
 from app.cli.render.lanes import CouncilView
 from app.cli.render.lines import event_line
 from app.cli.render.panels import picture
-from app.cli.render.ranking import cost_text, deliberation_report, tally_table, votes_text
+from app.cli.render.report import cost_text, deliberation_report, tally_table, votes_text
 from app.cli.render.transcript import transcript
 from app.deliberation.calls import Call, Money, UsageCost
 from app.deliberation.facts import DEGRADED_REASONS, CallFinished, Fact, FactProblem, StageOpened, Tally
@@ -197,7 +197,7 @@ def test_a_transcript_parts_reasoning_from_programs_and_tests() -> None:
     facts = [event for event in council.events if isinstance(event, Fact)]
     text = transcript(deliberation(council), facts, [])
     assert "Reasoning:\n\n> simple\n\nProgram:\n\n```python\ndef f(): ...  # dev-001\n```\n" in text, text
-    assert "Reasoning:\n\n> edges\n\nTests:\n\n```python\nholds: assert f\n```\n" in text, text
+    assert "Reasoning:\n\n> edges\n\nTests:\n\n```python\nholds: f → 1\n```\n" in text, text
     assert "confidence 70 %\n" in text and "> confidence" not in text
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from app.cli.client import GatewayClient
 from app.cli.render.lanes import CouncilView
-from app.cli.render.lines import event_line
-from app.cli.render.silence import WaitingLines, heartbeats, progress_reports, waiting_line
+from app.cli.render.lines import event_line, heartbeats, progress_reports, waiting_line
 from app.cli.watch import print_events, until_ended
 from app.client.sse import Frame
 from app.deliberation.facts import CallWaiting, StageOpened, UnreachableEngine, encode
@@ -25,7 +24,7 @@ def council() -> Council:
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
-    monkeypatch.setattr("app.cli.render.silence.SILENCE_MAX_S", 0.02)
+    monkeypatch.setattr("app.cli.render.lines.SILENCE_MAX_S", 0.02)
 
 
 def waiting(council: Council, agent_id: str = "dev-001", later_s: float = 0) -> CallWaiting:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.cli.render.prose import printable, prose
+from app.cli.render.text import printable, prose
 
 bounded = settings(max_examples=60, deadline=None, derandomize=True)
 
