@@ -1,4 +1,5 @@
 import json
+from typing import Any
 
 import pytest
 
@@ -26,11 +27,8 @@ def folded(frames: list[Frame]) -> CouncilView:
 @pytest.mark.parametrize(
     ("strategy", "rounds", "stages"),
     [
-        ("single", 1, ["propose"]),
-        ("best_of_n", 3, ["propose", "score"]),
         ("council", 0, ["propose", "score"]),
         ("council", 2, ["propose", "critique", "revise", "critique", "revise", "score"]),
-        ("tournament", 1, ["propose", "judge"]),
         ("debate", 2, ["propose", "debate", "debate"]),
         ("not known here", 2, []),
     ],
@@ -56,7 +54,6 @@ def test_a_strategy_that_escalates_has_the_stages_of_its_target() -> None:
 
 
 def failing_after(stage: int) -> Script:
-    """All calls of later stages fail."""
     return lambda call: answer_text(call) if int(call.call_id[1:].partition("-")[0]) <= stage else None
 
 
@@ -173,20 +170,9 @@ def test_a_snapshot_after_a_gap_restores_lanes_and_texts() -> None:
     view.apply(Frame("deliberation.snapshot", json.dumps(snapshot)))
     assert (view.stage, view.purpose, view.calls_seen, view.status) == (2, "critique", 1, "in_progress")
     assert prose(view.text(view.lanes["dev-001"])) == "half"
-    view.apply(
-        Frame(
-            "call.delta",
-            CallDelta(
-                deliberation_id=ID,
-                ts=started.ts,
-                call_id=started.call_id,
-                agent_id="dev-001",
-                attempt=1,
-                offset=15,
-                text=" done",
-            ).model_dump_json(),
-        )
-    )
+    about: dict[str, Any] = {"deliberation_id": ID, "ts": started.ts, "call_id": started.call_id}
+    delta = CallDelta(**about, agent_id="dev-001", attempt=1, offset=15, text=" done")
+    view.apply(Frame(delta.type, delta.model_dump_json()))
     assert prose(view.text(view.lanes["dev-001"])) == "half done"
 
 

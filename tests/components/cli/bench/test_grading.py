@@ -77,22 +77,11 @@ def test_rows_keep_their_order_and_unicode_line_ends() -> None:
     assert found[1].is_right("**red**") and not found[1].is_right(None)
 
 
-def test_an_unreadable_answer_is_wrong() -> None:
-    question = Question("1 + 1?", "2", "number")
-    assert question.read("two of them") is None and not question.is_right("two of them")
-
-
 def test_a_first_draft_is_the_answer_before_any_revision() -> None:
     agents = CouncilScript(text=lambda call_id: "red" if call_id.startswith("s1") else f"blue of {call_id}")
     found = ended(agents)
     assert found.verdict is not None and found.verdict.content != "red"
     assert list(first_drafts(found).items()) == [(agent_id, "red") for agent_id in agent_ids(3)]
-
-
-def test_an_agent_without_an_answer_has_no_first_draft() -> None:
-    found = ended(CouncilScript(failing={"s1-dev-001"}))
-    assert list(first_drafts(found)) == agent_ids(3)[1:]
-    assert grade(RED, found).first_right is None
 
 
 def test_grades_spoilt_and_corrected_verdicts() -> None:
