@@ -113,7 +113,7 @@ def _model_text(role: RoleResource) -> Text:
     return text
 
 
-def replicas_text(role: RoleResource) -> str:
+def _replicas_text(role: RoleResource) -> str:
     answering, low, high = role.live.replicas if role.live else 0, role.replicas.min, role.replicas.max
     bounds = f" of {low}–{high}" if low < high else f" of {high}" if answering != high else ""
     return f"{answering}{bounds} replica{'' if f'{answering}{bounds}' == '1' else 's'}"
@@ -134,7 +134,7 @@ def roles_table(roles: Iterable[RoleResource]) -> Table:
         table.add_column(style="dim", no_wrap=True)
     for role in roles:
         name = Text(role.name, f"bold {role_style(role.name)}")
-        table.add_row(name, _model_text(role), replicas_text(role), f"temperature {role.sampling.temperature:g}")
+        table.add_row(name, _model_text(role), _replicas_text(role), f"temperature {role.sampling.temperature:g}")
         for engine in role.live.engines if role.live else ():
             if not engine.healthy or engine.key_rejected:
                 table.add_row("", _engine_state(engine))
