@@ -81,7 +81,7 @@ def _majority_right(question: Question, drafts: dict[str, str], seed: int) -> bo
 
 @dataclass(frozen=True, slots=True)
 class Flips:
-    """How often deliberation turned a right answer wrong (spoilt), and a wrong one right (mended)."""
+    """Counts of right answers that deliberation turned wrong (spoilt), and of wrong ones turned right (mended)."""
 
     spoilt: int
     mended: int
@@ -97,11 +97,7 @@ def flips(pairs: Iterable[tuple[bool | None, bool]]) -> Flips:
 
 
 def wilson(hits: int, total: int) -> tuple[float, float]:
-    """The 95 % score interval of a proportion; (0, 1) of nothing. Wilson, JASA 22 (1927).
-
-    It stays inside [0, 1] and is valid for few observations and for proportions near 0 and 1, unlike
-    p ± 1.96·√(p(1-p)/n).
-    """
+    """The 95 % score interval of a proportion; (0, 1) of nothing. Wilson, JASA 22 (1927)."""
     if not 0 <= hits <= total:
         raise ValueError(f"{hits} of {total} is not a proportion")
     if total == 0:

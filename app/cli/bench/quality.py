@@ -16,10 +16,10 @@ from rich.text import Text
 from app.api.cluster_schemas import RoleList
 from app.api.schemas import Deliberation, StrategyList
 from app.api.suggestions import did_you_mean
-from app.cli.bench.dataset import DatasetInvalid, Question, parse_dataset
+from app.cli.bench.dataset import Question, read_dataset
 from app.cli.bench.grading import GradedAnswer, StrategyResult, grade, result_document, result_lines, summed_up
 from app.cli.client import GatewayClient, JsonObject, parsed
-from app.cli.exits import EXIT_HELP, CommandError, Exit, FieldFault, cause, naming_options, print_json, run
+from app.cli.exits import EXIT_HELP, CommandError, Exit, naming_options, print_json, run
 from app.cli.options import ApiKeyOption, JsonOption, UrlOption
 from app.cli.render.lanes import is_simulated
 from app.cli.render.lines import heartbeats, progress_reports
@@ -64,20 +64,6 @@ class Plan:
     seed: int
     concurrency: int
     baseline: bool
-
-
-def read_dataset(path: Path, limit: int | None) -> list[Question]:
-    """The first `limit` questions of a file. Raises CommandError that names every invalid row."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        remedy = "name a file of one JSON object a line, in UTF-8"
-        raise CommandError(Exit.USAGE, "dataset_unreadable", f"{path}: {cause(error)}", remedy=remedy) from error
-    try:
-        return parse_dataset(text)[:limit]
-    except DatasetInvalid as error:
-        faults = [FieldFault(f"line {fault.line}", fault.detail, fault.remedy) for fault in error.faults]
-        raise CommandError(Exit.USAGE, "dataset_invalid", f"{path}: {error}", fields=faults) from error
 
 
 @asynccontextmanager
@@ -129,7 +115,7 @@ def request_body(plan: Plan, strategy: str, agents: int, question: Question, ind
 
 
 def own_parameters(known: StrategyList, strategy: str, question: Question) -> JsonObject:
-    """How the strategy is to read answers, where it counts them: as the question's are read."""
+    """The parameters by which a strategy that counts answers reads them as the question's are read."""
     (found,) = (each for each in known.items if each.name == strategy)
     fields = found.parameters.get("properties", {})
     given: JsonObject = {"normaliser": question.normaliser}

@@ -15,9 +15,9 @@ from typer.testing import CliRunner, Result
 
 from app.api.schemas import StrategyList, StrategyResource
 from app.cli import cli
-from app.cli.bench.dataset import Question
+from app.cli.bench.dataset import Question, read_dataset
 from app.cli.bench.grading import result_document, result_lines, summed_up
-from app.cli.bench.quality import Plan, measure, own_parameters, read_dataset, request_body
+from app.cli.bench.quality import Plan, measure, own_parameters, request_body
 from app.cli.client import GatewayClient
 from app.cli.exits import CommandError, Exit
 from app.deliberation.calls import Call
