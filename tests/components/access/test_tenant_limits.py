@@ -122,7 +122,7 @@ async def test_a_tenant_with_100_times_the_load_does_not_slow_others() -> None:
     """
     limits = {"tenant_requests_per_minute": 1_000, "tenant_in_flight_max": 50, "queue_depth_max": 160}
     alone, beside = list[float](), list[float]()
-    async with keyed(**limits, lists=True) as gateway:
+    async with keyed(**limits, lists=True, lagging=True) as gateway:
         loud = await make_key(gateway.journal, "loud")
         keys = [await make_key(gateway.journal, f"quiet-{number}") for number in range(OTHERS)]
         theirs, its, loudly = Counter[int](), Counter[int](), asyncio.Event()
@@ -158,6 +158,5 @@ async def test_a_list_looks_at_no_other_tenants_deliberations() -> None:
         own = await accepted(gateway, quiet)
         for _ in range(20):
             await accepted(gateway, loud)
-        held = gateway.gateway["catalog"].recent("quiet").entries
         page = await gateway.client.get("/deliberations", headers=bearer(quiet))
-        assert [item["id"] for item in page.json()["items"]] == [own] == [entry.id for entry in held]
+        assert [item["id"] for item in page.json()["items"]] == [own]

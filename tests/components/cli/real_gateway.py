@@ -5,14 +5,16 @@ import logging
 import socket
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 import structlog
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
+from app.deliberation.errors import JournalUnavailable
 from app.testing import InMemoryJournal
-from tests.components.routes.served import APP, COORDINATOR, SENDER, Served, served
+from tests.components.routes.served import APP, ARCHIVE_PATHS, COORDINATOR, SENDER, Served, served
 
 T = TypeVar("T")
 REPLIES = {"control.coordinator": [COORDINATOR], "control.webhooks": [SENDER]}
@@ -38,6 +40,9 @@ class RealGateway:
             state = dict(cast(Any, self._served.gateway))
 
             async def with_state(scope: Scope, receive: Receive, send: Send) -> None:
+                if scope.get("path") in ARCHIVE_PATHS:
+                    with suppress(JournalUnavailable):
+                        await self._served.copied()
                 await APP({**scope, "state": state}, receive, send)
 
             self.server = uvicorn.Server(uvicorn.Config(with_state, log_level="critical", lifespan="off"))

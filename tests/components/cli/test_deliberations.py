@@ -257,7 +257,6 @@ def test_roles_lists_and_shows_one(gateway: RealGateway) -> None:
 @pytest.mark.parametrize("by", [None, "day", "strategy", "role", "model", "tenant"])
 def test_statistics_fit_80_columns(gateway: RealGateway, council: str, by: str | None) -> None:
     options = [] if by is None else ["--by", by]
-    gateway.do(lambda served: served.copied())
     result = invoke(gateway, "stats", *options, width=80)
     assert result.exit_code == 0, result.stderr
     lines = result.stdout.splitlines()

@@ -305,11 +305,12 @@ async def test_an_unavailable_log_is_an_error_before_and_after_the_end(gateway: 
 async def test_a_log_that_is_lost_while_a_repeated_request_waits_is_unavailable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without an archive the gateway has forgotten the deliberation, so that it asks the log for its end."""
-    monkeypatch.setattr("app.catalog.index.CHECK_S", 0.01)
+    """The gateway has forgotten the deliberation, so that it asks the log for its end."""
+    monkeypatch.setattr("app.catalog.index.PAST_MAX", 1)
     async with served() as gateway:
         key, last = {"Idempotency-Key": "lost"}, gateway.journal.last
         first = await complete(gateway, headers=key)
+        await complete(gateway)
 
         async def lost(patterns: Sequence[str]) -> list[Record]:
             if any(pattern.endswith(".end") for pattern in patterns):
@@ -317,7 +318,7 @@ async def test_a_log_that_is_lost_while_a_repeated_request_waits_is_unavailable(
             return await last(patterns)
 
         id = first.json()["id"].removeprefix("chatcmpl-")
-        await until(lambda: not gateway.gateway["catalog"].follows("default", id))
+        await until(lambda: gateway.gateway["catalog"].find("default", id) is None)
         monkeypatch.setattr(gateway.journal, "last", lost)
         again = await gateway.client.post(PATH, json=BODY, headers=key)
     assert (again.status_code, error_of(again)["code"]) == (503, "journal_unavailable")

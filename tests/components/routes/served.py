@@ -38,6 +38,7 @@ SENDER: dict[str, Any] = {
 }
 
 # Shared, because building the routes takes longer than most tests.
+ARCHIVE_PATHS = ("/deliberations", "/stats", "/events")
 APP = create_app(Settings())
 
 
@@ -93,7 +94,7 @@ def copying(client: httpx.AsyncClient, journal: InMemoryJournal, archive: Store,
     """Have the log copied before each request of the client that reads the archive."""
 
     async def copy(request: httpx.Request) -> None:
-        if request.method == "GET" and request.url.path in ("/deliberations", "/stats", "/events"):
+        if request.method == "GET" and request.url.path in ARCHIVE_PATHS:
             with suppress(JournalUnavailable):
                 await copy_log(journal, archive, clock.now())
 
