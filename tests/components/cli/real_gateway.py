@@ -61,7 +61,6 @@ class RealGateway:
         async def play(gateway: Served) -> str:
             id = await gateway.accepted(**body)
             await gateway.play(id)
-            await gateway.copied()
             return id
 
         return self.do(play)

@@ -141,7 +141,6 @@ def test_an_ambiguous_beginning_lists_the_candidates(gateway: RealGateway, counc
 def test_last_of_nothing_says_how_to_begin() -> None:
     empty = RealGateway()
     try:
-        empty.do(lambda served: served.copied())
         result = invoke(empty, "show", "last")
         listed = invoke(empty, "list")
     finally:
