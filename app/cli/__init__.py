@@ -7,8 +7,9 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from app.cli import ask, bench, cluster, deliveries, demo, plan, show, status, strategies, watch
+from app.cli import ask, demo, plan, show, status, strategies, watch
 from app.cli.admin import archive, context, keys, openapi, streams, transfer, webhooks
+from app.cli.bench import quality
 from app.cli.exits import EXIT_HELP, CommandLine
 from app.cli.stack import up
 
@@ -26,9 +27,9 @@ _ANY_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
 for command in (up.up, demo.demo, ask.ask, watch.watch):
     cli.command(epilog=EXIT_HELP)(command)
 cli.command("list", epilog=EXIT_HELP)(show.list_deliberations)
-for command in (show.stats, show.show, show.cancel, show.delete, deliveries.deliveries, deliveries.redeliver):
+for command in (show.stats, show.show, show.cancel, show.delete, show.deliveries, show.redeliver):
     cli.command(epilog=EXIT_HELP)(command)
-for command in (status.status, show.roles, strategies.strategies, cluster.cluster, openapi.openapi):
+for command in (status.status, status.roles, strategies.strategies, status.cluster, openapi.openapi):
     cli.command(epilog=EXIT_HELP)(command)
 cli.command("export", epilog=EXIT_HELP)(transfer.export_command)
 cli.command("import", epilog=EXIT_HELP)(transfer.import_command)
@@ -38,7 +39,7 @@ cli.add_typer(streams.streams_cli, name="streams")
 cli.add_typer(keys.keys_cli, name="keys")
 cli.add_typer(archive.archive_cli, name="archive")
 cli.add_typer(webhooks.webhooks_cli, name="webhooks")
-cli.add_typer(bench.bench_cli, name="bench")
+cli.add_typer(quality.bench_cli, name="bench")
 
 
 @cli.command(context_settings=_ANY_ARGUMENTS, add_help_option=False)
@@ -83,5 +84,4 @@ def deliberate(version: VersionOption = False) -> None:
 
 
 def main() -> None:
-    """Run the command line; the process exits with the command's status."""
     cli()

@@ -15,11 +15,10 @@ from rich.text import Text
 from app.api.schemas import Deliberation
 from app.cli.client import GatewayClient, GatewayRefused, JsonObject, parsed
 from app.cli.exits import CommandError, Exit, cause, exit_of, naming_options, output, run
-from app.cli.ids import full_id
 from app.cli.options import ApiKeyOption, JsonOption, StackOption, UrlOption, nested_values, pairs
-from app.cli.render.ranking import deliberation_report
-from app.cli.render.silence import heartbeats, print_to_stderr
-from app.cli.target import gateway_client
+from app.cli.render.lines import heartbeats, print_to_stderr
+from app.cli.render.report import deliberation_report
+from app.cli.target import full_id, gateway_client
 from app.cli.watch import print_events, until_ended, watch_deliberation
 from app.deliberation.specification import OnDeadline, Priority
 
@@ -96,15 +95,6 @@ def _given(**fields: Any) -> JsonObject:  # noqa: ANN401 -- the fields of a JSON
     return {name: value for name, value in fields.items() if value not in (None, [], {})}
 
 
-def resume_hint(deliberation_id: str, at: str) -> Text:
-    """The commands that return to a running deliberation; `at` are the options that name its gateway."""
-    return Text(
-        f"{deliberation_id} continues:\n"
-        f"  deliberate watch {deliberation_id}{at}\n  deliberate cancel {deliberation_id}{at}",
-        "dim",
-    )
-
-
 async def _ask(
     body: JsonObject,
     gateway: GatewayClient,
@@ -123,7 +113,12 @@ async def _ask(
         if detach:
             return output(resource, lambda: Text(deliberation_id), as_json=as_json)
         if "task" not in resource:
-            raise _unreadable(deliberation_id)
+            raise CommandError(
+                Exit.REFUSED,
+                "insufficient_scope",
+                f"{deliberation_id} was accepted and continues, but this key lacks the scope read",
+                remedy=f"`deliberate watch {deliberation_id}` with another key, or submit with --detach",
+            )
         try:
             if not live:
                 resource = await until_ended(gateway, deliberation_id, print_to_stderr)
@@ -132,18 +127,14 @@ async def _ask(
             else:
                 resource = await watch_deliberation(gateway, deliberation_id, Console(highlight=False))
         except asyncio.CancelledError:
-            Console(stderr=True, highlight=False).print(resume_hint(deliberation_id, gateway.options))
+            commands = (f"  deliberate {name} {deliberation_id}{gateway.options}" for name in ("watch", "cancel"))
+            hint = Text("\n".join([f"{deliberation_id} continues:", *commands]), "dim")
+            Console(stderr=True, highlight=False).print(hint)
             raise
+        found = parsed(Deliberation, resource)
         if not live:
-            output(resource, lambda: deliberation_report(parsed(Deliberation, resource)), as_json=as_json)
-        return exit_of(parsed(Deliberation, resource).status)
-
-
-def _unreadable(deliberation_id: str) -> CommandError:
-    """The error of a key that may submit but not read: the deliberation runs, and another key can watch it."""
-    detail = f"{deliberation_id} was accepted and continues, but this key lacks the scope read: it cannot show the end"
-    remedy = f"`deliberate watch {deliberation_id}` with a key that has the scope read, or submit with --detach"
-    return CommandError(Exit.REFUSED, "insufficient_scope", detail, remedy=remedy)
+            output(resource, lambda: deliberation_report(found), as_json=as_json)
+        return exit_of(found.status)
 
 
 async def _submit(gateway: GatewayClient, body: JsonObject, idempotency_key: str) -> JsonObject:

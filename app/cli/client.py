@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, suppress
-from typing import Any, Self, TypedDict, TypeVar, Unpack, cast
+from typing import Any, Self, TypeVar, cast
 
 import httpx
 from pydantic import BaseModel, ValidationError
@@ -41,15 +41,6 @@ JsonObject = dict[str, Any]
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-class _Given(TypedDict, total=False):
-    """What a request may have besides its method and path. `wait_s` is how long the gateway may wait to answer."""
-
-    params: Mapping[str, Any] | None
-    body: JsonObject | None
-    headers: Mapping[str, str]
-    wait_s: float
-
-
 class GatewayUnreachable(CommandError):
     """No gateway responds, or it cannot serve now."""
 
@@ -59,7 +50,6 @@ class GatewayRefused(CommandError):
 
 
 def _authorization(api_key: str | None) -> dict[str, str]:
-    """The Authorization header of a key. No error message contains the key, valid or not."""
     key = (api_key or "").strip()
     if not key:
         return {}
@@ -91,7 +81,6 @@ def parsed(model: type[_Model], document: JsonObject) -> _Model:
 
 
 def command_error(response: httpx.Response) -> CommandError:
-    """The error of a 4xx or 5xx response, with or without a problem document."""
     try:
         problem = Problem.model_validate_json(response.content)
     except ValidationError:
@@ -109,7 +98,7 @@ def command_error(response: httpx.Response) -> CommandError:
 
 
 class GatewayClient:
-    """A connection to one gateway. Use as an async context. `options` name it again on a command line."""
+    """A connection to one gateway, an async context. `options` name the gateway again on a command line."""
 
     def __init__(
         self,
@@ -145,21 +134,27 @@ class GatewayClient:
     async def __aexit__(self, *_: object) -> None:
         await self._http.aclose()
 
-    async def _response(self, method: str, path: str, **given: Unpack[_Given]) -> httpx.Response:
-        wait_s = given.get("wait_s", 0.0)
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        body: JsonObject | None = None,
+        headers: Mapping[str, str] | None = None,
+        wait_s: float = 0.0,
+    ) -> JsonObject:
+        """The JSON object of an answer, empty for 204; raises CommandError. The gateway may wait up to `wait_s`."""
         timeout = httpx.Timeout(_READ_TIMEOUT_S + wait_s, connect=_CONNECT_TIMEOUT_S)
-        sent = dict(given.get("headers", {})) | ({"Prefer": f"wait={wait_s:g}"} if wait_s else {})
-        params, json = given.get("params"), given.get("body")
+        sent = {**(headers or {}), **({"Prefer": f"wait={wait_s:g}"} if wait_s else {})}
         try:
-            response = await self._http.request(method, path, params=params, json=json, headers=sent, timeout=timeout)
+            response = await self._http.request(method, path, params=params, json=body, headers=sent, timeout=timeout)
         except httpx.TransportError as exc:
             raise _unreachable(self.url, self.source, exc) from exc
         if response.status_code >= 400:
             raise command_error(response)
-        return response
-
-    async def _request(self, method: str, path: str, **given: Unpack[_Given]) -> JsonObject:
-        response = await self._response(method, path, **given)
+        if response.status_code == 204:
+            return {}
         with suppress(ValueError):
             document = response.json()
             if isinstance(document, dict):
@@ -172,7 +167,7 @@ class GatewayClient:
         for attempt in range(1, _SUBMIT_ATTEMPTS + 1):
             try:
                 headers = {"Idempotency-Key": idempotency_key}
-                return await self._request("POST", "/deliberations", body=body, headers=headers)
+                return await self.request("POST", "/deliberations", body=body, headers=headers)
             except GatewayUnreachable as error:
                 never_connected = isinstance(error.__cause__, httpx.ConnectError | httpx.UnsupportedProtocol)
                 if never_connected or attempt == _SUBMIT_ATTEMPTS:
@@ -182,29 +177,10 @@ class GatewayClient:
         raise AssertionError("the last attempt returns or raises")
 
     async def deliberation(self, deliberation_id: str) -> JsonObject:
-        """The resource of one deliberation."""
-        return await self._request("GET", f"/deliberations/{deliberation_id}")
-
-    async def cancel(self, deliberation_id: str, reason: str | None, *, wait_s: float = 0) -> JsonObject:
-        """Request the cancellation; returns the resource, cancelling or ended."""
-        body = {} if reason is None else {"reason": reason}
-        return await self._request("POST", f"/deliberations/{deliberation_id}/cancel", body=body, wait_s=wait_s)
-
-    async def delete(self, deliberation_id: str) -> None:
-        """Remove the facts of a deliberation that has ended."""
-        await self._response("DELETE", f"/deliberations/{deliberation_id}")
-
-    async def redeliver(self, deliberation_id: str, delivery_id: str) -> JsonObject:
-        """Request another attempt of a delivery; returns the delivery."""
-        return await self._request("POST", f"/deliberations/{deliberation_id}/deliveries/{delivery_id}/redeliver")
-
-    async def approve(self, plan: JsonObject) -> JsonObject:
-        """POST a plan; returns the resource. Its id is its key, so the same plan may be sent again."""
-        return await self._request("POST", "/plans", body=plan)
+        return await self.request("GET", f"/deliberations/{deliberation_id}")
 
     async def read(self, path: str, params: Mapping[str, Any] | None = None) -> JsonObject:
-        """The JSON of a GET, such as /roles or /strategies."""
-        return await self._request("GET", path, params=params)
+        return await self.request("GET", path, params=params)
 
     async def pages(self, path: str, params: Mapping[str, Any]) -> AsyncGenerator[JsonObject]:
         """Every page of a list. Iterate in `aclosing`."""
@@ -222,27 +198,18 @@ class GatewayClient:
                 found += page["items"]
         return found
 
-    async def events(self, deliberation_id: str, types: str) -> list[JsonObject]:
-        """The recorded events of these types, separated by commas, up to now."""
+    async def events(self, types: str, deliberation_id: str | None = None) -> list[JsonObject]:
+        """The recorded events of these types, separated by commas, up to now: of one deliberation, or of all."""
+        path = "/events" if deliberation_id is None else f"/deliberations/{deliberation_id}/events"
         found, after = list[JsonObject](), "0"
         while True:
             params = {"after": after, "types": types, "limit": _EVENTS_ON_PAGE}
-            accept = {"Accept": "application/json"}
-            page = await self._request("GET", f"/deliberations/{deliberation_id}/events", params=params, headers=accept)
+            page = await self.request("GET", path, params=params, headers={"Accept": "application/json"})
             found += page["items"]
-            if page["ended"] or page["next"] == after:
+            # The log of all deliberations may grow as fast as its pages are read.
+            if page["ended"] or page["next"] == after or (deliberation_id is None and not page["items"]):
                 return found
             after = page["next"]
-
-    async def deleted_ids(self) -> list[str]:
-        """Returns the ids of the tombstones in the log."""
-        found, after, more = list[str](), "0", True
-        while more:
-            params = {"after": after, "types": "deliberation.deleted", "limit": _EVENTS_ON_PAGE}
-            page = await self._request("GET", "/events", params=params, headers={"Accept": "application/json"})
-            found += [item["deliberation_id"] for item in page["items"]]
-            after, more = page["next"], len(page["items"]) == _EVENTS_ON_PAGE
-        return found
 
     async def follow(
         self,

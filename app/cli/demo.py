@@ -18,9 +18,9 @@ from app.api.schemas import Deliberation
 from app.cli.client import GatewayClient, JsonObject, parsed
 from app.cli.exits import CommandError, Exit, exit_of, print_json, run
 from app.cli.options import JsonOption, KeepOption, program
-from app.cli.render.panels import seconds
+from app.cli.render.lines import print_to_stderr
 from app.cli.render.progress import Checklist, StackReady
-from app.cli.render.silence import print_to_stderr
+from app.cli.render.text import seconds
 from app.cli.stack.layout import StackOptions
 from app.cli.stack.up import running_stack
 from app.cli.watch import until_ended, watch_deliberation

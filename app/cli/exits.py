@@ -32,7 +32,7 @@ import typer.exceptions
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from app.cli.render.prose import printable
+from app.cli.render.text import line_of
 
 EXIT_HELP = (
     "Exit codes: 0 success · 1 failed, timed out, or differs · 2 usage · 3 gateway unreachable · 4 refused · "
@@ -41,8 +41,6 @@ EXIT_HELP = (
 
 
 class Exit(IntEnum):
-    """The exit codes of commands, documented in the module's docstring."""
-
     SUCCESS = 0
     FAILED = 1
     USAGE = 2
@@ -52,17 +50,11 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
-_EXIT_OF_STATUS = {"failed": Exit.FAILED, "timeout": Exit.FAILED, "cancelled": Exit.CANCELLED}
-
-
 def exit_of(status: str) -> Exit:
-    """The exit code for a deliberation's final status."""
-    return _EXIT_OF_STATUS.get(status, Exit.SUCCESS)
+    return {"failed": Exit.FAILED, "timeout": Exit.FAILED, "cancelled": Exit.CANCELLED}.get(status, Exit.SUCCESS)
 
 
 class FieldFault(NamedTuple):
-    """An invalid field of a request, with the fault and the remedy."""
-
     field: str
     detail: str
     remedy: str = ""
@@ -70,8 +62,6 @@ class FieldFault(NamedTuple):
 
 @dataclass(eq=False)
 class CommandError(Exception):
-    """A command failed: its exit code, a stable code, a sentence, the faulty fields, and a remedy."""
-
     exit_code: Exit
     code: str
     detail: str
@@ -84,7 +74,6 @@ class CommandError(Exception):
         return self.detail
 
     def document(self) -> dict[str, Any]:
-        """The error as JSON, for stderr with `--json`."""
         return {
             "code": self.code,
             "detail": self.detail,
@@ -96,31 +85,25 @@ class CommandError(Exception):
 
 
 def cause(error: OSError | UnicodeDecodeError) -> str:
-    """Why a file cannot be used, in words alone: its path stands beside them."""
+    """The reason why a file cannot be used, without its path."""
     return (error.strerror or str(error)) if isinstance(error, OSError) else "it is not UTF-8"
 
 
-def one_line(text: str) -> str:
-    """`text` on one line, without control characters."""
-    return " ".join(printable(text).split())
-
-
 def print_error(error: CommandError, *, as_json: bool) -> None:
-    """Print an error to stderr: code and sentence, one line per field, the remedy."""
     if as_json:
         print(json.dumps(error.document(), ensure_ascii=False), file=sys.stderr)
         return
-    lines = [one_line(f"{each.field}: {each.detail.rstrip('.')}. {each.remedy}") for each in error.fields]
+    lines = [line_of(f"{each.field}: {each.detail.rstrip('.')}. {each.remedy}") for each in error.fields]
     # The detail of an invalid request says no more than its fields do.
     repeated = error.code == "invalid_request" or [each.detail for each in error.fields] == [error.detail]
-    detail = lines.pop() if repeated and len(lines) == 1 else one_line(error.detail)
+    detail = lines.pop() if repeated and len(lines) == 1 else line_of(error.detail)
     text = Text.assemble(("error ", "bold red"), (error.code, "red"), f": {detail}")
     text.append("".join(f"\n  {line}" for line in lines))
     before = "\n  " if lines else " "
     if error.remedy is not None and not any(each.remedy == error.remedy for each in error.fields):
-        text.append(f"{before}→ {one_line(error.remedy)}", "dim")
+        text.append(f"{before}→ {line_of(error.remedy)}", "dim")
     if error.request_id is not None:
-        text.append(f"{before if lines else ' · '}request {one_line(error.request_id)}", "dim")
+        text.append(f"{before if lines else ' · '}request {line_of(error.request_id)}", "dim")
     Console(stderr=True, soft_wrap=True, highlight=False).print(text)
 
 
@@ -148,7 +131,6 @@ def naming_options(options: Mapping[str, str]) -> Generator[None]:
 
 
 def _naming_parameters(remedy: str, options: Mapping[str, str]) -> str:
-    """The remedy with options in place of the parameters that it quotes."""
     return re.sub(r"`(\w+)`", lambda quoted: f"`{options.get(quoted[1], quoted[1])}`", remedy)
 
 
@@ -161,10 +143,7 @@ def _option_of(pointer: str, options: Mapping[str, str]) -> str:
 
 
 class CommandLine(typer.core.TyperGroup):
-    """The commands. An error of usage is printed as any other error."""
-
     def main(self, *, standalone_mode: bool = True, **options: Any) -> Any:  # noqa: ANN401  # pyright: ignore[reportIncompatibleMethodOverride] -- typer passes keywords
-        """Run a command, and exit with its code unless `standalone_mode` is off."""
         if not standalone_mode:
             return super().main(standalone_mode=False, **options)
         _unwrap_help(self.commands.values())

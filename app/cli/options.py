@@ -1,6 +1,5 @@
 """Options that several commands share, each declared once."""
 
-import json
 import shlex
 import shutil
 import sys
@@ -9,6 +8,7 @@ from typing import Annotated, Any, cast
 from urllib.parse import urlsplit
 
 import typer
+from pydantic_core import from_json
 
 import app
 from app.deliberation.errors import InvalidToken, JournalUnavailable
@@ -35,12 +35,7 @@ def _checked_token(value: str, field: str) -> str:
         raise typer.BadParameter(f"{field} consists of a-z, 0-9, _ and -, at most 64 of them") from exc
 
 
-def _checked_id(value: str) -> str:
-    return _checked_token(value, "a deliberation's id")
-
-
 def checked_url(value: str, schemes: tuple[str, ...]) -> str:
-    """A URL with a host and one of the schemes; raises typer.BadParameter."""
     try:
         parts = urlsplit(value)
         if parts.scheme in schemes and parts.hostname and parts.port != 0 and not value.split()[1:]:
@@ -67,12 +62,11 @@ def checked_nats_url(value: str | None) -> str | None:
 
 
 def nats_url_file(data_dir: Path, user: str) -> str:
-    """The `file:` URL of a NATS user of the stack with this data directory."""
     return (data_dir.resolve() / "nats_urls" / user).as_uri()
 
 
 def program() -> str:
-    """How a user starts this command line here: `deliberate`, or its path where the search path leads elsewhere."""
+    """The word that starts this command line here: `deliberate`, or its path where the search path leads elsewhere."""
     started = Path(sys.argv[0])
     found = shutil.which("deliberate")
     if started.name != "deliberate" or (found is not None and Path(found).resolve() == started.resolve()):
@@ -87,8 +81,11 @@ def directory_option(data_dir: Path) -> str:
 
 
 def checked_tenant(value: str) -> str:
-    """A valid tenant; raises typer.BadParameter."""
     return _checked_token(value, "a tenant")
+
+
+def _checked_id(value: str) -> str:
+    return _checked_token(value, "a deliberation's id")
 
 
 UrlOption = Annotated[
@@ -130,7 +127,6 @@ IdArgument = Annotated[
 
 
 def pairs(values: list[str], option: str) -> dict[str, str]:
-    """`key=value` entries as a mapping; raises typer.BadParameter that names `option`."""
     found: dict[str, str] = {}
     for value in values:
         key, sign, rest = value.partition("=")
@@ -140,13 +136,9 @@ def pairs(values: list[str], option: str) -> dict[str, str]:
     return found
 
 
-def _no_json(constant: str) -> Any:  # noqa: ANN401 -- the parser's hook
-    raise ValueError(f"{constant} is not JSON")
-
-
 def _value(text: str) -> Any:  # noqa: ANN401 -- any JSON value
     try:
-        return json.loads(text, parse_constant=_no_json)
+        return from_json(text, allow_inf_nan=False)
     except ValueError:
         return text
 

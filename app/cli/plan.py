@@ -17,7 +17,7 @@ from rich.text import Text
 
 from app.cli.client import GatewayClient, JsonObject, parsed
 from app.cli.exits import EXIT_HELP, CommandError, Exit, cause, naming_options, output
-from app.cli.render.ranking import plain
+from app.cli.render.text import plain, status_text
 from app.cli.show import print_resource
 from app.cli.target import on_gateway
 from app.deliberation.roles import Complexity
@@ -33,7 +33,6 @@ _TASKS: dict[Complexity, tuple[str, str]] = {
         "Sessions move to a store of their own, without a user being logged out and with a way back.",
     ),
 }
-_STYLES = {"completed": "green", "failed": "red", "timeout": "red", "cancelled": "red", "gone": "dim"}
 
 CaseOption = Annotated[
     Complexity | None, typer.Option("--case", help="An example of a plan with two, three or four roles.")
@@ -42,8 +41,7 @@ FileOption = Annotated[str | None, typer.Option("--file", metavar="FILE", help="
 PlanArgument = Annotated[str, typer.Argument(metavar="PLAN", help="Id of the plan.")]
 
 
-def example_plan(case: Complexity) -> JsonObject:
-    """A new plan of this complexity."""
+def _example_plan(case: Complexity) -> JsonObject:
     title, description = _TASKS[case]
     return {
         "story_id": f"story-{uuid4().hex[:8]}",
@@ -56,8 +54,7 @@ def example_plan(case: Complexity) -> JsonObject:
     }
 
 
-def read_plan(file: str) -> JsonObject:
-    """The plan in a file or on stdin; raises CommandError unless it is a JSON object."""
+def _read_plan(file: str) -> JsonObject:
     remedy = "name a file with a plan as JSON, or - for stdin"
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
@@ -71,15 +68,11 @@ def read_plan(file: str) -> JsonObject:
     return cast(JsonObject, document)
 
 
-def plan_text(plan: ApprovedPlan) -> RenderableType:
-    """A line for the plan, and one for each role."""
+def _plan_text(plan: ApprovedPlan) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     for role in plan.roles:
-        table.add_row(
-            "  ", plain(role.role), Text(role.status, _STYLES.get(role.status, "yellow")), role.deliberation_id
-        )
-    style = {"completed": "green", "failed": "red"}.get(plan.status, "yellow")
-    return Group(Text.assemble(plain(f"{plan.id} of {plan.story_id}: "), (plan.status, style)), table)
+        table.add_row("  ", plain(role.role), status_text(role.status), role.deliberation_id)
+    return Group(Text.assemble(plain(f"{plan.id} of {plan.story_id}: "), status_text(plan.status)), table)
 
 
 def _check_source(*, case: Complexity | None, file: str | None, **_: object) -> None:
@@ -93,11 +86,11 @@ def _check_source(*, case: Complexity | None, file: str | None, **_: object) -> 
 @partial(on_gateway, check=_check_source)
 async def approve(gateway: GatewayClient, case: CaseOption = None, file: FileOption = None, *, as_json: bool) -> Exit:
     """Start one deliberation per role of a plan. The same plan again starts nothing twice."""
-    plan = example_plan(case) if case is not None else read_plan(file or "")
+    plan = _example_plan(case) if case is not None else _read_plan(file or "")
     # A faulty field of the file is an error of usage.
     with naming_options({} if file is None else {"": "--file {}"}):
-        document = await gateway.approve(plan)
-    return output(document, lambda: plan_text(parsed(ApprovedPlan, document)), as_json=as_json)
+        document = await gateway.request("POST", "/plans", body=plan)
+    return output(document, lambda: _plan_text(parsed(ApprovedPlan, document)), as_json=as_json)
 
 
 @plan_cli.command(epilog=EXIT_HELP)
@@ -106,4 +99,4 @@ async def show(gateway: GatewayClient, plan_id: PlanArgument, *, as_json: bool) 
     """Show the state of each role of a plan, and of the whole."""
     path = f"/plans/{quote(plan_id, safe='')}"
     unknown = "`deliberate show ID` of one of its deliberations names its plan_id"
-    return await print_resource(gateway, path, ApprovedPlan, plan_text, as_json=as_json, unknown=unknown)
+    return await print_resource(gateway, path, ApprovedPlan, _plan_text, as_json=as_json, unknown=unknown)

@@ -1,34 +1,28 @@
-"""`deliberate list | stats | show | cancel | delete | roles`: reads, changes and prints resources of a gateway."""
+"""`deliberate list | stats | show | cancel | delete | deliveries | redeliver`: deliberations of a gateway."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any, TypeVar
-from urllib.parse import quote
 
 import typer
 from pydantic import BaseModel, ValidationError
 from rich.console import Console, Group, RenderableType
 from rich.markdown import Markdown
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from app.api.cluster_schemas import EngineView, RoleList, RoleResource
-from app.api.schemas import Deliberation, DeliberationPage, DeliberationSummary, Stats
+from app.api.schemas import Deliberation, DeliberationPage, Stats
 from app.cli.client import GatewayClient, GatewayRefused, JsonObject, parsed
-from app.cli.exits import Exit, naming_options, output, print_json
-from app.cli.ids import full_id
+from app.cli.exits import CommandError, Exit, FieldFault, naming_options, output, print_json
 from app.cli.options import IdArgument, pairs
 from app.cli.render.figures import stats_text
-from app.cli.render.lanes import is_simulated
-from app.cli.render.overview import overview_table
-from app.cli.render.panels import seconds, style_of
-from app.cli.render.ranking import age_text, brief, deliberation_report, duration_s, plain, status_text
-from app.cli.render.silence import WAIT_EVENT_TYPES, waits_text
-from app.cli.render.transcript import EVENT_TYPES, transcript
-from app.cli.target import on_gateway
+from app.cli.render.lines import WAIT_EVENT_TYPES, waits_text
+from app.cli.render.report import deliberation_report, overview_table, took_text
+from app.cli.render.text import age_text, line_of, plain, status_text
+from app.cli.render.transcript import EVENT_TYPES, delivery_line, transcript
+from app.cli.target import LAST, full_id, on_gateway
 from app.deliberation.facts import TERMINAL_STATUS, Event, Fact, decode
 from app.webhooks.resources import Delivery
 
@@ -45,6 +39,13 @@ _FILTERS = {
     "metadata": "--meta {}",
     **{name: f"--{name}" for name in ("from", "to", "by")},
 }
+
+DeliveryArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="DELIVERY", help="Id of the delivery, a unique beginning of it, or `last`. (default: the only one)"
+    ),
+]
 
 
 async def print_resource(
@@ -69,23 +70,11 @@ async def print_resource(
 
 
 def short_ids(ids: list[str]) -> list[str]:
-    """The beginnings of ids, as long as they must be to differ on this page."""
+    """The beginnings of ids, long enough to differ on this page."""
     chars, longest = _ID_CHARS_MIN, max(map(len, ids), default=0)
     while chars < longest and len({each[:chars] for each in ids}) < len(ids):
         chars += 1
     return [each[:chars] for each in ids]
-
-
-def _row(found: DeliberationSummary, id: str, now: datetime, *, strategy: bool) -> list[RenderableType]:
-    took_s = duration_s(found.created_at, found.ended_at)
-    council = (entry.role if entry.count == 1 else f"{entry.count}×{entry.role}" for entry in found.agents)
-    return [
-        plain(id),
-        status_text(found.status),
-        age_text(found.created_at, now),
-        "–" if took_s is None else seconds(took_s),
-        plain(f"{f'{found.strategy} ' if strategy else ''}{' '.join(council)}"),
-    ]
 
 
 def deliberations_table(page: DeliberationPage, now: datetime) -> RenderableType:
@@ -101,7 +90,15 @@ def deliberations_table(page: DeliberationPage, now: datetime) -> RenderableType
     table.add_column("strategy" if strategies_differ else "council", max_width=_COUNCIL_WIDTH_MAX)
     table.add_column("task", ratio=1, min_width=_TASK_WIDTH_MIN)
     for id, found in zip(short_ids([item.id for item in page.items]), page.items, strict=True):
-        table.add_row(*_row(found, id, now, strategy=strategies_differ), brief(found.task, _TASK_CHARS_MAX))
+        council = [entry.role if entry.count == 1 else f"{entry.count}×{entry.role}" for entry in found.agents]
+        table.add_row(
+            plain(id),
+            status_text(found.status),
+            age_text(found.created_at, now),
+            took_text(found.created_at, found.ended_at) or "–",
+            plain(" ".join([found.strategy, *council] if strategies_differ else council)),
+            Text(line_of(found.task, _TASK_CHARS_MAX)),
+        )
     return table
 
 
@@ -187,8 +184,13 @@ async def show(
     resource = await gateway.deliberation(id := await full_id(gateway, deliberation_id))
     waits = Text() if as_json else await _waits(gateway, resource)
     if not full and not as_markdown:
-        return output(resource, lambda: _report(parsed(Deliberation, resource), waits), as_json=as_json)
-    events, deliveries = await gateway.events(id, EVENT_TYPES), await gateway.deliveries(id)
+
+        def report() -> Group:
+            found = parsed(Deliberation, resource)
+            return Group(overview_table(found), "", deliberation_report(found), *filter(None, [waits]))
+
+        return output(resource, report, as_json=as_json)
+    events, deliveries = await gateway.events(EVENT_TYPES, id), await gateway.deliveries(id)
     if as_json:
         print_json({"deliberation": resource, "events": events, "deliveries": deliveries})
         return Exit.SUCCESS
@@ -202,19 +204,13 @@ async def show(
 
 
 async def _waits(gateway: GatewayClient, resource: JsonObject) -> Text:
-    """What the calls of a running deliberation wait for; empty for one that has ended."""
     if resource["status"] in TERMINAL_STATUS.values():
         return Text()
-    events = await gateway.events(str(resource["id"]), WAIT_EVENT_TYPES)
+    events = await gateway.events(WAIT_EVENT_TYPES, str(resource["id"]))
     return waits_text([event for event in map(_event, events) if event is not None], datetime.now(UTC))
 
 
-def _report(found: Deliberation, waits: Text) -> Group:
-    return Group(overview_table(found), "", deliberation_report(found), *filter(None, [waits]))
-
-
 def _event(document: JsonObject) -> Event | None:
-    """The event of a document; None for one that this version cannot read."""
     try:
         return decode(json.dumps(document).encode())
     except ValidationError:
@@ -233,7 +229,8 @@ async def cancel(
     """Cancel a deliberation. A repeated or late request changes nothing."""
     id = await full_id(gateway, deliberation_id)
     with naming_options({"/reason": "--reason"}):
-        resource = await gateway.cancel(id, reason, wait_s=wait)
+        body = {} if reason is None else {"reason": reason}
+        resource = await gateway.request("POST", f"/deliberations/{id}/cancel", body=body, wait_s=wait)
     status = status_text(str(resource.get("status", "cancelling")))
     return output(resource, lambda: Text.assemble(plain(id), " is ", status), as_json=as_json)
 
@@ -242,82 +239,57 @@ async def cancel(
 async def delete(gateway: GatewayClient, deliberation_id: IdArgument, *, as_json: bool) -> Exit:
     """Delete a deliberation that has ended: its facts are removed for good."""
     id = await full_id(gateway, deliberation_id)
-    await gateway.delete(id)
+    await gateway.request("DELETE", f"/deliberations/{id}")
     return output({"id": id, "deleted": True}, lambda: plain(f"{id} is deleted"), as_json=as_json)
 
 
-def _model_text(role: RoleResource) -> Text:
-    if role.live is None:
-        return Text("no replica answers", "yellow") if role.replicas.min else Text("starts at its first use", "dim")
-    named = any(map(is_simulated, role.live.models))
-    text = plain(", ".join(role.live.models) or "no model")
-    text.append(" simulated" if role.live.simulated and not named else "")
-    text.stylize("yellow" if role.live.simulated or named else "")
-    return text
+async def _deliveries(gateway: GatewayClient, deliberation_id: str) -> list[Delivery]:
+    return [parsed(Delivery, each) for each in await gateway.deliveries(deliberation_id)]
 
 
-def replicas_text(role: RoleResource) -> str:
-    """How many replicas answer, beside the bounds where these say more."""
-    answering, low, high = role.live.replicas if role.live else 0, role.replicas.min, role.replicas.max
-    bounds = f" of {low}–{high}" if low < high else f" of {high}" if answering != high else ""
-    return f"{answering}{bounds} replica{'' if f'{answering}{bounds}' == '1' else 's'}"
-
-
-def _engine_state(engine: EngineView) -> Text:
-    circuit = "" if engine.circuit == "closed" else f", circuit {engine.circuit}"
-    refused = f" ({engine.key_rejected})" if engine.key_rejected else ""
-    return plain(engine.url).append(("" if engine.healthy else f" (down{circuit})") + refused, "red")
-
-
-def roles_table(roles: Iterable[RoleResource]) -> Table:
-    """A line per role, and one below it for each of its engines that is down or refuses its key."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for _ in ("replicas", "temperature"):
-        table.add_column(style="dim", no_wrap=True)
-    for role in roles:
-        name = Text(role.name, f"bold {style_of(role.name)}")
-        table.add_row(name, _model_text(role), replicas_text(role), f"temperature {role.sampling.temperature:g}")
-        for engine in role.live.engines if role.live else ():
-            if not engine.healthy or engine.key_rejected:
-                table.add_row("", _engine_state(engine))
-    return table
-
-
-def _roles_with_personas(found: RoleList) -> Group:
+def _deliveries_text(found: list[Delivery]) -> RenderableType:
+    if not found:
+        return Text("no deliveries: it has no webhook, or nothing has happened yet", "dim")
     parts: list[RenderableType] = []
-    for role in found.items:
-        parts += [roles_table([role]), Padding(plain(" ".join(role.persona.split())), (0, 0, 1, 2))]
+    for delivery in found:
+        attempts = Table.grid(padding=(0, 2))
+        for each in delivery.attempts:
+            outcome = "accepted" if each.problem is None else each.problem.code
+            status = "" if each.status_code is None else str(each.status_code)
+            took = f"{each.duration_ms} ms"
+            attempts.add_row("  ", str(each.number), f"{each.at:%H:%M:%S}", plain(outcome), status, took)
+        parts += [Text(delivery_line(delivery), status_text(delivery.status).style), attempts]
     return Group(*parts)
 
 
-def _role_text(role: RoleResource) -> Group:
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(style="dim")
-    facts.add_column(overflow="fold")
-    facts.add_row("persona", plain(role.persona.strip()))
-    facts.add_row("model", plain(role.model or "the first of the engine"))
-    declared = plain(", ".join(role.engines) or "the default ones")
-    engines = [_engine_state(engine) for engine in role.live.engines] if role.live else [declared]
-    facts.add_row("engines", Text("\n").join(engines))
-    if role.fallback and role.live is None:
-        facts.add_row("fallback", plain(", ".join(role.fallback)))
-    facts.add_row("sampling", f"temperature {role.sampling.temperature:g}, {role.sampling.max_tokens} tokens")
-    in_flight = f"{role.live.in_flight} running, " if role.live else ""
-    facts.add_row("calls", f"{in_flight}{role.concurrency} at a time for each replica")
-    return Group(roles_table([role]), facts)
+@on_gateway
+async def deliveries(gateway: GatewayClient, deliberation_id: IdArgument, *, as_json: bool) -> Exit:
+    """List the deliveries of a deliberation's webhook with their attempts."""
+    found = await _deliveries(gateway, await full_id(gateway, deliberation_id))
+    document = {"items": [each.model_dump(mode="json") for each in found]}
+    return output(document, lambda: _deliveries_text(found), as_json=as_json)
+
+
+def chosen(found: list[Delivery], given: str | None) -> Delivery:
+    """The delivery that `given` names; without it the only one. Raises CommandError that lists the candidates."""
+    matching = found[-1:] if given == LAST else [each for each in found if each.id.startswith(given or "")]
+    if len(matching) == 1:
+        return matching[0]
+    candidates = [FieldFault(each.id, f"{each.type}, {each.status}") for each in matching or found]
+    if not matching:
+        detail = "there is no such delivery" if found else "there are no deliveries"
+        remedy = "name one of these" if found else "`deliberate ask --webhook URL` asks for some"
+        raise CommandError(Exit.REFUSED, "not_found", detail, fields=candidates, remedy=remedy)
+    detail = f"{len(matching)} deliveries could be meant"
+    raise CommandError(Exit.USAGE, "ambiguous_id", detail, fields=candidates, remedy="name one of these, or `last`")
 
 
 @on_gateway
-async def roles(
-    gateway: GatewayClient,
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show this role with its persona.")] = None,
-    *,
-    as_json: bool,
+async def redeliver(
+    gateway: GatewayClient, deliberation_id: IdArgument, delivery: DeliveryArgument = None, *, as_json: bool
 ) -> Exit:
-    """List the roles of agents, or show one."""
-    if name is None:
-        return await print_resource(gateway, "/roles", RoleList, _roles_with_personas, as_json=as_json)
-    path, unknown = f"/roles/{quote(name, safe='')}", "`deliberate roles` lists the roles"
-    return await print_resource(gateway, path, RoleResource, _role_text, as_json=as_json, unknown=unknown)
+    """Request one more attempt of a delivery now, besides its schedule."""
+    id = await full_id(gateway, deliberation_id)
+    wanted = chosen(await _deliveries(gateway, id), delivery)
+    document = await gateway.request("POST", f"/deliberations/{id}/deliveries/{wanted.id}/redeliver")
+    return output(document, lambda: plain(delivery_line(parsed(Delivery, document))), as_json=as_json)

@@ -1,27 +1,182 @@
-"""`deliberate status`: one screen about the stack that commands speak to."""
+"""`deliberate status | cluster | roles`: the parts of the installation that commands speak to, and their state."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Annotated
+from urllib.parse import quote
 
+import typer
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from app.api.cluster_schemas import Cluster, RoleList
+from app.api.cluster_schemas import Cluster, EngineLoad, EngineView, ProjectorView, RoleList, RoleResource
 from app.api.schemas import Ready, Stats
 from app.cli.client import GatewayClient, GatewayRefused, GatewayUnreachable, JsonObject, parsed
-from app.cli.cluster import engine_text, projector_text, queue_text, versions_text
 from app.cli.exits import Exit, output
 from app.cli.render.figures import spend_text
-from app.cli.render.prose import counted
-from app.cli.render.ranking import plain
-from app.cli.show import roles_table
+from app.cli.render.lanes import is_simulated
+from app.cli.render.text import counted, named_rows, plain, role_style
+from app.cli.show import print_resource
 from app.cli.target import on_gateway
 
-_PATHS = {"roles": "/roles", "stats": "/stats", "cluster": "/cluster"}
+_MEGABYTE = 1_000_000
+
+
+def _rate(per_s: float | None) -> str:
+    return "throughput unknown" if per_s is None else f"{per_s:.2g} per second"
+
+
+def _queue_text(found: Cluster) -> str:
+    queue = found.queue
+    head = f", the oldest for {queue.head_waited_s:.1f} s" if queue.waiting else ""
+    return f"{queue.in_hand} running, {queue.waiting} waiting{head}; {_rate(queue.ended_per_s)}"
+
+
+def _versions_text(found: Cluster) -> str:
+    versions = found.versions
+    return f"{versions.gateway}, Python {versions.python}, nats-server {versions.nats_server}"
+
+
+def _engine_text(engine: EngineLoad) -> str:
+    version = f", version {engine.version}" if engine.version else ""
+    name = f"{engine.name}: " if engine.name else ""
+    return f"{name}{engine.in_flight} in flight, circuit {engine.circuit}{version}; {', '.join(engine.roles)}"
+
+
+def _projector_text(projector: ProjectorView) -> str:
+    waits = f"; waits: {projector.failure}" if projector.failure else ""
+    return f"{projector.counts.get('written', 0)} copied, {projector.pending} facts behind{waits}"
+
+
+def _work(found: Cluster) -> Iterator[tuple[str, str, str]]:
+    queue = found.queue
+    yield "queue", f"{queue.depth} of {queue.depth_max}", _queue_text(found)
+    for role in queue.roles:
+        if role.depth:
+            yield "", role.role, f"{role.depth} of {role.admitted} admitted; {_rate(role.ended_per_s)}"
+    for coordinator in found.coordinators:
+        line = f"{coordinator.in_hand} running of {coordinator.bound}"
+        for turn in coordinator.turns:
+            if turn.begun or turn.waiting:
+                kind = " ".join(turn.roles) + " batch" * (turn.priority == "batch")
+                line += f"; {kind}: {turn.begun} of {turn.bound} started, {turn.waiting} waiting"
+        yield "coordinator", coordinator.id, line
+    for agent in found.agents:
+        simulated = ", simulated" if agent.simulated and not is_simulated(agent.model) else ""
+        figures = f"{agent.running} calls of {agent.concurrency}, {agent.waiting} waiting; {agent.model}{simulated}"
+        yield f"agent {agent.role}", agent.id, figures
+    for engine in found.engines:
+        yield "engine", engine.url, _engine_text(engine)
+
+
+def _log(found: Cluster) -> Iterator[tuple[str, str, str]]:
+    for stream in found.streams:
+        if stream.messages:
+            yield "stream", stream.name, f"{stream.messages} messages, {stream.bytes / _MEGABYTE:.1f} MB"
+    for consumer in found.consumers:
+        figures = f"{consumer.lag} behind, {consumer.unacknowledged} unacknowledged, {consumer.redelivered} redelivered"
+        yield "consumer", consumer.name, figures
+    for sender in found.webhooks or ():
+        yield "webhooks", sender.id, f"{sender.in_flight} in flight, {sender.waiting} waiting"
+    for projector in found.projectors or ():
+        yield "archive", projector.id, _projector_text(projector)
+    yield "versions", "gateway", _versions_text(found)
+    for replicas in found.versions.replicas:
+        ray = f"Ray {replicas.ray}" if replicas.ray else "without Ray"
+        yield "", "replicas", f"{replicas.product}, Python {replicas.python}, {ray}"
+
+
+def cluster_text(found: Cluster) -> RenderableType:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for style in ("bold", "", "dim"):
+        table.add_column(style=style, overflow="fold")
+    for row in (*_work(found), *_log(found)):
+        table.add_row(*map(plain, row))
+    missing = [plain(f"{each.part}: {each.detail}") for each in found.missing]
+    return Group(table, *(Text.assemble(("missing", "yellow"), "  ", text) for text in missing))
+
+
+@on_gateway
+async def cluster(gateway: GatewayClient, *, as_json: bool) -> Exit:
+    """Show replicas, queue, engines, log and versions. If keys are required, the scope admin is needed."""
+    return await print_resource(gateway, "/cluster", Cluster, cluster_text, as_json=as_json)
+
+
+def _model_text(role: RoleResource) -> Text:
+    if role.live is None:
+        return Text("no replica answers", "yellow") if role.replicas.min else Text("starts at its first use", "dim")
+    named = any(map(is_simulated, role.live.models))
+    text = plain(", ".join(role.live.models) or "no model")
+    text.append(" simulated" if role.live.simulated and not named else "")
+    text.stylize("yellow" if role.live.simulated or named else "")
+    return text
+
+
+def _replicas_text(role: RoleResource) -> str:
+    answering, low, high = role.live.replicas if role.live else 0, role.replicas.min, role.replicas.max
+    bounds = f" of {low}–{high}" if low < high else f" of {high}" if answering != high else ""
+    return f"{answering}{bounds} replica{'' if f'{answering}{bounds}' == '1' else 's'}"
+
+
+def _engine_state(engine: EngineView) -> Text:
+    circuit = "" if engine.circuit == "closed" else f", circuit {engine.circuit}"
+    refused = f" ({engine.key_rejected})" if engine.key_rejected else ""
+    return plain(engine.url).append(("" if engine.healthy else f" (down{circuit})") + refused, "red")
+
+
+def roles_table(roles: Iterable[RoleResource]) -> Table:
+    """A line per role, and one below it for each of its engines that is down or refuses its key."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for _ in ("replicas", "temperature"):
+        table.add_column(style="dim", no_wrap=True)
+    for role in roles:
+        name = Text(role.name, f"bold {role_style(role.name)}")
+        table.add_row(name, _model_text(role), _replicas_text(role), f"temperature {role.sampling.temperature:g}")
+        for engine in role.live.engines if role.live else ():
+            if not engine.healthy or engine.key_rejected:
+                table.add_row("", _engine_state(engine))
+    return table
+
+
+def _roles_with_personas(found: RoleList) -> Group:
+    parts: list[RenderableType] = []
+    for role in found.items:
+        parts += [roles_table([role]), Padding(plain(" ".join(role.persona.split())), (0, 0, 1, 2))]
+    return Group(*parts)
+
+
+def _role_text(role: RoleResource) -> Group:
+    live = role.live
+    declared = plain(", ".join(role.engines) or "the default ones")
+    rows: list[tuple[str, RenderableType]] = [
+        ("persona", plain(role.persona.strip())),
+        ("model", plain(role.model or "the first of the engine")),
+        ("engines", Text("\n").join(map(_engine_state, live.engines)) if live else declared),
+        *([("fallback", plain(", ".join(role.fallback)))] if role.fallback and live is None else []),
+        ("sampling", f"temperature {role.sampling.temperature:g}, {role.sampling.max_tokens} tokens"),
+        ("calls", f"{f'{live.in_flight} running, ' if live else ''}{role.concurrency} at a time for each replica"),
+    ]
+    return Group(roles_table([role]), named_rows(rows))
+
+
+@on_gateway
+async def roles(
+    gateway: GatewayClient,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show this role with its persona.")] = None,
+    *,
+    as_json: bool,
+) -> Exit:
+    """List the roles of agents, or show one."""
+    if name is None:
+        return await print_resource(gateway, "/roles", RoleList, _roles_with_personas, as_json=as_json)
+    path, unknown = f"/roles/{quote(name, safe='')}", "`deliberate roles` lists the roles"
+    return await print_resource(gateway, path, RoleResource, _role_text, as_json=as_json, unknown=unknown)
 
 
 async def _readiness(gateway: GatewayClient) -> JsonObject:
-    """The document of `/readyz`, or the problems of a gateway that is not ready. Raises when none answers."""
     try:
         return await gateway.read("/readyz")
     except GatewayUnreachable as error:
@@ -30,17 +185,17 @@ async def _readiness(gateway: GatewayClient) -> JsonObject:
         return {"status": "not_ready", "errors": [fault._asdict() for fault in error.fields]}
 
 
-async def read_status(gateway: GatewayClient) -> JsonObject:
-    """All that the key may see, each part by its name; a part that is refused is in `refused` with the reason."""
+async def _read_status(gateway: GatewayClient) -> JsonObject:
+    """Every part by its name; a part that the key may not read is in `refused` with the reason."""
     found: JsonObject = {
         "url": gateway.url,
         "source": gateway.source,
         "ready": await _readiness(gateway),
         "refused": {},
     }
-    for name, path in _PATHS.items():
+    for name in ("roles", "stats", "cluster"):
         try:
-            found[name] = await gateway.read(path)
+            found[name] = await gateway.read(f"/{name}")
         except (GatewayRefused, GatewayUnreachable) as error:
             found["refused"][name] = f"{error.code}: {error.detail}"
     return found
@@ -74,33 +229,23 @@ def _rows(found: JsonObject) -> Iterator[tuple[str, RenderableType]]:
     if "cluster" in found:
         cluster = parsed(Cluster, found["cluster"])
         for engine in cluster.engines:
-            yield "engine", plain(f"{engine.url}  {engine_text(engine)}")
-        yield "queue", plain(queue_text(cluster))
+            yield "engine", plain(f"{engine.url}  {_engine_text(engine)}")
+        yield "queue", plain(_queue_text(cluster))
         for projector in cluster.projectors or ():
-            yield "archive", plain(f"{projector.id}  {projector_text(projector)}")
-        yield "versions", plain(f"gateway {versions_text(cluster)}")
+            yield "archive", plain(f"{projector.id}  {_projector_text(projector)}")
+        yield "versions", plain(f"gateway {_versions_text(cluster)}")
         for each in cluster.missing:
             yield "missing", Text.assemble((each.part, "yellow"), ": ", plain(each.detail))
     for name, reason in found["refused"].items():
         yield name, Text.assemble(("not shown: ", "yellow"), plain(reason))
 
 
-def status_text(found: JsonObject) -> Group:
-    """The screen."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for row in _rows(found):
-        table.add_row(*row)
-    return Group(table)
-
-
 @on_gateway
 async def status(gateway: GatewayClient, *, as_json: bool) -> Exit:
     """Show the stack on one screen: gateway, work, roles, engines, queue and versions.
 
-    Exits with 3 when no gateway answers or it is not ready. What the key may not read is named.
+    Exits with 3 when no gateway answers or it is not ready. Parts that the key may not read are named.
     """
-    found = await read_status(gateway)
-    output(found, lambda: status_text(found), as_json=as_json)
+    found = await _read_status(gateway)
+    output(found, lambda: named_rows(_rows(found), "bold"), as_json=as_json)
     return Exit.SUCCESS if found["ready"]["status"] == "ready" else Exit.UNREACHABLE

@@ -10,10 +10,10 @@ from rich.text import Text
 
 from app.api.schemas import StrategyList, StrategyResource
 from app.api.suggestions import did_you_mean
-from app.cli.client import JsonObject, parsed
+from app.cli.client import parsed
 from app.cli.exits import CommandError, Exit, output, run
 from app.cli.options import ApiKeyOption, JsonOption, StackOption, UrlOption
-from app.cli.render.ranking import plain
+from app.cli.render.text import named_rows, plain
 from app.cli.target import gateway_client
 from app.deliberation.strategies import STRATEGIES
 
@@ -67,7 +67,6 @@ def type_text(schema: JsonSchema, definitions: JsonSchema) -> str:
 
 
 def bounds_text(schema: JsonSchema, definitions: JsonSchema) -> str:
-    """The bounds of a JSON Schema in a few words; empty without bounds."""
     found: list[str] = []
     for each in _alternatives(_resolved(schema, definitions), definitions):
         found += [words.format(each[name]) for name, words in _BOUNDS if name in each]
@@ -75,7 +74,6 @@ def bounds_text(schema: JsonSchema, definitions: JsonSchema) -> str:
 
 
 def strategies_table(found: StrategyList) -> Table:
-    """One row per strategy with its steps and calls."""
     table = Table(caption="details: deliberate strategies NAME", caption_justify="left")
     for column in ("strategy", "steps", "calls"):
         table.add_column(column)
@@ -91,7 +89,6 @@ def strategies_table(found: StrategyList) -> Table:
 
 
 def parameters_table(schema: JsonSchema) -> Table:
-    """One row per parameter of a strategy: type, default, bounds and meaning."""
     definitions = cast(JsonSchema, schema.get("$defs", {}))
     required = cast("list[str]", schema.get("required", []))
     table = Table(caption="deliberate ask --parameter NAME=VALUE", caption_justify="left")
@@ -110,32 +107,13 @@ def parameters_table(schema: JsonSchema) -> Table:
 
 
 def strategy_text(strategy: StrategyResource) -> Group:
-    """The details of one strategy."""
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(style="dim")
-    facts.add_column()
-    facts.add_row("steps", plain(" → ".join(strategy.steps)))
-    facts.add_row("calls", plain(strategy.calls))
-    facts.add_row("source", plain(strategy.source))
-    facts.add_row("fields", plain(", ".join(strategy.fields)))
+    facts = {"steps": " → ".join(strategy.steps), "calls": strategy.calls, "source": strategy.source}
+    facts["fields"] = ", ".join(strategy.fields)
+    rows = named_rows((name, plain(text)) for name, text in facts.items())
     head = Text.assemble((strategy.name, "bold"), (f" v{strategy.version}", "dim"), "  ", plain(strategy.summary))
     if strategy.parameters.get("properties"):
-        return Group(head, facts, parameters_table(strategy.parameters))
-    return Group(head, facts, Text("It has no parameters.", "dim"))
-
-
-def strategy_named(found: StrategyList, name: str) -> StrategyResource:
-    """The strategy with this name; raises CommandError that suggests the closest name."""
-    names = [strategy.name for strategy in found.items]
-    if name not in names:
-        remedy = f"{did_you_mean(name, names)}The strategies are {', '.join(names)}"
-        raise CommandError(Exit.USAGE, "unknown_strategy", f"there is no strategy {name!r}", remedy=remedy)
-    return found.items[names.index(name)]
-
-
-def _installed() -> JsonObject:
-    items = tuple(StrategyResource.of(definition) for definition in STRATEGIES.values())
-    return StrategyList(items=items).model_dump(mode="json")
+        return Group(head, rows, parameters_table(strategy.parameters))
+    return Group(head, rows, Text("It has no parameters.", "dim"))
 
 
 def strategies(
@@ -147,19 +125,24 @@ def strategies(
 ) -> None:
     """List the strategies with their cost, or show one with steps, source and parameters.
 
-    They are those of this installation, and no gateway is needed. With --url or --data-dir they are that gateway's.
+    Without --url and --data-dir, the strategies of this installation are listed, and no gateway is needed.
     """
 
     async def work() -> Exit:
         if url is None and data_dir is None:
-            document = _installed()
+            items = tuple(map(StrategyResource.of, STRATEGIES.values()))
+            document = StrategyList(items=items).model_dump(mode="json")
         else:
             async with gateway_client(url, data_dir, api_key) as gateway:
                 document = await gateway.read("/strategies")
         found = parsed(StrategyList, document)
         if name is None:
             return output(document, lambda: strategies_table(found), as_json=as_json)
-        strategy = strategy_named(found, name)
+        names = [strategy.name for strategy in found.items]
+        if name not in names:
+            remedy = f"{did_you_mean(name, names)}The strategies are {', '.join(names)}"
+            raise CommandError(Exit.USAGE, "unknown_strategy", f"there is no strategy {name!r}", remedy=remedy)
+        strategy = found.items[names.index(name)]
         return output(strategy.model_dump(mode="json"), lambda: strategy_text(strategy), as_json=as_json)
 
     run(work, as_json=as_json)

@@ -1,4 +1,4 @@
-"""Which stack a command speaks to: one rule for all commands, which docs/command-line.md states.
+"""The stack and the deliberation that a command line names; docs/command-line.md states the rule for stacks.
 
 1. `--url`, or the stack that runs in `--data-dir`.
 2. DELIBERATE_URL.
@@ -10,8 +10,10 @@ import inspect
 import json
 import os
 import shlex
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn, Self
 from urllib.parse import urlsplit
@@ -20,8 +22,9 @@ import typer
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from app.access.origins import is_loopback
-from app.cli.client import GatewayClient
-from app.cli.exits import CommandError, Exit, run
+from app.api.schemas import DeliberationPage, DeliberationSummary
+from app.cli.client import GatewayClient, parsed
+from app.cli.exits import CommandError, Exit, FieldFault, run
 from app.cli.options import (
     DATA_DIR,
     URL_VARIABLE,
@@ -33,13 +36,17 @@ from app.cli.options import (
     directory_option,
     nats_url_file,
 )
+from app.cli.render.text import age_text, line_of
 
+LAST = "last"
+_ID_CHARS = 26
+# A beginning is looked for among so many of the newest deliberations.
+_SEARCHED_MAX = 5_000
+_CANDIDATES_MAX = 10
 _NAME_ONE = f"name a gateway by --url, {URL_VARIABLE} or `deliberate context use URL`"
 
 
 class Context(BaseModel):
-    """The gateway that `deliberate context use` chose, and the key that was given with it, if any."""
-
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     url: str
@@ -47,7 +54,6 @@ class Context(BaseModel):
 
 
 def context_file() -> Path:
-    """The file of the context, in the user's directory for configuration."""
     home = os.environ.get("XDG_CONFIG_HOME")
     directory = Path(home) if home and Path(home).is_absolute() else Path.home() / ".config"
     return directory / "deliberate" / "context.json"
@@ -81,7 +87,6 @@ class LocalStack:
 
     @classmethod
     def running_in(cls, data_dir: Path) -> Self | None:
-        """The stack that runs in a data directory; None when none runs there."""
         try:
             state = json.loads((data_dir / "stack.json").read_bytes())
             stack = cls(data_dir, str(state["url"]), state.get("log", {}).get("id"), state.get("key_pepper"))
@@ -97,22 +102,15 @@ class LocalStack:
         return stack
 
     def nats_url(self, user: str) -> str:
-        """The `file:` URL of a NATS user of this stack."""
         return nats_url_file(self.data_dir, user)
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayTarget:
-    """A gateway, the key for it, the `source` that chose it, and the `options` that choose it again."""
-
     url: str
     api_key: str | None = field(repr=False)
     source: str
     options: str = ""
-
-    def client(self) -> GatewayClient:
-        """A connection to this gateway; raises CommandError for an invalid URL or key."""
-        return GatewayClient(self.url, self.api_key, source=self.source, options=self.options)
 
 
 def _running(data_dir: Path, otherwise: str) -> LocalStack:
@@ -125,7 +123,6 @@ def _running(data_dir: Path, otherwise: str) -> LocalStack:
 
 
 def _named(api_key: str | None) -> GatewayTarget | None:
-    """The gateway of DELIBERATE_URL, else of the context; None without both."""
     if given := os.environ.get(URL_VARIABLE):
         return GatewayTarget(given, api_key, URL_VARIABLE)
     if (context := read_context()) is not None:
@@ -155,8 +152,9 @@ def options_for(data_dir: Path) -> str:
 
 
 def gateway_client(url: str | None, data_dir: Path | None, api_key: str | None) -> GatewayClient:
-    """A connection to the gateway of `find_target`."""
-    return find_target(url, data_dir, api_key).client()
+    """A connection to the gateway of `find_target`; raises CommandError also for an invalid URL or key."""
+    target = find_target(url, data_dir, api_key)
+    return GatewayClient(target.url, target.api_key, source=target.source, options=target.options)
 
 
 def on_gateway(
@@ -234,3 +232,51 @@ def _same_gateway(one: str, other: str) -> bool:
         return False
     hosts = (first.hostname or "", second.hostname or "")
     return hosts[0] == hosts[1] or all(map(is_loopback, hosts))
+
+
+async def full_id(gateway: GatewayClient, given: str) -> str:
+    """The id of the one deliberation, deleted or not, that a whole id, a unique beginning of one, or `last` names.
+
+    Raises CommandError when no deliberation or more than one begins with `given`, and lists these.
+    """
+    if len(given) >= _ID_CHARS:
+        return given
+    if given == LAST:
+        newest = parsed(DeliberationPage, await gateway.read("/deliberations", {"limit": 1, "after": "now"})).items
+        if not newest:
+            remedy = "`deliberate ask TASK` starts one"
+            raise CommandError(Exit.REFUSED, "not_found", "there is no deliberation yet", remedy=remedy)
+        return newest[0].id
+    found, searched = list[DeliberationSummary](), 0
+    async with aclosing(gateway.pages("/deliberations", {"limit": 200})) as pages:
+        async for document in pages:
+            items = parsed(DeliberationPage, document).items
+            found += [item for item in items if item.id.startswith(given)]
+            searched += len(items)
+            if searched >= _SEARCHED_MAX or any(item.id == given for item in items):
+                break
+    return _the_one(given, found) if found else await _deleted_id(gateway, given)
+
+
+async def _deleted_id(gateway: GatewayClient, given: str) -> str:
+    tombstones = await gateway.events("deliberation.deleted")
+    deleted = [id for each in tombstones if (id := str(each["deliberation_id"])).startswith(given)]
+    if len(deleted) == 1:
+        return deleted[0]
+    detail = f"no deliberation that is kept has an id that begins with {given!r}"
+    fields = [FieldFault(id, "it is deleted") for id in deleted[:_CANDIDATES_MAX]]
+    remedy = "`deliberate list` shows the deliberations that are kept"
+    raise CommandError(Exit.REFUSED, "gone" if deleted else "not_found", detail, fields=fields, remedy=remedy)
+
+
+def _the_one(given: str, found: Sequence[DeliberationSummary]) -> str:
+    ids = [item.id for item in found]
+    if given in ids or len(ids) == 1:
+        return given if given in ids else ids[0]
+    now = datetime.now(UTC)
+    candidates = [
+        FieldFault(item.id, f"{item.status}, {age_text(item.created_at, now)} old: {line_of(item.task, 60)}")
+        for item in found[:_CANDIDATES_MAX]
+    ]
+    detail = f"{len(ids)} ids begin with {given!r}"
+    raise CommandError(Exit.USAGE, "ambiguous_id", detail, fields=candidates, remedy="type more of the id")

@@ -2,7 +2,8 @@
 
 import asyncio
 from contextlib import aclosing, suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Annotated, NoReturn
 
 import typer
@@ -12,27 +13,25 @@ from rich.live import Live
 from app.api.schemas import Deliberation
 from app.cli.client import GatewayClient, JsonObject, Retry, parsed
 from app.cli.exits import Exit, exit_of, naming_options, print_json
-from app.cli.ids import full_id
 from app.cli.options import IdArgument
 from app.cli.render.lanes import CouncilView
-from app.cli.render.lines import event_line
+from app.cli.render.lines import PrintLine, event_line, heartbeats, print_to_stderr, waiting_line
 from app.cli.render.panels import picture
-from app.cli.render.ranking import deliberation_report
-from app.cli.render.silence import PrintLine, WaitingLines, heartbeats, print_to_stderr, waiting_line
-from app.cli.target import on_gateway
+from app.cli.render.report import deliberation_report
+from app.cli.target import full_id, on_gateway
 from app.deliberation.facts import CallWaiting
 
 _FRAME_S = 1 / 8  # bounds the frame rate, to leave the CPU to the work
 _IDLE_FRAME_S = 1.0  # updates the displayed time without events
+# Every agent of a council waits for the same engines: one of their lines is enough.
+_WAITING_LINE_INTERVAL = timedelta(seconds=2)
 
 
 def retry_text(retry: Retry) -> str:
-    """The notice of a reconnect."""
     return f"stream lost: {retry.reason}; attempt {retry.attempt} in {retry.delay_s:.1f} s"
 
 
 async def _draw(live: Live, console: Console, view: CouncilView, changed: asyncio.Event) -> NoReturn:
-    """Draw the view after each change, at most every `_FRAME_S` seconds and at least every `_IDLE_FRAME_S`."""
     while True:
         live.update(picture(console, view, datetime.now(UTC)), refresh=True)
         await asyncio.sleep(_FRAME_S)
@@ -43,7 +42,6 @@ async def _draw(live: Live, console: Console, view: CouncilView, changed: asynci
 
 
 async def show_lanes(gateway: GatewayClient, deliberation_id: str, console: Console, *, after: str = "0") -> None:
-    """Draw the lanes of a deliberation until its end."""
     view, changed = CouncilView(), asyncio.Event()
 
     def show_retry(retry: Retry) -> None:
@@ -62,27 +60,11 @@ async def show_lanes(gateway: GatewayClient, deliberation_id: str, console: Cons
             live.update(picture(console, view, datetime.now(UTC)), refresh=True)
 
 
-async def show_lines(gateway: GatewayClient, deliberation_id: str, console: Console, *, after: str = "0") -> None:
-    """Print a line per event of a deliberation until its end."""
-    view = CouncilView()
-
-    def print_line(line: str) -> None:
-        console.print(line, markup=False, soft_wrap=True)
-
-    await _follow_lines(gateway, deliberation_id, view, print_line, after=after)
-
-
-async def _follow_lines(
-    gateway: GatewayClient,
-    deliberation_id: str,
-    view: CouncilView,
-    print_line: PrintLine,
-    *,
-    after: str = "0",
-    waits_only: bool = False,
+async def show_lines(
+    gateway: GatewayClient, deliberation_id: str, print_line: PrintLine, *, after: str = "0", waits_only: bool = False
 ) -> None:
     """Print a line per event, or per wait alone, and one after each silence of four seconds, until the end."""
-    waiting_lines = WaitingLines()
+    view, waited_at = CouncilView(), None
     async with heartbeats(lambda: waiting_line(view, datetime.now(UTC)), print_line) as spoke:
 
         def speak(line: str) -> None:
@@ -97,9 +79,14 @@ async def _follow_lines(
                 noticed = view.notice
                 event = view.apply(frame)
                 news = view.notice if view.notice != noticed else None
+                if isinstance(event, CallWaiting):
+                    if waited_at is not None and event.ts < waited_at + _WAITING_LINE_INTERVAL:
+                        continue
+                    waited_at = event.ts
+                elif waits_only:
+                    continue
                 line = event_line(event, view.accepted_at) if event is not None else news
-                unwanted = waits_only and not isinstance(event, CallWaiting)
-                if line and not unwanted and not waiting_lines.skips(event):
+                if line:
                     speak(line)
 
 
@@ -121,8 +108,8 @@ async def print_events(
 
 
 async def until_ended(gateway: GatewayClient, deliberation_id: str, print_line: PrintLine) -> JsonObject:
-    """Wait for a deliberation's end; `print_line` says every few seconds what it waits for. Returns the resource."""
-    await _follow_lines(gateway, deliberation_id, CouncilView(), print_line, waits_only=True)
+    """Wait for a deliberation's end; `print_line` gets the cause every few seconds. Returns the resource."""
+    await show_lines(gateway, deliberation_id, print_line, waits_only=True)
     return await gateway.deliberation(deliberation_id)
 
 
@@ -130,8 +117,11 @@ async def watch_deliberation(
     gateway: GatewayClient, deliberation_id: str, console: Console, *, after: str = "0"
 ) -> JsonObject:
     """Show a deliberation until its end, live if the console can redraw, then its report. Returns the resource."""
-    show = show_lanes if console.is_terminal and not console.is_dumb_terminal else show_lines
-    await show(gateway, deliberation_id, console, after=after)
+    if console.is_terminal and not console.is_dumb_terminal:
+        await show_lanes(gateway, deliberation_id, console, after=after)
+    else:
+        print_line = partial(console.print, markup=False, soft_wrap=True)
+        await show_lines(gateway, deliberation_id, print_line, after=after)
     resource = await gateway.deliberation(deliberation_id)
     console.print(deliberation_report(parsed(Deliberation, resource)))
     return resource

@@ -1,14 +1,31 @@
 import asyncio
 import os
 import signal
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from playwright.async_api import Error, Page, Route
 
+from tests.conftest import free_port
 from tests.e2e.conftest import Stack
-from tests.e2e.documented.test_examples import proxied
 
+PROXY = Path(__file__).parents[2] / "examples/browser.py"
 pytestmark = [pytest.mark.browser, pytest.mark.e2e]
+
+
+@asynccontextmanager
+async def proxied(url: str) -> AsyncGenerator[str]:
+    port = free_port()
+    command = (sys.executable, PROXY, "--url", url, "--port", str(port))
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.DEVNULL)
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        await process.wait()
 
 
 async def shown(page: Page, url: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.api.schemas import Deliberation
-from app.cli.bench.dataset import parse_dataset
+from app.cli.bench.dataset import read_dataset
 from app.cli.bench.grading import first_drafts, grade, wilson
 from tests.e2e.conftest import DELIBERATE, Stack
 
@@ -49,7 +49,8 @@ async def test_the_accounts_equal_the_engines_counts_and_the_gateways_records(st
 
 
 async def assert_recomputable(stack: Stack, account: dict[str, Any]) -> None:
-    questions = parse_dataset(DATASET.read_text(encoding="utf-8"))[:QUESTIONS]
+    """The account equals what the deliberations stored at the gateway add up to."""
+    questions = read_dataset(DATASET, QUESTIONS)
     held = [Deliberation.model_validate(await stack.read(each["id"])) for each in account["deliberations"]]
     assert [found.task for found in held] == [question.text for question in questions]
     assert {(found.strategy, len(found.agents), found.status) for found in held} == {

@@ -10,7 +10,7 @@ from rich.text import Text
 from app.cli.client import GatewayClient
 from app.cli.exits import EXIT_HELP, Exit, output, run
 from app.cli.options import JsonOption, StackOption, UrlOption, checked_url
-from app.cli.render.ranking import plain
+from app.cli.render.text import plain
 from app.cli.stack.supervisor import write_private
 from app.cli.target import Context, context_file, find_target
 

@@ -37,9 +37,8 @@ from app.api.suggestions import did_you_mean
 from app.cli.admin.streams import LogTarget, NatsOption, WaitOption, connected, find_log
 from app.cli.exits import EXIT_HELP, CommandError, Exit, output, print_json, run
 from app.cli.options import JsonOption, StackOption, checked_tenant
-from app.cli.render.prose import printable
-from app.cli.render.ranking import plain
-from app.cli.render.silence import print_to_stderr
+from app.cli.render.lines import print_to_stderr
+from app.cli.render.text import plain, printable
 from app.cli.target import LocalStack
 from app.log.journal import JetStreamJournal
 

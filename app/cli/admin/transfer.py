@@ -18,7 +18,7 @@ import typer
 from app.cli.admin.archive import DATABASE_REMEDY, ArchiveDirectoryOption, DatabaseOption, archive_url
 from app.cli.exits import CommandError, Exit, cause, run
 from app.cli.options import checked_tenant
-from app.cli.render.prose import counted
+from app.cli.render.text import counted
 from app.deliberation.errors import ArchiveRefused, ArchiveUnavailable, InvalidRequest
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import typer
 
 from app.cli.exits import EXIT_HELP, CommandError, Exit, print_json, run
 from app.cli.options import DATA_DIR, JsonOption, StackOption, checked_tenant
-from app.cli.render.silence import print_to_stderr
+from app.cli.render.lines import print_to_stderr
 from app.cli.stack.layout import WEBHOOK_SECRET_FILE
 from app.cli.target import find_local
 from app.webhooks.signatures import MASTER_CHARS_MIN, tenant_secret

@@ -2,10 +2,13 @@
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from app.cli.exits import CommandError, Exit, FieldFault, cause
+from app.cli.render.text import counted
 from app.deliberation.answers import READ_AS, Normaliser, Options, normalise
 from app.deliberation.errors import fault_of
 
@@ -25,8 +28,6 @@ _REQUIREMENTS: dict[Normaliser, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question with its right answer, and the normaliser that answers pass before the comparison."""
-
     text: str
     answer: str
     normaliser: Normaliser = "text"
@@ -34,7 +35,6 @@ class Question:
 
     @property
     def requirement(self) -> str:
-        """The form that the task requires of an answer."""
         return _REQUIREMENTS[self.normaliser]
 
     def read(self, text: str) -> str | None:
@@ -44,23 +44,6 @@ class Question:
     def is_right(self, text: str | None) -> bool:
         """Whether an answer is right; a missing or unreadable one is not."""
         return text is not None and (found := self.read(text)) is not None and found == self.read(self.answer)
-
-
-@dataclass(frozen=True, slots=True)
-class RowFault:
-    """An invalid row: its line from 1, the fault, and the remedy."""
-
-    line: int
-    detail: str
-    remedy: str
-
-
-class DatasetInvalid(ValueError):
-    """A data set has invalid rows; `faults` has at most FAULTS_MAX of them."""
-
-    def __init__(self, faults: list[RowFault]) -> None:
-        super().__init__(f"{len(faults)} rows cannot be used")
-        self.faults = tuple(faults)
 
 
 class _Row(BaseModel):
@@ -81,27 +64,36 @@ _REMEDIES = {
 _FORM = 'A row is {"question": …, "answer": …, "normaliser": …, "options": […]}; the last two may be left out.'
 
 
-def parse_dataset(text: str) -> list[Question]:
-    """The questions of a JSONL text; empty lines are skipped. DatasetInvalid without rows or with invalid ones."""
+def read_dataset(path: Path, limit: int | None) -> list[Question]:
+    """The first `limit` questions of a JSONL file. Raises CommandError that names every invalid row."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        remedy = "name a file of one JSON object a line, in UTF-8"
+        raise CommandError(Exit.USAGE, "dataset_unreadable", f"{path}: {cause(error)}", remedy=remedy) from error
     # Not splitlines: it also splits at U+2028 and others, which a JSON string may contain.
     rows = [_question(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
-    faults = [row for row in rows if isinstance(row, RowFault)]
-    if faults or not rows:
-        raise DatasetInvalid(faults[:FAULTS_MAX] or [RowFault(1, "there is no row", _FORM)])
-    return [row for row in rows if isinstance(row, Question)]
+    questions = [row for row in rows if isinstance(row, Question)]
+    if not rows or len(questions) < len(rows):
+        faults = [row for row in rows if isinstance(row, FieldFault)] or [
+            FieldFault("line 1", "there is no row", _FORM)
+        ]
+        detail = f"{path}: {counted(len(faults), 'row')} cannot be used"
+        raise CommandError(Exit.USAGE, "dataset_invalid", detail, fields=faults[:FAULTS_MAX])
+    return questions[:limit]
 
 
-def _question(number: int, line: str) -> Question | RowFault:
+def _question(number: int, line: str) -> Question | FieldFault:
     try:
         row = _Row.model_validate_json(line)
     except ValidationError as invalid:
         first = invalid.errors(include_url=False, include_input=False)[0]
         field = str(first["loc"][0]) if first["loc"] else ""
         where = f"{field}: " if field else ""
-        return RowFault(number, f"{where}{fault_of(first)[0]}", _REMEDIES.get(field, _FORM))
+        return FieldFault(f"line {number}", f"{where}{fault_of(first)[0]}", _REMEDIES.get(field, _FORM))
     answer = row.answer if isinstance(row.answer, str) else json.dumps(row.answer)
     question = Question(row.question, answer, row.normaliser, row.options)
     if question.read(answer) is None:
         detail = f"answer: {answer[:_SHOWN_CHARS_MAX]!r} cannot be read as {READ_AS[row.normaliser]}"
-        return RowFault(number, detail, "Correct the answer, or name another normaliser.")
+        return FieldFault(f"line {number}", detail, "Correct the answer, or name another normaliser.")
     return question

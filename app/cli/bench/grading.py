@@ -40,7 +40,6 @@ class GradedAnswer:
 
 
 def first_drafts(found: Deliberation) -> dict[str, str]:
-    """The first draft of each agent that answered, in the council's order."""
     drafts: dict[str, str] = {}
     for proposal in found.proposals:
         earlier = {version.version: version.content for version in proposal.revisions}
@@ -82,7 +81,7 @@ def _majority_right(question: Question, drafts: dict[str, str], seed: int) -> bo
 
 @dataclass(frozen=True, slots=True)
 class Flips:
-    """How often deliberation turned a right answer wrong (spoilt), and a wrong one right (mended)."""
+    """Counts of right answers that deliberation turned wrong (spoilt), and of wrong ones turned right (mended)."""
 
     spoilt: int
     mended: int
@@ -98,11 +97,7 @@ def flips(pairs: Iterable[tuple[bool | None, bool]]) -> Flips:
 
 
 def wilson(hits: int, total: int) -> tuple[float, float]:
-    """The 95 % score interval of a proportion; (0, 1) of nothing. Wilson, JASA 22 (1927).
-
-    It stays inside [0, 1] and is valid for few observations and for proportions near 0 and 1, unlike
-    p ± 1.96·√(p(1-p)/n).
-    """
+    """The 95 % score interval of a proportion; (0, 1) of nothing. Wilson, JASA 22 (1927)."""
     if not 0 <= hits <= total:
         raise ValueError(f"{hits} of {total} is not a proportion")
     if total == 0:
@@ -144,7 +139,6 @@ class StrategyResult:
 
 
 def summed_up(strategy: str, agents: int, grades: Sequence[GradedAnswer]) -> StrategyResult:
-    """The result of a strategy on at least one question."""
     questions, right = len(grades), sum(each.right for each in grades)
     calls, tokens = sum(each.calls for each in grades), sum(each.tokens for each in grades)
     low, high = wilson(right, questions)
@@ -191,14 +185,12 @@ def _flips(found: Flips) -> str:
 
 
 def _failures(result: StrategyResult) -> str:
-    """The number of failed deliberations by reason, and the command that shows the first one."""
     failed = [each for each in result.deliberations if each.status != "completed"]
     reasons = Counter(each.problem or each.status for each in failed).most_common()
     return f"{', '.join(f'{count} {reason}' for reason, count in reasons)}; see `deliberate show {failed[0].id}`"
 
 
 def result_lines(result: StrategyResult, vote: StrategyResult | None) -> Iterator[Text]:
-    """One strategy's result and that of the vote with as many calls."""
     members = "1 agent" if result.agents == 1 else f"{result.agents} agents"
     yield Text.assemble((result.strategy, "bold"), f", {members}")
     entries = {

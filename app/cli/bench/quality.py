@@ -16,20 +16,22 @@ from rich.text import Text
 from app.api.cluster_schemas import RoleList
 from app.api.schemas import Deliberation, StrategyList
 from app.api.suggestions import did_you_mean
-from app.cli.bench.dataset import DatasetInvalid, Question, parse_dataset
+from app.cli.bench.dataset import Question, read_dataset
 from app.cli.bench.grading import GradedAnswer, StrategyResult, grade, result_document, result_lines, summed_up
 from app.cli.client import GatewayClient, JsonObject, parsed
-from app.cli.exits import CommandError, Exit, FieldFault, cause, naming_options, print_json, run
+from app.cli.exits import EXIT_HELP, CommandError, Exit, naming_options, print_json, run
 from app.cli.options import ApiKeyOption, JsonOption, UrlOption
 from app.cli.render.lanes import is_simulated
+from app.cli.render.lines import heartbeats, progress_reports
 from app.cli.render.progress import Checklist, ProgressEvent
-from app.cli.render.silence import heartbeats, progress_reports
 from app.cli.stack.checks import status_of
 from app.cli.stack.layout import StackOptions, mask_credentials
 from app.cli.stack.up import EngineOption, running_stack
 from app.cli.target import gateway_client
 from app.cli.watch import until_ended
 from app.deliberation.strategies import STRATEGIES
+
+bench_cli = typer.Typer(no_args_is_help=True, help="Measure the benefit of deliberation.", epilog=EXIT_HELP)
 
 SIMULATED_NOTICE = "SIMULATED: a simulator replaces the model; only calls, tokens and times mean anything."
 _OPTIONS = {
@@ -53,8 +55,6 @@ _AGENTS_MAX = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The measurement: strategies, and the council of each."""
-
     strategies: tuple[str, ...]
     agents: int
     role: str
@@ -64,20 +64,6 @@ class Plan:
     seed: int
     concurrency: int
     baseline: bool
-
-
-def read_dataset(path: Path, limit: int | None) -> list[Question]:
-    """The first `limit` questions of a file. Raises CommandError that names every invalid row."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        remedy = "name a file of one JSON object a line, in UTF-8"
-        raise CommandError(Exit.USAGE, "dataset_unreadable", f"{path}: {cause(error)}", remedy=remedy) from error
-    try:
-        return parse_dataset(text)[:limit]
-    except DatasetInvalid as error:
-        faults = [FieldFault(f"line {fault.line}", fault.detail, fault.remedy) for fault in error.faults]
-        raise CommandError(Exit.USAGE, "dataset_invalid", f"{path}: {error}", fields=faults) from error
 
 
 @asynccontextmanager
@@ -129,7 +115,7 @@ def request_body(plan: Plan, strategy: str, agents: int, question: Question, ind
 
 
 def own_parameters(known: StrategyList, strategy: str, question: Question) -> JsonObject:
-    """How the strategy is to read answers, where it counts them: as the question's are read."""
+    """The parameters by which a strategy that counts answers reads them as the question's are read."""
     (found,) = (each for each in known.items if each.name == strategy)
     fields = found.parameters.get("properties", {})
     given: JsonObject = {"normaliser": question.normaliser}
@@ -236,6 +222,12 @@ DirectoryOption = Annotated[
 ]
 
 
+@bench_cli.callback()
+def bench() -> None:
+    """Measure the benefit of deliberation."""
+
+
+@bench_cli.command(epilog=EXIT_HELP)
 def quality(
     dataset: Annotated[Path, typer.Option(metavar="FILE.jsonl", help="Questions with answers.")],
     strategy: StrategyOption = None,

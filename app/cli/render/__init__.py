@@ -1,1 +1,1 @@
-"""What the command line prints: lanes, panels, rankings, progress and lines."""
+"""Lanes, panels, reports, progress and lines of the command line."""

@@ -3,16 +3,13 @@
 from collections.abc import Iterator
 from datetime import UTC
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from app.api.schemas import Figures, GroupFigures, Spend, Stats
-from app.cli.render.panels import seconds
-from app.cli.render.ranking import plain
+from app.cli.render.text import figure, named_rows, plain, seconds
 from app.deliberation.calls import Money
 
-_NONE = "–"
 _UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -25,19 +22,10 @@ def brief_number(number: int) -> str:
 
 
 def _took(value_s: float | None) -> str:
-    return _NONE if value_s is None else seconds(value_s)
-
-
-def _share(value: float | None) -> str:
-    return _NONE if value is None else f"{value:.0%}"
-
-
-def _agreement(found: Figures) -> str:
-    return _NONE if found.agreement is None else f"{found.agreement:+.2f}"
+    return "–" if value_s is None else seconds(value_s)
 
 
 def spend_text(spend: Spend) -> str:
-    """What a tenant has spent today, of its limit."""
     spent, reserved, limit = (
         str(Money(amount=amount, currency=spend.currency)) for amount in (spend.spent, spend.reserved, spend.limit)
     )
@@ -63,47 +51,43 @@ def _figures(found: Figures) -> Iterator[tuple[str, str]]:
     if found.cost is not None:
         yield "cost", "; ".join(map(str, (found.cost, *found.other_costs)))
     if found.agreement is not None:
-        yield "agreement", _agreement(found)
+        yield "agreement", figure(found.agreement, "+.2f")
     if found.degraded_share is not None:
-        yield "degraded", _share(found.degraded_share)
+        yield "degraded", figure(found.degraded_share, ".0%")
 
 
 def _cost(found: GroupFigures, currency: str) -> str:
     """The amount, its currency where that is another, and a plus where there are further ones."""
     cost = found.cost
     if cost is None:
-        return _NONE
+        return "–"
     named = "" if cost.currency == currency else f" {cost.currency}"
     amount = f"{cost.amount:,.2f}" if cost.amount >= 1 else f"{cost.amount.normalize():f}"
     return f"{amount}{'+' * bool(found.other_costs)}{named}"
 
 
-def _row(found: GroupFigures, currency: str | None) -> Iterator[Text]:
+def _row(found: GroupFigures, currency: str | None) -> Iterator[RenderableType]:
     yield plain(found.name)
-    spent = found.tokens.prompt_tokens + found.tokens.completion_tokens
-    took = _took(found.seconds.p50), _took(found.seconds.p95)
-    costs = () if currency is None else (_cost(found, currency),)
-    cells = (f"{found.total:,}", f"{found.completed:,}", *took, brief_number(spent), *costs, _agreement(found))
-    for cell in cells:
-        yield Text(cell)
-    yield Text(_share(found.degraded_share))
+    yield f"{found.total:,}"
+    yield f"{found.completed:,}"
+    yield _took(found.seconds.p50)
+    yield _took(found.seconds.p95)
+    yield brief_number(found.tokens.prompt_tokens + found.tokens.completion_tokens)
+    if currency is not None:
+        yield _cost(found, currency)
+    yield figure(found.agreement, "+.2f")
+    yield figure(found.degraded_share, ".0%")
     if found.wins is not None:
-        yield Text(_share(found.wins.rate))
+        yield figure(found.wins.rate, ".0%")
 
 
 def stats_text(found: Stats) -> Group:
-    """The period, its figures, and its groups."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bold", no_wrap=True)
-    grid.add_column(overflow="fold")
     begin, end = (f"{each.astimezone(UTC):%Y-%m-%d %H:%M}" for each in (found.from_, found.to))
-    grid.add_row("period", f"{begin} to {end} UTC")
-    for row in _figures(found):
-        grid.add_row(*row)
-    if found.spend is not None:
-        grid.add_row("spend", spend_text(found.spend))
+    rows = [("period", f"{begin} to {end} UTC"), *_figures(found)]
+    rows += [] if found.spend is None else [("spend", spend_text(found.spend))]
+    total = named_rows(rows, "bold")
     if not found.groups:
-        return Group(grid)
+        return Group(total)
     table = Table(box=None, pad_edge=False, collapse_padding=True)
     table.add_column(str(found.by), overflow="fold")
     wins = ("won",) if found.by in ("role", "model") else ()
@@ -113,4 +97,4 @@ def stats_text(found: Stats) -> Group:
         table.add_column(column, justify="right", no_wrap=True)
     for group in found.groups:
         table.add_row(*_row(group, currency))
-    return Group(grid, "", table)
+    return Group(total, "", table)

@@ -18,20 +18,24 @@ IDLE = "idle"
 _TYPICAL_CHARS = 800
 _UNFINISHED_MAX = 0.95
 _NOT_ENDED_MAX = 0.99
-_R = "R"
+_R = "R"  # the number of times of a repeated step, in a strategy's formula
 _PURPOSES = frozenset(get_args(Purpose))
-PER_ROUND = frozenset(
+# The purposes that a strategy repeats; stages of other purposes have numbers of rounds that no request sets.
+_PER_ROUND = frozenset(
     step.removesuffix(f" × {_R}")
     for definition in STRATEGIES.values()
     for step in definition.steps
     if step.endswith(f" × {_R}")
 )
-"""The purposes that a strategy repeats; stages of other purposes have numbers of rounds that no request sets."""
 
 
 def is_simulated(model: str | None) -> bool:
-    """Whether a model's name marks its text as simulated."""
     return model is not None and "simulated" in model.lower()
+
+
+def stage_text(purpose: str, round: int) -> str:
+    """A stage's purpose, and its round where the strategy repeats it: `critique, round 1`, but `score`."""
+    return f"{purpose}, round {round}" if round and purpose in _PER_ROUND else purpose
 
 
 def expected_stages(strategy: str, rounds: int, parameters: Mapping[str, Any] = {}) -> list[tuple[str, int | None]]:
@@ -53,7 +57,10 @@ def expected_stages(strategy: str, rounds: int, parameters: Mapping[str, Any] = 
 
 @dataclass(slots=True)
 class Lane:
-    """One agent: its current call and its progress. `call_id` is of the newest call, empty before the first."""
+    """One agent: its current call and its progress. `call_id` is of the newest call, empty before the first.
+
+    `progress` is the completed share of its work in [0, 1]. The share never decreases, and is 1 only after the end.
+    """
 
     agent_id: str
     role: str = ""
@@ -108,15 +115,10 @@ class CouncilView:
         return self.status in facts.TERMINAL_STATUS.values()
 
     @property
-    def simulated(self) -> bool:
-        return any(is_simulated(lane.model) for lane in self.lanes.values())
-
-    @property
     def tokens(self) -> int:
         return sum(lane.tokens for lane in self.lanes.values())
 
     def text(self, lane: Lane) -> str:
-        """The text of the lane's newest call so far."""
         found = self._texts.get(lane.call_id)
         return "" if found is None else found.text
 
@@ -125,13 +127,12 @@ class CouncilView:
         stages_left = 0 if self.ended else len(self._expected) - 1 - self._position
         return max(1, lane.calls_opened + stages_left)
 
-    def share(self, lane: Lane) -> float:
-        """The completed share of the lane's work in [0, 1]. It never decreases, and only an ended run reaches 1."""
-        return 1.0 if self.ended else lane.progress
-
     def _update_progress(self) -> None:
         """Update each lane's progress; a running call counts by its length relative to finished ones."""
         for lane in self.lanes.values():
+            if self.ended:
+                lane.progress = 1.0
+                continue
             done = float(lane.calls_done)
             if lane.state == "writing":
                 finished = self._chars_of.get(lane.purpose, [])
@@ -140,7 +141,7 @@ class CouncilView:
             lane.progress = max(lane.progress, min(_NOT_ENDED_MAX, done / self.planned(lane)))
 
     def apply(self, frame: Frame) -> facts.Event | None:
-        """Fold one frame. Returns its logged event; None for events about the stream itself and for unknown ones."""
+        """Fold one frame; returns its logged event, None for an event about the stream and for an unknown one."""
         event = event_of(frame)
         self._texts.apply(event)
         if frame.event in ("stream.gap", "stream.reconnect"):

@@ -9,10 +9,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.render.lanes import IDLE, PER_ROUND, CouncilView, Lane
-from app.cli.render.prose import printable, prose
+from app.cli.render.lanes import IDLE, CouncilView, Lane, is_simulated, stage_text
+from app.cli.render.text import printable, prose, role_style, seconds
 
-_ROLE_STYLES = {"DEV": "cyan", "QA": "magenta", "ARCHITECT": "yellow", "DEVOPS": "green", "DATA": "blue"}
 _STATE_STYLES = {"writing": "bold", "failed": "red", "stopped": "yellow"}
 _TEXT_LINES_MAX = 8
 _ACTIVITY_WIDTH = 42  # fixed, so that the bars keep their length while the words change
@@ -20,23 +19,7 @@ _FRAME_LINES = 3  # a panel's two borders and its bar
 _HEADER_LINES = 2
 
 
-def style_of(role: str) -> str:
-    """The colour of a role's name."""
-    return _ROLE_STYLES.get(role, "white")
-
-
-def seconds(value: float) -> str:
-    """Seconds in a readable form: 4.2 s, 1:07 min."""
-    return f"{value:.1f} s" if value < 60 else f"{int(value) // 60}:{int(value) % 60:02d} min"
-
-
-def stage_text(purpose: str, round: int) -> str:
-    """A stage's purpose, and its round where the strategy repeats it: `critique, round 1`, but `score`."""
-    return f"{purpose}, round {round}" if round and purpose in PER_ROUND else purpose
-
-
 def progress_line(view: CouncilView, now: datetime) -> Text:
-    """The deliberation's stage, calls, time and tokens on one line."""
     line = Text(no_wrap=True, overflow="ellipsis")
     line.append(printable(view.strategy or "deliberation"), "bold")
     if view.ended:
@@ -55,10 +38,6 @@ def progress_line(view: CouncilView, now: datetime) -> Text:
     return line
 
 
-def _title(lane: Lane) -> Text:
-    return Text.assemble((lane.agent_id, f"bold {style_of(lane.role)}"), f" {lane.role} ", (lane.model or "", "dim"))
-
-
 def _activity(view: CouncilView, lane: Lane) -> Text:
     if view.ended and not lane.calls_opened:
         return Text("not asked", "dim")  # a strategy may end before it asks every agent
@@ -74,9 +53,9 @@ def _activity(view: CouncilView, lane: Lane) -> Text:
     return text
 
 
-def _bar(view: CouncilView, lane: Lane) -> ProgressBar:
-    style = style_of(lane.role)
-    return ProgressBar(total=1.0, completed=view.share(lane), complete_style=style, finished_style=style)
+def _bar(lane: Lane) -> ProgressBar:
+    style = role_style(lane.role)
+    return ProgressBar(total=1.0, completed=lane.progress, complete_style=style, finished_style=style)
 
 
 def _last_lines(console: Console, text: str, width: int, count: int) -> Text:
@@ -89,12 +68,14 @@ def _panel(console: Console, view: CouncilView, lane: Lane, text_lines: int) -> 
     row = Table.grid(expand=True, padding=(0, 1))
     row.add_column(ratio=1)
     row.add_column(justify="right", no_wrap=True, min_width=_ACTIVITY_WIDTH)
-    row.add_row(_bar(view, lane), _activity(view, lane))
+    row.add_row(_bar(lane), _activity(view, lane))
     content: list[RenderableType] = [row]
     if text_lines:
         content.append(_last_lines(console, view.text(lane), console.width - 4, text_lines))
-    border = style_of(lane.role) if lane.state == "writing" else "dim"
-    return Panel(Group(*content), title=_title(lane), title_align="left", border_style=border)
+    style = role_style(lane.role)
+    border = style if lane.state == "writing" else "dim"
+    title = Text.assemble((lane.agent_id, f"bold {style}"), f" {lane.role} ", (lane.model or "", "dim"))
+    return Panel(Group(*content), title=title, title_align="left", border_style=border)
 
 
 def _compact(view: CouncilView, lanes: list[Lane]) -> Table:
@@ -103,8 +84,8 @@ def _compact(view: CouncilView, lanes: list[Lane]) -> Table:
     table.add_column(ratio=1)
     table.add_column(no_wrap=True, justify="right", min_width=_ACTIVITY_WIDTH)
     for lane in lanes:
-        name = Text.assemble((lane.agent_id, style_of(lane.role)), f" {lane.role}")
-        table.add_row(name, _bar(view, lane), _activity(view, lane))
+        name = Text.assemble((lane.agent_id, role_style(lane.role)), f" {lane.role}")
+        table.add_row(name, _bar(lane), _activity(view, lane))
     return table
 
 
@@ -124,10 +105,11 @@ def _lanes(console: Console, view: CouncilView) -> Iterator[RenderableType]:
 
 def picture(console: Console, view: CouncilView, now: datetime) -> Group:
     """The whole live view; after the end, one line per agent."""
+    simulated = any(is_simulated(lane.model) for lane in view.lanes.values())
     header = Table.grid(expand=True)
     header.add_column(ratio=1)
     header.add_column(justify="right", no_wrap=True)
-    notice = Text("simulated engine ", "black on yellow") if view.simulated else Text("")
+    notice = Text("simulated engine ", "black on yellow") if simulated else Text("")
     header.add_row(progress_line(view, now), notice)
     state = Text(printable(view.notice), "yellow") if view.notice else Text("")
     return Group(header, state, *_lanes(console, view))

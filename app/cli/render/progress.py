@@ -13,7 +13,7 @@ from rich.text import Text
 
 from app.access.origins import is_loopback
 from app.cli.options import program
-from app.cli.render.prose import printable
+from app.cli.render.text import printable
 from app.cli.target import options_for
 
 TITLES = {
@@ -35,8 +35,6 @@ _EXAMPLE = {"task": "Reverse a linked list", "num_agents": 3}
 
 @dataclass(frozen=True, slots=True)
 class ChildStarted:
-    """A process was started; `attempt` counts from 1."""
-
     name: str
     pid: int
     attempt: int
@@ -44,8 +42,6 @@ class ChildStarted:
 
 @dataclass(frozen=True, slots=True)
 class ChildReady:
-    """A child is ready, `seconds` after its process started; `detail` names its address or what it serves."""
-
     name: str
     detail: str
     seconds: float
@@ -54,8 +50,6 @@ class ChildReady:
 
 @dataclass(frozen=True, slots=True)
 class ChildDied:
-    """A child exited and will be restarted."""
-
     name: str
     reason: str
     restart_in_s: float
@@ -64,8 +58,6 @@ class ChildDied:
 
 @dataclass(frozen=True, slots=True)
 class ChildFailed:
-    """A child could not start, so the stack stops."""
-
     name: str
     reason: str
     hint: str
@@ -75,8 +67,6 @@ class ChildFailed:
 
 @dataclass(frozen=True, slots=True)
 class PortShifted:
-    """The wanted port was taken, so another one is used."""
-
     name: str
     wanted: int
     port: int
@@ -84,8 +74,6 @@ class PortShifted:
 
 @dataclass(frozen=True, slots=True)
 class PartGiven:
-    """An external part, `nats` or `engine`, and whether it responds."""
-
     name: str
     url: str
     answers: bool
@@ -93,8 +81,6 @@ class PartGiven:
 
 @dataclass(frozen=True, slots=True)
 class Noticed:
-    """A notice for the user."""
-
     text: str
 
 
@@ -119,15 +105,11 @@ class StackReady:
 
 @dataclass(frozen=True, slots=True)
 class StackStopping:
-    """A child is being stopped."""
-
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class StackStopped:
-    """The stack has stopped; `left` names remaining processes with the stack's mark."""
-
     seconds: float
     left: tuple[str, ...]
 
@@ -165,7 +147,6 @@ class Checklist:
     status: Status | None = None
 
     def __call__(self, event: ProgressEvent) -> None:
-        """Report one event."""
         match event:
             case ChildStarted(name=name):
                 self.starting[name] = TITLES[name]

@@ -12,11 +12,9 @@ from typing import Any, cast
 from pydantic_core import from_json
 
 from app.api.schemas import Deliberation, Proposal
-from app.cli.render.lanes import is_simulated
-from app.cli.render.overview import overview
-from app.cli.render.panels import seconds, stage_text
-from app.cli.render.prose import counted, printable, prose
-from app.cli.render.ranking import SIMULATED, TALLY_CHARS_MAX, confidence, degraded_text, dissent, line_of, votes_text
+from app.cli.render.lanes import is_simulated, stage_text
+from app.cli.render.report import SIMULATED, TALLY_CHARS_MAX, confidence, degraded_text, dissent, overview, votes_text
+from app.cli.render.text import counted, figure, line_of, printable, prose, seconds
 from app.deliberation.facts import CallFinished, Fact, PlannedCall, StageClosed, StageOpened, Verdict
 from app.deliberation.fold import TERMINAL
 from app.deliberation.outputs import ANSWER_FIELDS
@@ -31,8 +29,7 @@ _MARKUP = re.compile(r"([\\`*_{}\[\]<>#|~&])")
 
 
 def _inline(text: str) -> str:
-    """Foreign text on one line, without an effect as Markdown."""
-    return _MARKUP.sub(r"\\\1", " ".join(printable(text).split()))
+    return _MARKUP.sub(r"\\\1", line_of(text))
 
 
 def _quoted(text: str, *, line_breaks: bool = False) -> str:
@@ -49,13 +46,11 @@ def _fenced(text: str, language: str = "python") -> str:
 
 
 def _text_of(candidate: str) -> str:
-    """Whose text a candidate is: `dev-001#1` is the second text of its author."""
     author, _, version = candidate.partition("#")
     return f"{author}'s text {int(version) + 1}" if version else author
 
 
 def _evidence(shown: Sequence[Evidence]) -> Iterator[str]:
-    """The texts that every agent was shown; the facts above name pieces without one."""
     texts = [(each, each.text) for each in shown if each.text is not None]
     if texts:
         yield "## Evidence\n"
@@ -65,7 +60,6 @@ def _evidence(shown: Sequence[Evidence]) -> Iterator[str]:
 
 
 def _fields(text: str) -> dict[str, Any]:
-    """The fields of a structured output; none of a text that is no JSON object."""
     try:
         found = from_json(text)
     except ValueError:
@@ -74,7 +68,7 @@ def _fields(text: str) -> dict[str, Any]:
 
 
 def _answer(kind: str, fields: dict[str, Any]) -> Iterator[str]:
-    """What leads to an answer, then the answer, each below its name. The confidence stands in the heading."""
+    """The reasoning, then the answer, each below its name. The confidence stands in the heading."""
     name = _SHOWN[kind]
     answer = fields[name]
     if before := {key: value for key, value in fields.items() if key not in (name, "confidence")}:
@@ -125,14 +119,10 @@ def _stages(facts: Sequence[Fact]) -> Iterator[str]:
             yield f"Without an answer: {', '.join(missing)}\n"
 
 
-def _figure(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
-
-
 def _rankings(verdict: Verdict) -> Iterator[str]:
     if verdict.ranking:
         yield "| rank | agent | score |\n|---|---|---|"
-        yield from (f"| {each.rank} | {each.agent_id} | {_figure(each.score)} |" for each in verdict.ranking)
+        yield from (f"| {each.rank} | {each.agent_id} | {figure(each.score, '.3f')} |" for each in verdict.ranking)
         yield ""
     if verdict.tally:
         yield "| votes | answer | agents |\n|---|---|---|"
@@ -163,7 +153,6 @@ def _verdict(found: Deliberation) -> Iterator[str]:
 
 
 def _checks(proposals: Sequence[Proposal]) -> Iterator[str]:
-    """The results of running each agent's program."""
     checked = [proposal for proposal in proposals if proposal.checks]
     if checked:
         yield "## Checks\n"
@@ -183,7 +172,6 @@ def _deliveries(deliveries: Sequence[Delivery]) -> Iterator[str]:
 
 
 def delivery_line(delivery: Delivery) -> str:
-    """A delivery on one line: its event, status and last attempt."""
     made = len(delivery.attempts)
     line = f"{delivery.id} {delivery.type}: {delivery.status}, {counted(made, 'attempt')}"
     if delivery.attempts and (problem := delivery.attempts[-1].problem) is not None:

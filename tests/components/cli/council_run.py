@@ -42,63 +42,33 @@ Script = Callable[[Call], str | None]
 
 def answer_text(call: Call) -> str:
     """A valid output of the call's kind, which names the agent in its human part."""
-    match call.output.kind:
-        case "answer" | "fusion":
-            return json.dumps(
-                {"reasoning": f"{call.agent_id} thinks.", "answer": f"# {call.agent_id}", "confidence": 80}
-            )
-        case "critique":
-            issue = {
-                "severity": "major",
-                "where": "line 1",
-                "claim": f"{call.agent_id} objects",
-                "evidence": "seen",
-                "fix": "mend it",
-            }
-            return json.dumps({"issues": [issue], "verdict": "revise"})
-        case "revision":
-            response = {"issue": 1, "decision": "accept", "reason": "right"}
-            return json.dumps({"responses": [response], "answer": f"# {call.agent_id} again", "confidence": 90})
-        case "score":
-            return json.dumps(
-                {
-                    label: {
-                        "criteria": [
-                            {
-                                "id": criterion,
-                                "rationale": f"{label} shows it",
-                                "score": 3 + len(call.labels[label]) % 7,
-                            }
-                            for criterion in call.output.criteria
-                        ]
-                    }
-                    for label in call.output.labels
-                }
-            )
-        case "pair":
-            return json.dumps({"notes_a": "a", "notes_b": "b", "winner": "A", "margin": 1})
-        case _:
-            return _later_text(call)
+    agent, again = call.agent_id, f"# {call.agent_id} again"
+    if call.output.kind == "score":
+        return json.dumps({label: {"criteria": _marks(call, label)} for label in call.output.labels})
+    issue = {"severity": "major", "where": "line 1", "claim": f"{agent} objects", "evidence": "seen", "fix": "mend it"}
+    answer = {"reasoning": f"{agent} thinks.", "answer": f"# {agent}", "confidence": 80}
+    outputs: dict[str, object] = {
+        "answer": answer,
+        "fusion": answer,
+        "critique": {"issues": [issue], "verdict": "revise"},
+        "revision": {
+            "responses": [{"issue": 1, "decision": "accept", "reason": "right"}],
+            **{"answer": again, "confidence": 90},
+        },
+        "pair": {"notes_a": "a", "notes_b": "b", "winner": "A", "margin": 1},
+        "turn": {"reasoning": "seen", "error": "line 1", "answer": again, "confidence": 70},
+        "choice": {"reasoning": "the first", "choice": next(iter(call.output.labels), "")},
+        "analysis": {"agreements": ["a"], "conflicts": ["b"], "gaps": ["c"]},
+        "program": {"reasoning": "simple", "code": f"def f(): ...  # {agent}", "confidence": 70},
+        "tests": {"reasoning": "edges", "tests": [{"name": "holds", "call": "f", "expected": 1}]},
+        "report": {"outcomes": [{"name": "holds", "passed": True, "reason": "", "duration_ms": 4}]},
+    }
+    return json.dumps(outputs[call.output.kind])
 
 
-def _later_text(call: Call) -> str:
-    """A valid output of the kinds that follow a first answer, and of code."""
-    match call.output.kind:
-        case "turn":
-            text = f"# {call.agent_id} again"
-            return json.dumps({"reasoning": "seen", "error": "line 1", "answer": text, "confidence": 70})
-        case "choice":
-            return json.dumps({"reasoning": "the first", "choice": call.output.labels[0]})
-        case "analysis":
-            return json.dumps({"agreements": ["a"], "conflicts": ["b"], "gaps": ["c"]})
-        case "program":
-            return json.dumps({"reasoning": "simple", "code": f"def f(): ...  # {call.agent_id}", "confidence": 70})
-        case "tests":
-            return json.dumps({"reasoning": "edges", "tests": [{"name": "holds", "call": "f", "expected": 1}]})
-        case "report":
-            return json.dumps({"outcomes": [{"name": "holds", "passed": True, "reason": "", "duration_ms": 4}]})
-        case _:
-            raise AssertionError(f"no script for a {call.output.kind}")
+def _marks(call: Call, label: str) -> list[dict[str, object]]:
+    score = 3 + len(call.labels[label]) % 7
+    return [{"id": each, "rationale": f"{label} shows it", "score": score} for each in call.output.criteria]
 
 
 def specification(
@@ -220,22 +190,17 @@ class StubGateway:
     @property
     def app(self) -> Starlette:
         path = "/deliberations/{id}"
-        return Starlette(
-            routes=[
-                Route("/deliberations", self._wrapped(self._submit), methods=["POST"]),
-                Route("/deliberations", self._wrapped(self._list), methods=["GET"]),
-                Route(path, self._wrapped(self._read), methods=["GET"]),
-                Route(f"{path}/events", self._wrapped(self._events), methods=["GET"]),
-                Route(f"{path}/cancel", self._wrapped(self._cancel), methods=["POST"]),
-                Route("/roles", self._wrapped(self._roles), methods=["GET"]),
-                Route(
-                    "/cluster",
-                    self._wrapped(lambda _: JSONResponse(composed(_SCHEMAS["Cluster"], _SCHEMAS))),
-                    methods=["GET"],
-                ),
-                Route("/strategies", self._wrapped(self._strategies), methods=["GET"]),
-            ]
-        )
+        routes: list[tuple[str, str, Callable[[Request], Response]]] = [
+            ("POST", "/deliberations", self._submit),
+            ("GET", "/deliberations", self._list),
+            ("GET", path, lambda _: JSONResponse(self.council.resource)),
+            ("GET", f"{path}/events", self._events),
+            ("POST", f"{path}/cancel", self._cancel),
+            ("GET", "/roles", self._roles),
+            ("GET", "/cluster", lambda _: JSONResponse(composed(_SCHEMAS["Cluster"], _SCHEMAS))),
+            ("GET", "/strategies", self._strategies),
+        ]
+        return Starlette(routes=[Route(path, self._wrapped(work), methods=[method]) for method, path, work in routes])
 
     def _wrapped(self, respond: Callable[[Request], Response]) -> Callable[[Request], Any]:
         async def endpoint(request: Request) -> Response:
@@ -258,10 +223,8 @@ class StubGateway:
         summary = {key: resource[key] for key in ("id", "status", "role", "strategy", "task", "metadata", "links")}
         times = {key: resource[key] for key in ("created_at", "started_at", "ended_at")}
         agents = [{"role": "DEV", "count": len(resource["agents"])}]
-        return JSONResponse({"items": [{**summary, **times, "agents": agents}], "next_cursor": "c-2", "behind_s": None})
-
-    def _read(self, _: Request) -> Response:
-        return JSONResponse(self.council.resource)
+        page = {"items": [{**summary, **times, "agents": agents}], "next_cursor": "c-2", "behind_s": 0.0}
+        return JSONResponse(page)
 
     def _events(self, request: Request) -> Response:
         cursor = request.headers.get("Last-Event-ID") or request.query_params.get("after", "0")

@@ -1,11 +1,12 @@
 import json
+from typing import Any
 
 import pytest
 
 from app.api.event_schemas import DeliberationSnapshot
 from app.api.resource import resource
-from app.cli.render.lanes import CouncilView, expected_stages
-from app.cli.render.prose import prose
+from app.cli.render.lanes import CouncilView, expected_stages, is_simulated
+from app.cli.render.text import prose
 from app.client.sse import Frame
 from app.deliberation.calls import Call, FactProblem
 from app.deliberation.facts import CallDelta, CallFinished, CallStarted, StageOpened, encode
@@ -26,11 +27,8 @@ def folded(frames: list[Frame]) -> CouncilView:
 @pytest.mark.parametrize(
     ("strategy", "rounds", "stages"),
     [
-        ("single", 1, ["propose"]),
-        ("best_of_n", 3, ["propose", "score"]),
         ("council", 0, ["propose", "score"]),
         ("council", 2, ["propose", "critique", "revise", "critique", "revise", "score"]),
-        ("tournament", 1, ["propose", "judge"]),
         ("debate", 2, ["propose", "debate", "debate"]),
         ("not known here", 2, []),
     ],
@@ -43,11 +41,11 @@ def test_a_finished_council_has_complete_lanes() -> None:
     council = council_of()
     view = folded(council.frames)
     assert view.ended and view.status == "completed"
-    assert view.simulated
+    assert all(is_simulated(lane.model) for lane in view.lanes.values())
     assert view.tokens == council.resource["usage"]["prompt_tokens"] + council.resource["usage"]["completion_tokens"]
     assert [lane.agent_id for lane in view.lanes.values()] == ["dev-001", "dev-002", "dev-003"]
     for lane in view.lanes.values():
-        assert (lane.calls_done, lane.problem, view.planned(lane), view.share(lane)) == (4, None, 4, 1.0)
+        assert (lane.calls_done, lane.problem, view.planned(lane), lane.progress) == (4, None, 4, 1.0)
 
 
 def test_a_strategy_that_escalates_has_the_stages_of_its_target() -> None:
@@ -56,7 +54,6 @@ def test_a_strategy_that_escalates_has_the_stages_of_its_target() -> None:
 
 
 def failing_after(stage: int) -> Script:
-    """All calls of later stages fail."""
     return lambda call: answer_text(call) if int(call.call_id[1:].partition("-")[0]) <= stage else None
 
 
@@ -82,7 +79,7 @@ def test_progress_never_decreases_and_reaches_1_only_at_the_end(strategy: str, a
     for frame in council.frames:
         view.apply(frame)
         for lane in view.lanes.values():
-            share = view.share(lane)
+            share = lane.progress
             assert before.get(lane.agent_id, 0.0) <= share, frame.event
             assert (share == 1.0) is view.ended, frame.event
             assert lane.calls_done <= lane.calls_opened <= view.planned(lane)
@@ -136,7 +133,7 @@ def test_lanes_show_prose_while_a_call_streams() -> None:
     lane = view.lanes["dev-001"]
     assert (lane.state, lane.purpose, lane.model) == ("writing", "propose", MODEL)
     assert prose(view.text(lane)) == "dev-001 thinks."
-    assert 0 < view.share(lane) < 0.25
+    assert 0 < lane.progress < 0.25
 
 
 def test_repeated_deltas_leave_the_recorded_text() -> None:
@@ -173,20 +170,9 @@ def test_a_snapshot_after_a_gap_restores_lanes_and_texts() -> None:
     view.apply(Frame("deliberation.snapshot", json.dumps(snapshot)))
     assert (view.stage, view.purpose, view.calls_seen, view.status) == (2, "critique", 1, "in_progress")
     assert prose(view.text(view.lanes["dev-001"])) == "half"
-    view.apply(
-        Frame(
-            "call.delta",
-            CallDelta(
-                deliberation_id=ID,
-                ts=started.ts,
-                call_id=started.call_id,
-                agent_id="dev-001",
-                attempt=1,
-                offset=15,
-                text=" done",
-            ).model_dump_json(),
-        )
-    )
+    about: dict[str, Any] = {"deliberation_id": ID, "ts": started.ts, "call_id": started.call_id}
+    delta = CallDelta(**about, agent_id="dev-001", attempt=1, offset=15, text=" done")
+    view.apply(Frame(delta.type, delta.model_dump_json()))
     assert prose(view.text(view.lanes["dev-001"])) == "half done"
 
 

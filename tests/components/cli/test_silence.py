@@ -9,8 +9,7 @@ import pytest
 
 from app.cli.client import GatewayClient
 from app.cli.render.lanes import CouncilView
-from app.cli.render.lines import event_line
-from app.cli.render.silence import WaitingLines, heartbeats, progress_reports, waiting_line
+from app.cli.render.lines import event_line, progress_reports
 from app.cli.watch import print_events, until_ended
 from app.client.sse import Frame
 from app.deliberation.facts import CallWaiting, StageOpened, UnreachableEngine, encode
@@ -25,7 +24,7 @@ def council() -> Council:
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
-    monkeypatch.setattr("app.cli.render.silence.SILENCE_MAX_S", 0.02)
+    monkeypatch.setattr("app.cli.render.lines.SILENCE_MAX_S", 0.02)
 
 
 def waiting(council: Council, agent_id: str = "dev-001", later_s: float = 0) -> CallWaiting:
@@ -62,15 +61,6 @@ class SilentGateway:
 
     async def deliberation(self, _: str) -> dict[str, Any]:
         return self.council.resource
-
-
-async def test_a_silence_is_broken_until_something_is_said() -> None:
-    lines: list[str] = []
-    async with heartbeats(lambda: f"line {len(lines)}", lines.append) as spoke:
-        await until(lambda: len(lines) >= 2)
-        spoke.set()
-        await until(lambda: len(lines) >= 3)
-    assert lines[:3] == ["line 0", "line 1", "line 2"]
 
 
 async def test_waiting_for_an_end_says_what_the_deliberation_waits_for(council: Council) -> None:
@@ -130,19 +120,3 @@ def test_a_wait_is_a_line_and_the_notice_of_the_live_view(council: Council) -> N
     assert view.apply(frame_of(event)) == event
     assert view.notice == event.detail
     assert "dev-001 waits: engine http://e1:8000" in (event_line(event, view.accepted_at) or "")
-
-
-def test_lines_about_the_same_wait_are_at_least_two_seconds_apart(council: Council) -> None:
-    lines = WaitingLines()
-    assert [lines.skips(waiting(council, later_s=at_s)) for at_s in (0, 1, 2.5, 3, 5)] == [
-        False,
-        True,
-        False,
-        True,
-        False,
-    ]
-    assert not lines.skips(council.events[0])
-
-
-def test_before_its_first_stage_a_deliberation_waits_for_a_coordinator(council: Council) -> None:
-    assert waiting_line(CouncilView(), council.events[0].ts) == "   0.0 s  still waiting: no coordinator has started it"

@@ -11,7 +11,7 @@ from app.cli import cli
 from app.cli.options import nested_values
 from app.cli.strategies import bounds_text, type_text
 from app.deliberation.strategies import STRATEGIES
-from tests.components.cli.council_run import Served, StubGateway, council_of, problem, specification
+from tests.components.cli.council_run import Served, StubGateway, council_of, specification
 
 runner = CliRunner()
 
@@ -63,33 +63,6 @@ def test_lists_the_strategies_of_the_installation_without_a_gateway(monkeypatch:
 def test_prints_one_strategy_as_json(served: Served, stub: StubGateway) -> None:
     result = json.loads(invoke(served, "strategies", "council", "--json").stdout)
     assert result["name"] == "council" and "critics" in result["parameters"]["properties"]
-
-
-@pytest.mark.parametrize(
-    ("name", "remedy"), [("best_of", "Did you mean best_of_n?"), ("zzz", "The strategies are single, independent")]
-)
-def test_an_unknown_strategy_suggests_the_nearest_name(
-    served: Served, stub: StubGateway, name: str, remedy: str
-) -> None:
-    result = invoke(served, "strategies", name)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "error unknown_strategy" in result.stderr and remedy in result.stderr
-
-
-def test_a_refused_parameter_names_the_help_command(served: Served, stub: StubGateway) -> None:
-    fault = {"location": "body", "pointer": "/parameters/critics", "code": "le", "detail": "too many"}
-    stub.answers = [problem("invalid_request", 422, [fault | {"remedy": "Give 8 or less."}])]
-    result = invoke(served, "ask", "x", "--strategy", "council", "--parameter", "critics=9")
-    assert result.exit_code == 2
-    assert "--parameter critics: too many. Give 8 or less." in result.stderr
-    assert "`deliberate strategies council` lists its parameters" in result.stderr
-
-
-def test_a_refused_strategy_names_the_help_command(served: Served, stub: StubGateway) -> None:
-    fault = {"location": "body", "pointer": "/strategy", "code": "unknown_strategy", "detail": "no such"}
-    stub.answers = [problem("invalid_request", 422, [fault | {"remedy": "Give one of …."}])]
-    result = invoke(served, "ask", "x", "--strategy", "nope")
-    assert result.exit_code == 2 and "`deliberate strategies` describes them" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from app.api.cluster_schemas import Cluster, ConsumerFigures, LogFigures, MissingPart, StreamFigures
-from app.cli.cluster import cluster_text
+from app.cli.status import cluster_text
 from app.deliberation.errors import JournalUnavailable
 from app.log.gateway_log import log_figures
 from tests.components.routes.served import SENDER, Served, served

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import secrets
 import shlex
 import subprocess
@@ -137,16 +138,17 @@ async def test_the_commands_of_a_page_about_keys_succeed(terminal_with_keys: Ter
 @pytest.mark.parametrize(
     ("command", "shown"),
     [
-        ("examples/curl.sh", "deliberation.completed"),
-        ("python examples/python_client.py", "completed"),
+        ("examples/curl.sh", r"accepted: .*\ndeliberation\.accepted\n.*\ndeliberation\.completed\n.*colours"),
+        ("python examples/python_client.py", r"propose: 3 calls.*\ncompleted\n(.*\n)?1\. dev-00\d  \d"),
         ("python examples/openai_client.py --agents 2", "completion tokens"),
     ],
 )
 async def test_an_example_takes_the_url_and_the_key_from_the_environment(
     terminal_with_keys: Terminal, command: str, shown: str
 ) -> None:
-    script = f"export DELIBERATE_URL={terminal_with_keys.url}\n{command} 'Name three colours.'"
-    assert shown in await terminal_with_keys.run(script)
+    task = shlex.quote('Name "three" colours.\nOne line each.')
+    printed = await terminal_with_keys.run(f"export DELIBERATE_URL={terminal_with_keys.url}\n{command} {task}")
+    assert re.search(shown, printed, re.DOTALL), printed
 
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.mode == ENDLESS], ids=str)

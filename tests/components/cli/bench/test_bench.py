@@ -15,9 +15,9 @@ from typer.testing import CliRunner, Result
 
 from app.api.schemas import StrategyList, StrategyResource
 from app.cli import cli
-from app.cli.bench.dataset import Question
+from app.cli.bench.dataset import Question, read_dataset
 from app.cli.bench.grading import result_document, result_lines, summed_up
-from app.cli.bench.quality import Plan, measure, own_parameters, read_dataset, request_body
+from app.cli.bench.quality import Plan, measure, own_parameters, request_body
 from app.cli.client import GatewayClient
 from app.cli.exits import CommandError, Exit
 from app.deliberation.calls import Call
@@ -52,15 +52,12 @@ def invoke(*arguments: str) -> Result:
 # Replaced by the path of a valid data set.
 DATASET = "<data set>"
 REFUSED = {
-    "no data set": (["--limit", "3"], "Missing option '--dataset'"),
-    "a data set that is not there": (["--dataset", "x.jsonl"], "error dataset_unreadable: x.jsonl"),
     "two places at once": (
         ["--dataset", DATASET, "--url", "http://g", "--engine-url", "http://e"],
         "give either --engine-url",
     ),
     "two stacks": (["--dataset", DATASET, "--url", "http://g", "--data-dir", "d"], "--url or --data-dir, not both"),
     "programs for answers": (["--dataset", DATASET, "--strategy", "execute"], "no answer to grade"),
-    "an unknown strategy": (["--dataset", DATASET, "--strategy", "unheard_of"], "no answer to grade"),
     "a strategy without a verdict": (["--dataset", DATASET, "--strategy", "independent"], "no answer to grade"),
 }
 

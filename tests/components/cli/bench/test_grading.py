@@ -1,14 +1,14 @@
-"""Data sets, and what is made of deliberations on them."""
-
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from app.api.resource import resource
 from app.api.schemas import Deliberation
-from app.cli.bench.dataset import FAULTS_MAX, DatasetInvalid, Question, parse_dataset
+from app.cli.bench.dataset import FAULTS_MAX, Question, read_dataset
 from app.cli.bench.grading import Flips, GradedAnswer, first_drafts, flips, grade, summed_up, wilson
+from app.cli.exits import CommandError
 from app.deliberation.fold import fold
 from tests.unit.facts_of import CouncilScript, agent_ids, run, specification
 
@@ -26,6 +26,11 @@ GRADED = GradedAnswer(
     seconds=2.0,
     degraded=False,
 )
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    return tmp_path / "questions.jsonl"
 
 
 def ended(agents: CouncilScript, size: int = 3, strategy: str = "council") -> Deliberation:
@@ -53,33 +58,32 @@ BAD_ROWS = {
 
 
 @pytest.mark.parametrize(("row", "detail"), BAD_ROWS.values(), ids=BAD_ROWS.keys())
-def test_an_invalid_row_is_reported_with_line_and_remedy(row: str, detail: str) -> None:
-    with pytest.raises(DatasetInvalid) as refused:
-        parse_dataset(f'{{"question": "fine", "answer": 1}}\n\n{row}\n')
-    (fault,) = refused.value.faults
-    assert fault.line == 3 and detail in fault.detail and fault.remedy
+def test_an_invalid_row_is_reported_with_line_and_remedy(dataset: Path, row: str, detail: str) -> None:
+    dataset.write_text(f'{{"question": "fine", "answer": 1}}\n\n{row}\n')
+    with pytest.raises(CommandError) as refused:
+        read_dataset(dataset, None)
+    (fault,) = refused.value.fields
+    assert fault.field == "line 3" and detail in fault.detail and fault.remedy
 
 
-def test_rejects_an_empty_data_set_and_bounds_the_faults() -> None:
-    with pytest.raises(DatasetInvalid) as empty:
-        parse_dataset("\n \n")
-    assert "no row" in empty.value.faults[0].detail
-    with pytest.raises(DatasetInvalid) as many:
-        parse_dataset("x\n" * 100)
-    assert len(many.value.faults) == FAULTS_MAX
+def test_rejects_an_empty_data_set_and_bounds_the_faults(dataset: Path) -> None:
+    dataset.write_text("\n \n")
+    with pytest.raises(CommandError) as empty:
+        read_dataset(dataset, None)
+    assert "no row" in empty.value.fields[0].detail
+    dataset.write_text("x\n" * 100)
+    with pytest.raises(CommandError, match="100 rows cannot be used") as many:
+        read_dataset(dataset, None)
+    assert len(many.value.fields) == FAULTS_MAX
 
 
-def test_rows_keep_their_order_and_unicode_line_ends() -> None:
+def test_rows_keep_their_order_and_unicode_line_ends(dataset: Path) -> None:
     rows = [{"question": "a\u2028b", "answer": 4.50, "normaliser": "number"}, {"question": "c", "answer": "Red"}]
-    found = parse_dataset("\r\n".join(json.dumps(row, ensure_ascii=False) for row in rows))
+    dataset.write_text("\r\n".join(json.dumps(row, ensure_ascii=False) for row in rows))
+    found = read_dataset(dataset, None)
     assert [question.text for question in found] == ["a\u2028b", "c"]
     assert found[0].is_right("It is 4.5.") and not found[0].is_right("4.51")
     assert found[1].is_right("**red**") and not found[1].is_right(None)
-
-
-def test_an_unreadable_answer_is_wrong() -> None:
-    question = Question("1 + 1?", "2", "number")
-    assert question.read("two of them") is None and not question.is_right("two of them")
 
 
 def test_a_first_draft_is_the_answer_before_any_revision() -> None:
@@ -87,12 +91,6 @@ def test_a_first_draft_is_the_answer_before_any_revision() -> None:
     found = ended(agents)
     assert found.verdict is not None and found.verdict.content != "red"
     assert list(first_drafts(found).items()) == [(agent_id, "red") for agent_id in agent_ids(3)]
-
-
-def test_an_agent_without_an_answer_has_no_first_draft() -> None:
-    found = ended(CouncilScript(failing={"s1-dev-001"}))
-    assert list(first_drafts(found)) == agent_ids(3)[1:]
-    assert grade(RED, found).first_right is None
 
 
 def test_grades_spoilt_and_corrected_verdicts() -> None:

@@ -1,16 +1,16 @@
-"""The readable part of a structured output, also while it is still being written.
+"""Text for display, most of it untrusted: styles, units, and the readable part of structured outputs."""
 
-Agents answer in JSON. `prose` keeps the strings and numbers of a text, in their order, and leaves the syntax out. Text
-that is no JSON object or list stays as it is. No input raises an error.
-"""
-
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from datetime import datetime
 
 from pydantic_core import from_json
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
 
 _CONTROL = {code: None for code in (*range(0x20), 0x7F, *range(0x80, 0xA0)) if chr(code) not in "\n\t"}
 
-# What is written before and after the value of a key; a key that is not here is shown as "key: value".
+# The texts before and after the value of a key; a key that is not here is shown as "key: value".
 _AROUND: dict[str, tuple[str, str]] = {
     "reasoning": ("", "\n\n"),
     "answer": ("", "\n"),
@@ -44,9 +44,44 @@ _AROUND: dict[str, tuple[str, str]] = {
 }
 
 
+# Roles, and the statuses of deliberations, plans and deliveries.
+_STYLES = {
+    **{"DEV": "cyan", "QA": "magenta", "ARCHITECT": "yellow", "DEVOPS": "green", "DATA": "blue"},
+    **{"completed": "green", "delivered": "green", "failed": "red", "timeout": "red", "stopped": "red", "gone": "dim"},
+    **{"cancelled": "yellow", "cancelling": "yellow", "pending": "yellow"},
+}
+
+
+def role_style(role: str) -> str:
+    return _STYLES.get(role, "white")
+
+
+def status_text(status: str) -> Text:
+    return Text(printable(status), _STYLES.get(status, "cyan"))
+
+
 def counted(count: int, word: str) -> str:
     """A number of things: `1 call`, `2 calls`."""
     return f"{count} {word}{'s' * (count != 1)}"
+
+
+def seconds(value: float) -> str:
+    """Seconds in a readable form: 4.2 s, 1:07 min."""
+    return f"{value:.1f} s" if value < 60 else f"{int(value) // 60}:{int(value) % 60:02d} min"
+
+
+def age_text(then: datetime, now: datetime) -> str:
+    """The time that has passed, in its largest whole unit."""
+    passed_s = max(0.0, (now - then).total_seconds())
+    for unit_s, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if passed_s >= unit_s:
+            return f"{int(passed_s // unit_s)} {unit}"
+    return f"{int(passed_s)} s"
+
+
+def figure(value: float | None, form: str) -> str:
+    """A number in a format such as `.2f`; a dash without one."""
+    return "–" if value is None else f"{value:{form}}"
 
 
 def printable(text: str) -> str:
@@ -54,9 +89,30 @@ def printable(text: str) -> str:
     return text.translate(_CONTROL)
 
 
-def prose(text: str, *, line_end: str = "\n") -> str:
-    """The readable part of an output, free of control characters. While an output grows, its prose only grows.
+def plain(text: str | None) -> Text:
+    """Untrusted text for display, without the effect of markup and control characters."""
+    return Text(printable(text or ""))
 
+
+def line_of(text: str, chars_max: int | None = None) -> str:
+    line = " ".join(printable(text).split())
+    return line if chars_max is None or len(line) <= chars_max else line[: chars_max - 1] + "…"
+
+
+def named_rows(rows: Iterable[tuple[str, RenderableType]], style: str = "dim") -> Table:
+    """A row for each pair of a name, in this style, and a value, which wraps."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style=style, no_wrap=True)
+    table.add_column(overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def prose(text: str, *, line_end: str = "\n") -> str:
+    """The strings and numbers of an agent's JSON in their order, without syntax; other text as it is.
+
+    While an output grows, its prose only grows. No input raises an error, and no control character is kept.
     `line_end` stands after each value that ends a line; a blank line makes paragraphs.
     """
     if not text.lstrip().startswith(("{", "[")):
@@ -77,7 +133,6 @@ def _unfinished(text: str, line_end: str) -> str:
 
 
 def _pieces(value: object, line_end: str, key: str = "", depth: int = 0) -> Iterator[str]:
-    """The values of a JSON document in order, each after what is written before it and followed by what is after it."""
     match value:
         case dict():
             # An object in the outermost object is a ballot's candidate, and its key is the candidate's label.

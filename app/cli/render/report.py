@@ -1,0 +1,240 @@
+"""The report of a deliberation: its facts, ranking with scores, confidence, cost, and the winning text."""
+
+import re
+from collections.abc import Iterator
+from datetime import datetime
+
+from rich.console import Group, RenderableType
+from rich.markdown import Markdown
+from rich.panel import Panel
+from rich.syntax import Syntax
+from rich.table import Table
+from rich.text import Text
+
+from app.api.schemas import Deliberation, Proposal
+from app.cli.render.lanes import is_simulated, stage_text
+from app.cli.render.lines import parameter_texts
+from app.cli.render.text import (
+    counted,
+    figure,
+    line_of,
+    named_rows,
+    plain,
+    printable,
+    role_style,
+    seconds,
+    status_text,
+)
+from app.deliberation.calls import Money
+from app.deliberation.facts import DEGRADED_REASONS, Dissent, Tally, Verdict
+from app.deliberation.fold import TERMINAL
+from app.deliberation.strategies import STRATEGIES
+
+SIMULATED = "Simulated: the engine is a stand-in without weights; no model wrote this."
+TALLY_CHARS_MAX = 60
+_UNSCORED = {"skipped": "not asked", "late": "late"}
+_LIMITS = {"deadline": "deadline", "calls": "budget of calls", "tokens": "budget of tokens", "cost": "budget of money"}
+# The fields of a request that a problem names, as options of `deliberate ask`.
+_OPTIONS = {
+    "budget.max_tokens": "--budget-tokens",
+    "budget.max_calls": "--budget-calls",
+    "budget.max_cost": "--budget-cost",
+    "sampling.max_tokens": "--max-tokens",
+}
+_FIELDS = re.compile("|".join(map(re.escape, _OPTIONS)))
+
+
+def took_text(created_at: datetime, ended_at: datetime | None, before: str = "") -> str:
+    """The time from acceptance to the end, after `before`; empty until the end."""
+    return "" if ended_at is None else before + seconds(max(0.0, (ended_at - created_at).total_seconds()))
+
+
+def _limits(found: Deliberation) -> str:
+    budget = found.budget
+    constraints = found.constraints
+    limits = [f"{constraints.timeout_seconds} s", f"on deadline {constraints.on_deadline}", f"quorum {found.quorum}"]
+    limits += [f"{budget.max_tokens} tokens"] if budget.max_tokens is not None else []
+    limits += [f"{budget.max_calls} calls"] if budget.max_calls is not None else []
+    if budget.max_cost is not None:
+        limits.append(str(Money(amount=budget.max_cost, currency=budget.prices[0].currency)))
+    return ", ".join(limits)
+
+
+def overview(found: Deliberation) -> Iterator[tuple[str, str]]:
+    """Each fact beside the answers with its name: the strategy and its settings, the limits and the times."""
+    version = f" v{found.verdict.strategy.version}" if found.verdict is not None else ""
+    yield "strategy", f"{found.strategy}{version}"
+    if parameters := parameter_texts(found.parameters):
+        yield "parameters", ", ".join(parameters)
+    definition = STRATEGIES.get(found.strategy)
+    if definition is None or definition.rounds:
+        yield "rounds", str(found.rounds)
+    yield (
+        "council",
+        ", ".join(f"{each.agent_id} ({each.role}{f', {each.model}' if each.model else ''})" for each in found.agents),
+    )
+    yield "seed", str(found.seed)
+    yield "limits", _limits(found)
+    for requirement in found.constraints.requirements:
+        yield "requirement", requirement
+    yield "rubric", "; ".join(f"{each.id} ({each.weight:g}): {each.description}" for each in found.constraints.rubric)
+    for key, value in {**found.constraints.metadata, **found.metadata}.items():
+        yield "metadata", f"{key} = {value}"
+    for each in found.evidence:
+        yield "evidence", f"{each.id}: {each.title}{f' ({each.source})' if each.source else ''}"
+    if found.context is not None:
+        about = found.context.detail or (f"version {found.context.version}" if found.context.version else "")
+        yield "context", f"{found.context.status}{f': {about}' if about else ''}"
+    if found.webhook is not None:
+        yield "webhook", found.webhook.url
+    took = took_text(found.created_at, found.ended_at, ", took ")
+    yield "created", f"{found.created_at:%Y-%m-%d %H:%M:%S} UTC{took}"
+
+
+def overview_table(found: Deliberation) -> Table:
+    return named_rows((name, plain(text)) for name, text in (("task", found.task), *overview(found)))
+
+
+def _scored(proposal: Proposal) -> RenderableType:
+    if proposal.score is None and proposal.error is not None:
+        return Text(printable(proposal.error.code), "red")
+    if proposal.score is None and proposal.status in _UNSCORED:
+        return Text(_UNSCORED[proposal.status], "dim")
+    return figure(proposal.score, ".3f")
+
+
+def ranking_table(deliberation: Deliberation) -> Table:
+    proposals = deliberation.proposals
+    criteria = list(dict.fromkeys(mark.id for proposal in proposals for mark in proposal.criteria))
+    models = len({proposal.model for proposal in proposals if proposal.model}) > 1
+    ranked = any(proposal.rank is not None for proposal in proposals)
+    table = Table(title="Ranking" if ranked else "Council", title_justify="left", title_style="bold")
+    # As narrow as its numbers, so that three criteria and the longest role fit 80 columns.
+    table.add_column("#", justify="right")
+    table.add_column("agent", no_wrap=True)
+    for column in ("score", *criteria, "tokens"):
+        table.add_column(plain(column), justify="right")
+    if models:
+        table.add_column("model", style="dim")
+    winner = deliberation.verdict.winner if deliberation.verdict else None
+    for proposal in proposals:
+        wins = proposal.agent_id == winner
+        marks = {mark.id: mark.score for mark in proposal.criteria}
+        table.add_row(
+            figure(proposal.rank, "d"),
+            Text(proposal.agent_id, role_style(proposal.role)).append(" ★" if wins else ""),
+            _scored(proposal),
+            *(figure(marks.get(criterion), ".1f") for criterion in criteria),
+            f"{proposal.usage.tokens:,}",
+            *([plain(proposal.model)] if models else []),
+            style="bold" if wins else "",
+        )
+    return table
+
+
+def votes_text(votes: Tally) -> str:
+    """The count of an answer's votes; after a debate the counts of final and of first answers."""
+    if votes.final is None:
+        return str(votes.votes)
+    kinds = {"final": votes.final, "first": votes.votes - votes.final}
+    return " + ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
+
+
+def tally_table(verdict: Verdict) -> Table:
+    table = Table(title="Votes", title_justify="left", title_style="bold", expand=True)
+    table.add_column("votes", justify="right", no_wrap=True)
+    table.add_column("answer", ratio=3, no_wrap=True, overflow="ellipsis")
+    table.add_column("agents", ratio=2)
+    for place, votes in enumerate(verdict.tally):
+        style = "bold" if place == 0 and not verdict.tie else ""
+        answer = Text(line_of(votes.answer, TALLY_CHARS_MAX))
+        table.add_row(votes_text(votes), answer, ", ".join(votes.agents), style=style)
+    return table
+
+
+def confidence(verdict: Verdict) -> str:
+    facts: list[str] = []
+    if verdict.margin is not None:
+        facts.append(f"margin {verdict.margin:.3f}")
+    if verdict.tie:
+        facts.append("a tie, broken by rule")
+    if verdict.agreement is not None and verdict.tally:
+        facts.append(f"{verdict.agreement * 100:.0f} % of the votes agree")
+    elif verdict.agreement is not None:
+        facts.append(f"agreement {verdict.agreement:+.2f} (Kendall τ)")
+    if verdict.effective_votes is not None:
+        facts.append(f"worth {verdict.effective_votes:.1f} independent ballots")
+    return " · ".join(facts)
+
+
+def dissent(against: Dissent) -> str:
+    preferred = "its own answer" if against.preferred == against.agent_id else against.preferred
+    return f"{against.agent_id} preferred {preferred}"
+
+
+def cost_text(deliberation: Deliberation) -> Text:
+    """Status, time and calls; tokens; cost where it is known; models: a line each, which fits 80 columns."""
+    usage = deliberation.usage
+    line = Text.assemble(status_text(deliberation.status), (f" {deliberation.id}", "dim"))
+    line.append(took_text(deliberation.created_at, deliberation.ended_at, " in "))
+    line.append(f" · {counted(usage.calls, 'engine call')}")
+    prompt = f"{usage.prompt_tokens:,} prompt ({usage.cached_tokens:,} of them cached)"
+    line.append(f"\n{usage.tokens:,} tokens: {prompt}, {usage.completion_tokens:,} completion", "dim")
+    line.append(f"\ncost {usage.cost}" if usage.cost else "", "dim")
+    models = dict.fromkeys(proposal.model for proposal in deliberation.proposals if proposal.model)
+    line.append(f"\nby {printable(', '.join(models))}" if models else "", "dim")
+    return line
+
+
+def _winning_text(deliberation: Deliberation, verdict: Verdict) -> Iterator[RenderableType]:
+    """The verdict's text; without one, every agent's."""
+    # A program's line breaks matter; an answer is Markdown.
+    programs = any(proposal.checks for proposal in deliberation.proposals)
+
+    def panel(content: str, title: str, style: str) -> Panel:
+        text = printable(content)
+        source = Syntax(text, "python", word_wrap=True, background_color="default") if programs else Markdown(text)
+        return Panel(source, title=plain(title), title_align="left", border_style=style)
+
+    if verdict.content is not None:
+        # A fused text has no author, so the title names the call that wrote it.
+        author = verdict.winner or (f"call {verdict.call_id}" if verdict.call_id else "")
+        by = f", {'by' if verdict.winner else 'from'} {author}" if author else ""
+        yield panel(verdict.content, f"The council's answer{by}", "green")
+        return
+    for proposal in deliberation.proposals:
+        if proposal.content is not None:
+            yield panel(proposal.content, f"{proposal.agent_id} {proposal.role}", role_style(proposal.role))
+
+
+def degraded_text(reason: str) -> str:
+    meaning = DEGRADED_REASONS.get(reason)
+    return printable(reason if meaning is None else f"{reason}: {meaning}")
+
+
+def deliberation_report(deliberation: Deliberation) -> Group:
+    parts: list[RenderableType] = []
+    verdict, degraded, problem = deliberation.verdict, deliberation.degraded, deliberation.problem
+    if deliberation.proposals:
+        parts.append(ranking_table(deliberation))
+    if verdict is not None:
+        parts += [tally_table(verdict)] if verdict.tally else []
+        parts += filter(None, [Text(confidence(verdict))])
+        parts += [Text.assemble(("dissent ", "yellow"), dissent(each)) for each in verdict.dissent]
+    if degraded is not None:
+        parts += [Text.assemble(("degraded ", "yellow"), degraded_text(reason)) for reason in degraded.reasons]
+        parts += [
+            Text.assemble(("cut ", "yellow"), f"{stage_text(each.purpose, each.round)}, by the {_LIMITS[each.by]}")
+            for each in degraded.cut
+        ]
+    if problem is not None:
+        detail = _FIELDS.sub(lambda field: _OPTIONS[field[0]], printable(problem.detail))
+        parts.append(Text.assemble((f"{printable(problem.code)}: ", "red"), detail))
+    if verdict is not None:
+        parts += _winning_text(deliberation, verdict)
+    if deliberation.status not in TERMINAL and (at := deliberation.progress) is not None:
+        parts.append(Text(f"stage {at.stage}: {at.purpose}, {at.calls_finished} of {at.calls_total} calls answered"))
+    parts.append(cost_text(deliberation))
+    if any(is_simulated(proposal.model) for proposal in deliberation.proposals):
+        parts.append(Text(SIMULATED, "yellow"))
+    return Group(*parts)
