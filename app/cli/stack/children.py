@@ -109,6 +109,7 @@ def _nats(layout: Layout) -> Child:
 
     return Child(
         name="nats",
+        niceness=0,
         command=(_program("nats-server"), "-c", str(write_nats_config(layout, store))),
         environment=_inherited(layout),
         prepare=lambda: declare_streams(layout),

@@ -30,6 +30,9 @@ from app.cli.render import progress
 from app.cli.render.progress import ProgressReport
 from app.deliberation.errors import DeliberationError
 
+# Of all processes but nats-server, for which everything waits: with 900,000 messages its restart took 6.2 s in the mean
+# in place of 7.7 (`python -m benchmarks.chaos --seconds 4200 --kills-min 500 --keep DIR`, one run each).
+NICENESS = 5
 STACK_MARK = "DELIBERATE_STACK"
 CHILD_MARK = "DELIBERATE_CHILD"
 FIRST_DELAY_S = 0.2
@@ -182,6 +185,7 @@ class Child:
     prepare: Callable[[], Awaitable[object]] | None = None
     idle_max_s: float = 60.0
     stop_within_s: float = 10.0
+    niceness: int = NICENESS
     ports: Mapping[str, int] = field(default_factory=dict[str, int])
     detail: str = ""
     hint: str = ""
@@ -198,9 +202,13 @@ class Child:
         return health.answers and health.is_ready
 
     async def spawn(self, mark: str, log: Path) -> asyncio.subprocess.Process:
-        def end_with_the_supervisor() -> None:
+        def in_child() -> None:
+            os.nice(self.niceness)
             if sys.platform == "linux":
                 _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+                # Linux shares CPU among sessions first, and lets their priority change only every 0.1 s.
+                with suppress(OSError):
+                    Path("/proc/self/autogroup").write_text(str(self.niceness))
 
         with os.fdopen(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)) as output:
             return await asyncio.create_subprocess_exec(
@@ -210,7 +218,7 @@ class Child:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=end_with_the_supervisor,
+                preexec_fn=in_child,
             )
 
 
