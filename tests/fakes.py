@@ -3,18 +3,28 @@
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 from app.deliberation.announcements import AgentResponse, Announcement
 from app.deliberation.calls import Call, FactProblem, Usage
-from app.deliberation.decider import RunStage, StrategyDefinition
-from app.deliberation.driver import drive, next_moment, waits_for_calls
+from app.deliberation.decider import (
+    CloseStage,
+    Done,
+    Finish,
+    OpenStage,
+    RunStage,
+    StrategyDefinition,
+    decide,
+    next_moment,
+    waits_for_calls,
+)
 from app.deliberation.errors import JournalUnavailable, UnexpectedFact
 from app.deliberation.facts import (
     FACT_SUFFIXES,
     Accepted,
     CallFinished,
     Deleted,
+    Event,
     Fact,
     View,
     encode,
@@ -291,3 +301,40 @@ class ScriptedAgents:
             outcome = first.outcome(state.deliberation_id, self.clock.now())
             state = apply(state, outcome)
             yield outcome
+
+
+def drive(
+    state: State,
+    definition: StrategyDefinition,
+    clock: Callable[[], datetime],
+    run: Callable[[State, RunStage], Iterable[CallFinished | View]],
+) -> Iterator[Event]:
+    """Every event that follows `state`, up to the end. Raises what `decide` and `apply` raise.
+
+    `run` returns what a stage's calls bring until the stage may close: outcomes, and views if they are wanted. Each
+    event is yielded before the next one is made, so that a clock may move in between.
+    """
+    sequence = state.last_sequence
+    while True:
+        stage: RunStage | None = None
+        decision = decide(state, clock(), definition)
+        match decision:
+            case OpenStage(fact, stage):
+                facts = (fact,)
+            case CloseStage(fact) | Finish(fact):
+                facts = (fact,)
+            case RunStage():
+                facts, stage = (), decision
+            case Done():
+                return
+            case _:
+                assert_never(decision)
+        for fact in facts:
+            sequence += 1
+            yield fact
+            state = apply(state, fact, sequence)
+        for event in run(state, stage) if stage else ():
+            sequence += 1
+            yield event
+            if isinstance(event, CallFinished):
+                state = apply(state, event, sequence)

@@ -300,3 +300,27 @@ def _concluded(state: State, now: datetime, conclusion: Conclusion, cut: Sequenc
         degraded=Degraded(reasons=reasons, cut=tuple(cut)) if reasons else None,
     )
     return Finish(end)
+
+
+def waits_for_calls(state: State, now: datetime) -> bool:
+    """Whether only outcomes, a cancellation or a deadline can change what `decide` says: a stage is open."""
+    stage = state.open_stage
+    if stage is None or state.ended or all_stopped(state, now):
+        return False
+    return closing_cause(stage, state.finished, now) is None
+
+
+def all_stopped(state: State, now: datetime) -> bool:
+    return state.cancel is not None or now >= state.accepted.deadline_at
+
+
+def awaits_stopped_calls(state: State, now: datetime) -> bool:
+    stopped = [stage for stage in state.stages if stage.closed is not None or all_stopped(state, now)]
+    return any(call.call_id not in state.finished for stage in stopped for call in stage.opened.calls)
+
+
+def next_moment(state: State, now: datetime) -> datetime:
+    """The first moment after `now` at which time alone changes what `decide` says; at last the deadline, also past."""
+    stage, deadline_at = state.open_stage, state.accepted.deadline_at
+    moments = (stage.opened.soft_deadline_at, stage.opened.call_deadline_at) if stage else ()
+    return min((moment for moment in moments if now < moment < deadline_at), default=deadline_at)

@@ -23,11 +23,14 @@ from app.deliberation.decider import (
     Finish,
     OpenStage,
     RunStage,
+    all_stopped,
+    awaits_stopped_calls,
     decide,
     failed,
+    next_moment,
     problem_of,
+    waits_for_calls,
 )
-from app.deliberation.driver import all_stopped, awaits_stopped_calls, next_moment, waits_for_calls
 from app.deliberation.errors import DeliberationError, FactTooLarge, Gone, JournalUnavailable, UnexpectedFact
 from app.deliberation.facts import End, Failed, Resumed
 from app.deliberation.fold import State

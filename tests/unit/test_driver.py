@@ -3,11 +3,11 @@ from datetime import timedelta
 
 import pytest
 
-from app.deliberation.decider import RunStage
-from app.deliberation.driver import awaits_stopped_calls, drive, next_moment, waits_for_calls
+from app.deliberation.decider import RunStage, awaits_stopped_calls, next_moment, waits_for_calls
 from app.deliberation.facts import CallFinished, CallStarted, Fact, View
 from app.deliberation.fold import State, begin, fold
 from app.deliberation.strategies import STRATEGIES
+from tests.fakes import drive
 from tests.unit.facts_of import NOW, TIMEOUT_S, accepted, answer, cancelling, closed, end, finished, opened
 from tests.unit.facts_of import specification as of
 

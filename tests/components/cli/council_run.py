@@ -22,14 +22,13 @@ from app.api.schemas import StrategyResource
 from app.client.sse import Frame
 from app.deliberation.calls import Call, FactProblem, Usage
 from app.deliberation.decider import RunStage
-from app.deliberation.driver import drive
 from app.deliberation.facts import Accepted, CallDelta, CallFinished, CallStarted, Event, Fact, View, encode
 from app.deliberation.fold import begin, fold
 from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Budget, Constraints, Specification
 from app.deliberation.strategies import STRATEGIES
 from app.openapi.document import document
 from app.openapi.examples import composed
-from tests.fakes import FakeClock
+from tests.fakes import FakeClock, drive
 
 ID = "council-1"
 _SCHEMAS = document()["components"]["schemas"]

@@ -14,7 +14,6 @@ from app.archive.database.rows import Written
 from app.archive.database.store import Copied, Store
 from app.deliberation.calls import Call, Usage
 from app.deliberation.decider import RunStage
-from app.deliberation.driver import drive
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import Accepted, CallFinished, Fact, StageOpened, decode
 from app.deliberation.fold import State, begin, state_of
@@ -23,7 +22,7 @@ from app.main import create_app, lifespan_of
 from app.routes.dependencies import Gateway
 from app.settings import Settings
 from tests.conditions import until
-from tests.fakes import FakeClock, InMemoryJournal
+from tests.fakes import FakeClock, InMemoryJournal, drive
 
 COORDINATOR: dict[str, Any] = {"replica": "c1", "in_flight": 0, "slots": 10, "versions": {}}
 SENDER: dict[str, Any] = {
