@@ -41,7 +41,7 @@ class Cramped:
         return next(said["url"] for said in self.events if said["event"] == "ready")
 
     def fill(self, *, pages_left: int) -> None:
-        with (self.disk / "ballast").open("wb", buffering=0) as ballast:
+        with (self.disk / "ballast").open("ab", buffering=0) as ballast:
             with suppress(OSError):
                 while True:
                     ballast.write(bytes(PAGE_BYTES))
@@ -137,9 +137,10 @@ async def test_a_full_disk_loses_no_promise_and_is_over_when_there_is_room(
         while cramped.faults_of_nats == 1:
             response = await post(client, f"full-{number}")
             if response.status_code == 202:
-                # The start freed a page. What is accepted now is a promise as well.
+                # The start freed some pages. What is accepted now is a promise as well.
                 promised[f"full-{number}"] = response.json()["id"]
                 number += 1
+                cramped.fill(pages_left=0)
             else:
                 assert response.status_code == 503, response.text
 

@@ -99,7 +99,7 @@ async def test_identical_calls_are_one_request_with_the_answers_of_single_ones(
 
 
 async def test_each_call_ends_with_its_own_choice(agent: AgentReplica, engine: httpx.AsyncClient) -> None:
-    await script(engine, per_token_ms=2)
+    await script(engine, per_token_ms=8)
     running = asyncio.create_task(outcomes(agent, request(samples(9))))
     await until(lambda: bool(views(agent.journal, CallFinished)))
     assert len(views(agent.journal, CallFinished)) < 9 and not running.done()
