@@ -17,7 +17,7 @@ from app.cli.stack.supervisor import marked
 from app.log.connection import server_url
 from tests.e2e.conftest import FAST, TASK, Stack
 from tests.integration.cli.children import listeners
-from tests.integration.log.test_nats_rights import FORBIDDEN_TO_PUBLISH, FORBIDDEN_TO_SUBSCRIBE, violations
+from tests.integration.log.test_nats_rights import FORBIDDEN_TO_PUBLISH, FORBIDDEN_TO_SUBSCRIBE, pairs, violations
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
 
@@ -133,10 +133,10 @@ async def test_nats_has_no_monitoring_and_takes_nothing_before_a_login(stack: St
 
 async def test_no_user_of_the_running_stack_may_do_what_is_anothers(stack: Stack) -> None:
     monitor = [("monitor", "deliberations.default.x.accepted"), ("monitor", "$SYS.REQ.SERVER.PING.CONNZ")]
-    for user, subject in (*FORBIDDEN_TO_PUBLISH, *monitor):
+    for user, subject in (*pairs(FORBIDDEN_TO_PUBLISH), *monitor):
         (refusal,) = await violations(server_url(stack.nats_url(user)), subject)
         assert re.search("permissions violation for publish", refusal, re.IGNORECASE), (user, subject)
-    for user, subject in (*FORBIDDEN_TO_SUBSCRIBE, ("monitor", ">"), ("monitor", "$SYS.>")):
+    for user, subject in (*pairs(FORBIDDEN_TO_SUBSCRIBE), ("monitor", ">"), ("monitor", "$SYS.>")):
         (refusal,) = await violations(server_url(stack.nats_url(user)), subject, subscribe=True)
         assert re.search("permissions violation for subscription", refusal, re.IGNORECASE), (user, subject)
     assert await violations(server_url(stack.nats_url("gateway")), "control.coordinator") == []

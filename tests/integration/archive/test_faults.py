@@ -5,6 +5,7 @@ import sqlite3
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import event, make_url, text
@@ -146,8 +147,8 @@ async def test_a_deliberation_that_the_database_refuses_holds_no_other_one_up(
     bad = told[5].id
     put = store.put
 
-    async def spoiled(batch: Sequence[Rows]) -> None:
-        await put([with_column(each, "created_us", 1 << 70) if each.key[1] == bad else each for each in batch])
+    async def spoiled(batch: Sequence[Rows], *more: Any) -> None:
+        await put([with_column(each, "created_us", 1 << 70) if each.key[1] == bad else each for each in batch], *more)
 
     monkeypatch.setattr(store, "put", spoiled)
     for story in told:
