@@ -121,7 +121,7 @@ async def test_two_tenants_deliberate_on_the_same_agents_and_see_nothing_of_each
                     assert (await client.get(asked, headers=bearer(keys[own]))).status_code == 404
                 stopped = await client.post(f"{url}/deliberations/{ids[other]}/cancel", headers=bearer(keys[own]))
                 assert stopped.status_code == 404
-                listed = (await client.get(f"{url}/deliberations", headers=bearer(keys[own]))).json()
+                listed = (await client.get(f"{url}/deliberations?after=now", headers=bearer(keys[own]))).json()
                 assert [item["id"] for item in listed["items"]] == [ids[own]]
                 read = await client.get(f"{url}/deliberations/{ids[own]}", headers=bearer(keys[own]))
                 assert read.json()["verdict"]["winner"]
