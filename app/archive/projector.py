@@ -222,12 +222,12 @@ class Projector:
         try:
             await self._until_answered(partial(self._store.put, rows, openings, copied))
         except ArchiveRefused as exc:
-            if len(rows) > 1:
+            if len(rows) > 1 or (rows and (openings or copied)):
                 taken = [each for row in rows for each in await self._put([row])]
                 await self._put([], openings, copied)
                 return taken
             self.failure = ""
-            log.error("archive_skipped", deliberation_id=rows[0].key[1], error=str(exc))
+            log.error("archive_skipped", deliberation_id=rows[0].key[1] if rows else None, error=str(exc))
             return []
         return rows
 
