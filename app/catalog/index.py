@@ -83,7 +83,7 @@ class Catalog:
             self.epoch = state.epoch
         after = self._applied_to
         if not self.caught_up:
-            # What was accepted up to the coordinators' place has ended.
+            # Every deliberation that was accepted up to the coordinators' place has ended.
             after = min((await journal.queue(CONSUMER)).acknowledged_to, max(0, state.last_sequence - RECENT_SEQUENCES))
         applied = 0
         for pattern in PATTERNS:

@@ -57,7 +57,7 @@ ANSWER_FIELDS: Mapping[OutputKind, Literal["answer", "code"]] = MappingProxyType
 )
 
 VERSION_KINDS = frozenset(ANSWER_FIELDS) - {"fusion"}
-"""The forms whose answer is a version of its agent's own; a fusion is written from the texts of several."""
+"""Forms with an answer of one agent. A fusion is none of them: its text is made from those of several."""
 
 
 class Output(Value, frozen=True):

@@ -369,7 +369,7 @@ class Supervisor:
         return await self._until_unhealthy(child)
 
     async def _until_ready(self, child: Child, run: _Run) -> _Ended | None:
-        """Returns None when the run is ready, or else the end of one whose processes have been idle for too long."""
+        """Returns None when the run is ready, else its end, because its processes were idle for too long."""
         cpu_s, look_at_s, active_at_s = 0.0, run.started_at_s, run.started_at_s
         while not await child.is_ready(run):
             await asyncio.sleep(_READINESS_INTERVAL_S)
