@@ -159,8 +159,8 @@ async def go_wrong(terminal: Terminal, client: httpx.AsyncClient) -> None:
     assert "deliberate list" in await terminal.deliberate("show", "nothing", code=4)
 
 
-async def run_out_of_time(client: httpx.AsyncClient, engine_url: str) -> None:
-    async with httpx.AsyncClient(base_url=engine_url) as engine:
+async def run_out_of_time(client: httpx.AsyncClient, simulator_port: int) -> None:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{simulator_port}") as engine:
         script = {"duration_ms": 0, "faults": ["hang:match=Your work: (critique|revise|score)"]}
         (await engine.post("/simulator/script", json=script)).raise_for_status()
         body = {"task": TASK, "role": "DEV", "num_agents": 3, "constraints": {"timeout_seconds": 4}}
@@ -200,5 +200,5 @@ async def test_the_first_hour_goes_as_it_is_written(tmp_path: Path) -> None:
         await use_the_openai_client(stack["url"])
         await receive_a_webhook(terminal)
         await go_wrong(terminal, client)
-        await run_out_of_time(client, stack["engine_urls"][0])
+        await run_out_of_time(client, stack["children"]["simulator"]["ports"]["simulator"])
     await come_back_with_keys_and_a_dead_engine(terminal, id)
