@@ -10,8 +10,8 @@ docs/sdks.md describes its guarantees.
 
 from app.api.partial_text import CallText, Texts
 from app.client.events import AnyEvent, TextsOfSeveral, UnknownEvent
-from app.client.sse import Frame, SseDecoder
 from app.client.stream import EventStream, MultiplexedStream, Retry, StreamLost, StreamRefused, Waits
+from app.sse import Frame, SseDecoder
 
 __all__ = [
     "AnyEvent",

@@ -8,8 +8,8 @@ from pydantic import ValidationError
 
 from app.api.event_schemas import DeliberationEvent, DeliberationSnapshot, DeliberationsSnapshot, KnownEvent, StreamGap
 from app.api.partial_text import Texts
-from app.client.sse import Frame
 from app.deliberation.facts import TERMINAL_STATUS, CallDelta, CallFinished, CallStarted, Deleted
+from app.sse import Frame
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from app.api.partial_text import Texts
 from app.api.schemas import Problem
 from app.client.events import AnyEvent, TextsOfSeveral, event_of
-from app.client.sse import Frame, SseDecoder
 from app.deliberation.facts import TERMINAL_STATUS
+from app.sse import Frame, SseDecoder
 
 _CONNECT_TIMEOUT_S = 5.0
 _TextsT = TypeVar("_TextsT", Texts, TextsOfSeveral)

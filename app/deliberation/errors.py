@@ -23,6 +23,7 @@ DeliberationError
 └── CallFailure               one model request failed; recorded as an outcome, never as an answer
     ├── EngineUnavailable     refused, broken off, 5xx or overloaded after all attempts
     ├── EngineRejected        the engine refuses this request (4xx): asking again cannot help
+    ├── AnswerWithheld        the model refused, or a content filter of the engine stopped it: not asked there again
     ├── CallTimeout           no answer within the call's deadline
     ├── InvalidOutput         the answer breaks its schema, also when asked again
     ├── SandboxUnavailable    a program was not run, because the sandbox cannot isolate it on this machine
@@ -189,6 +190,10 @@ class EngineUnavailable(CallFailure):
 
 class EngineRejected(CallFailure):
     code = "engine_rejected"
+
+
+class AnswerWithheld(CallFailure):
+    code = "answer_withheld"
 
 
 class CallTimeout(CallFailure):

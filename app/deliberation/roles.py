@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -47,12 +48,35 @@ ROLES_BY_COMPLEXITY: Mapping[Complexity, tuple[str, ...]] = MappingProxyType(
 """The roles of a plan, or of a demo, that names its complexity alone."""
 
 
+_VERSION = re.compile(r"/v\d+[a-z0-9]*(/openai)?$")
+_DEPLOYMENT = re.compile(r"/deployments/([^/?]+)$")
+_OTHER_APIS = re.compile(r"/(completions|responses|messages|embeddings|models|api/(generate|chat|tags))$")
+
+
 def engine_base(given: str) -> str:
-    """The base URL of an engine, whether or not it was given with `/v1`, as OpenAI's clients take it; ValueError."""
+    """The base URL of an engine from the forms that people have; raises ValueError.
+
+    Known are a server, one with `/v1` as OpenAI's clients take it, a path that ends in another version, a full
+    `/chat/completions` endpoint, and an Azure deployment with its query.
+    """
     url = given.strip()
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"an engine is an http(s) URL, not {given!r}")
-    return url.rstrip("/").removesuffix("/v1").rstrip("/")
+    parts = urlsplit(url)
+    path = parts.path.rstrip("/").removesuffix("/chat/completions").rstrip("/")
+    if (other := _OTHER_APIS.search(path)) is not None:
+        raise ValueError(f"{other[0]} is no chat completions API; give the server's base URL, as in http://gpu:8000/v1")
+    if not parts.hostname or parts.fragment:
+        raise ValueError(f"an engine's URL has a host and no `#` part, unlike {without_credentials(given)!r}")
+    shorter = path.removesuffix("/v1").rstrip("/")
+    return parts._replace(path=path if _VERSION.search(shorter) else shorter).geturl()
+
+
+def engine_endpoint(base: str, path: str) -> str:
+    """The URL of one of OpenAI's paths below the base URL of an engine."""
+    parts = urlsplit(base)
+    versioned = _VERSION.search(parts.path) or _DEPLOYMENT.search(parts.path)
+    return parts._replace(path=f"{parts.path}{'' if versioned else '/v1'}{path}").geturl()
 
 
 def without_credentials(url: str) -> str:
@@ -113,6 +137,7 @@ class EngineSpec(_Declared):
         default=None, ge=1, le=10_000, description="Its requests at once, per replica of a role; others wait"
     )
     prices: EnginePrices | None = Field(default=None, description="Cost of its tokens, per million")
+    proxy: str | None = Field(default=None, repr=False, description="http(s) URL of the proxy before it")
     connect_timeout_s: float = Field(default=2.0, gt=0, le=60, description="Seconds for a connection")
     idle_timeout_s: float = Field(default=20.0, gt=0, le=3_600, description="Seconds without a byte of a stream")
 
@@ -128,6 +153,13 @@ class EngineSpec(_Declared):
                 raise ValueError(f"{name[:64]!r} or its value has a character that no header may have; remove it")
         return headers
 
+    @field_validator("proxy")
+    @classmethod
+    def _http_proxy(cls, proxy: str | None) -> str | None:
+        if proxy is not None and not (proxy.startswith(("http://", "https://")) and urlsplit(proxy).hostname):
+            raise ValueError("a proxy is an http(s) URL; SOCKS needs one that speaks HTTP before it")
+        return proxy
+
     @model_validator(mode="after")
     def _one_key(self) -> Self:
         if self.api_key_env is not None and self.api_key_file is not None:
@@ -135,6 +167,12 @@ class EngineSpec(_Declared):
         if self.key_source is not None and self.address != self.url:
             raise ValueError("its url has a user or password and it has a key; remove one of them")
         return self
+
+    @property
+    def deployment(self) -> str | None:
+        """The name of the model in the URL of an Azure deployment."""
+        found = _DEPLOYMENT.search(urlsplit(self.url).path)
+        return found and found[1]
 
     @property
     def address(self) -> str:

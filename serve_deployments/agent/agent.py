@@ -54,7 +54,7 @@ class AgentReplica:
         self.name = name
         self.role = role
         self.engines = engines
-        engines.concurrency = role.concurrency
+        engines.concurrency, engines.model = role.concurrency, role.model
         self.journal = journal
         self.stream_deltas = stream_deltas
         self.engine_away_timeout_s = engine_away_timeout_s
@@ -107,6 +107,7 @@ class AgentReplica:
                     "version": engine.version,
                     "unreachable": engine.outage
                     and {"since": engine.outage.since.isoformat(), "cause": engine.outage.cause},
+                    "list_problem": engine.list_problem,
                     "key_rejected": engine.key_rejected and engine.key_rejected.model_dump(mode="json"),
                 }
                 for engine in self.engines.engines

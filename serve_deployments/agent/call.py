@@ -18,7 +18,14 @@ import structlog
 from app.deliberation.calls import Call, Check, FactProblem, StageRequest, Usage
 from app.deliberation.choice.anonymity import call_seed
 from app.deliberation.decider import problem_of
-from app.deliberation.errors import CallFailure, CallTimeout, DeliberationError, EngineUnavailable, InvalidOutput
+from app.deliberation.errors import (
+    AnswerWithheld,
+    CallFailure,
+    CallTimeout,
+    DeliberationError,
+    EngineUnavailable,
+    InvalidOutput,
+)
 from app.deliberation.facts import CallDelta, CallFinished, CallStarted, CallWaiting, UnreachableEngine
 from app.deliberation.ports import Journal
 from app.deliberation.roles import Role
@@ -145,37 +152,39 @@ class CallRun:
     async def _answer(self) -> EngineReply:
         """A valid reply. After an invalid one all attempts are made once more, with another seed."""
         try:
-            return valid_reply(self.call, await self._retried(), self._ignored_form)
+            return valid_reply(self.call, await self._retried(), lambda _: None)
         except InvalidOutput as invalid:
             # The error quotes the reply, and no answer is logged.
             log.info("output_invalid", call_id=self.call.call_id, error=str(invalid.__cause__ or "cut off"))
-        return valid_reply(self.call, await self._retried(), self._ignored_form)
-
-    def _ignored_form(self, reply: EngineReply) -> None:
-        if self._answering is not None and self._model is not None and reply.structured is not None:
-            self._answering.ignores_form(self._model, reply.structured)
+        return valid_reply(self.call, await self._retried(), lambda _: None)
 
     async def _retried(self) -> EngineReply:
         """The first reply of at most three attempts; raises the last CallFailure.
 
         Retried are 408, 429, 5xx, broken or silent streams and unreadable replies. Other refusals (4xx) are final, and
-        so is the end of a call's wait for engines that cannot be connected to.
+        so is the end of a call's wait for engines that cannot be connected to. A wait that an engine told is no
+        attempt. An answer that one engine's model withholds is asked of another engine, if there is one.
         """
-        for number in range(1, ATTEMPTS_MAX):
+        number = 1
+        while True:
             try:
                 return await self._on_an_engine()
             except NoEngineReachable:
                 raise
             except CallFailure as error:
-                if not error.retryable:
+                told = isinstance(error, RetryLater) and error.after_s > 0
+                others = isinstance(error, AnswerWithheld) and set(self._context.engines.engines) - {
+                    *self._failed_engines
+                }
+                if not (error.retryable or others) or (number == ATTEMPTS_MAX and not told):
                     raise
                 failure = error
             await self._back_off(failure, number)
             self._context.count("retries")
-        return await self._on_an_engine()
+            number += not told
 
     async def _back_off(self, failure: CallFailure, number: int) -> None:
-        """Wait before a retry: for the engine's Retry-After, or exponentially longer with each `number`.
+        """Wait before a retry, exponentially longer with each `number`; a Retry-After is waited for by the engines.
 
         After a 429 or 503 also until the retry budget allows it. The refusal is raised if the call has less time left.
         """
@@ -183,13 +192,11 @@ class CallRun:
         if not isinstance(failure, RetryLater):
             await asyncio.sleep(wait_s)
             return
-        budget = self._context.engines.retries
-        if failure.after_s > 0:
-            wait_s = min(failure.after_s, RETRY_WAIT_MAX_S)
-        wait_s = max(wait_s, budget.withdraw(time.monotonic()))
+        engines, budget = self._context.engines, self._context.engines.retries
+        wait_s = max(0.0 if failure.after_s > 0 else wait_s, budget.withdraw(time.monotonic()))
         made = False
         try:
-            if wait_s >= self._left_s():
+            if max(wait_s, engines.told_to_wait_s()) >= self._left_s():
                 raise failure
             await asyncio.sleep(wait_s)
             made = True
@@ -205,6 +212,11 @@ class CallRun:
         """
         engines, outage = self._context.engines, _OutageWatch(self._context, self.request, self.call)
         while True:
+            if (told_s := engines.told_to_wait_s()) >= (left_s := self._left_s()):
+                detail = (
+                    f"every engine of the role told to wait for {told_s:.0f} s, and the call has {left_s:.0f} s left"
+                )
+                raise RetryLater(detail, told_s)
             engine, next_check_s = None, await outage.check()
             with suppress(TimeoutError):
                 async with asyncio.timeout(next_check_s):
@@ -252,6 +264,8 @@ class CallRun:
         try:
             with self._context.engines.requesting(engine):
                 reply = await self._send(engine)
+            if reply.withheld:
+                raise AnswerWithheld(f"{engine.label}: {reply.withheld}")
         except EngineFull:
             raise
         except CallFailure:

@@ -7,14 +7,16 @@ redirects, cookies and merging took an eighth of an agent's CPU (py-spy under `m
 
 import asyncio
 import time
-from collections.abc import Sequence
-from contextlib import suppress
-from typing import Any, NoReturn
+import zlib
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Sequence
+from contextlib import aclosing, suppress
+from typing import Any, NoReturn, cast
 
 import aiohttp
 import httpx
 import structlog
 from httpx_aiohttp import AiohttpTransport
+from pydantic_core import from_json
 
 from app.deliberation.calls import BATCH_AFTER, Call
 from app.deliberation.errors import CallTimeout, EngineRejected, EngineUnavailable
@@ -22,7 +24,7 @@ from app.deliberation.roles import EngineSpec
 from serve_deployments.engine.limits import Hedges, RetryBudget
 from serve_deployments.engine.pool import EnginePool
 from serve_deployments.engine.reachability import NOT_CONNECTED, cause_of, check_connection, never_connected
-from serve_deployments.engine.replies import EngineReply, Meter, OnText, StreamedChoice, StreamedReply, parse_reply
+from serve_deployments.engine.replies import EngineReply, Meter, OnText, StreamedChoice, StreamedReply
 from serve_deployments.engine.request_body import BeforeSending, Dialect, RequestBody, request_body
 from serve_deployments.engine.state import (
     KEY_REFUSED,
@@ -45,6 +47,13 @@ KEEPALIVE_S = 4.0
 HEADERS = [("Content-Type", "application/json"), ("Accept", "*/*"), ("Accept-Encoding", "identity")]
 # Engines (by `owned_by` in /v1/models) that take vLLM's own request fields; others might refuse them.
 EXTENDED_ENGINES = frozenset({"vllm", "simulator"})
+# What is read of a list of models, and of an error, and for how long.
+LIST_BYTES_MAX = 1024 * 1024
+ERROR_BYTES_MAX = 64 * 1024
+ERROR_WITHIN_S = 5.0
+MODELS_MAX = 256
+MODEL_CHARS_MAX = 256
+_DECODED_BYTES = 64 * 1024
 # vLLM's refusal of a priority under `--scheduling-policy fcfs`; to a streamed request it comes in the stream.
 _NO_PRIORITY = "priority scheduling is not enabled"
 # The statuses of a server that is up and has no list of models.
@@ -64,8 +73,11 @@ class Engines(EnginePool):
         super().__init__(engines, fallback)
         # Without a bound, which is aiohttp's 0: roles and engines bound the calls, and no probe waits for their end.
         limits = httpx.Limits(max_connections=0, keepalive_expiry=KEEPALIVE_S)
-        self._transport = transport or AiohttpTransport(limits=limits)
-        self._client = httpx.AsyncClient(transport=self._transport)
+        proxies = {engine.spec.proxy for engine in self.engines}
+        self._transports: dict[str | None, httpx.AsyncBaseTransport] = {
+            proxy: transport or AiohttpTransport(limits=limits, proxy=httpx.Proxy(proxy) if proxy else None)
+            for proxy in proxies
+        }
         self.retries = RetryBudget()
         self.hedges = Hedges()
         self._probing: asyncio.Task[None] | None = None
@@ -74,15 +86,18 @@ class Engines(EnginePool):
     async def close(self) -> None:
         if self._probing is not None:
             self._probing.cancel()
-        await self._client.aclose()
+        for transport in self._transports.values():
+            await transport.aclose()
 
     async def watch(self) -> NoReturn:
         """Check every engine that has not responded lately, and key files, every two seconds. Runs until cancelled."""
         while True:
             await asyncio.sleep(CHECK_INTERVAL_S)
-            await asyncio.gather(*map(self._renew_key, self.engines))
+            await _each(self._renew_key(engine) for engine in self.engines)
             quiet_since_s = time.monotonic() - CHECK_INTERVAL_S
-            await asyncio.gather(*(self._check(each) for each in self.engines if each.reached_s < quiet_since_s))
+            await _each(
+                self._check(each) for each in self.engines if each.reached_s < quiet_since_s or each.list_problem
+            )
 
     async def _renew_key(self, engine: EngineState) -> None:
         if await engine.key.refresh():
@@ -93,17 +108,17 @@ class Engines(EnginePool):
     async def _check(self, engine: EngineState) -> None:
         """Learn whether the engine can be connected to; after an outage probe it, which lets waiting calls go on."""
         try:
-            await check_connection(engine.spec.url, engine.spec.connect_timeout_s)
+            await check_connection(engine.spec.proxy or engine.spec.url, engine.spec.connect_timeout_s)
         except (OSError, ValueError) as exc:
             if engine.outage is None:
                 engine.not_connected(exc)
                 self._failed(engine, unreachable=True)
         else:
-            if engine.outage is not None:
+            if engine.outage is not None or engine.list_problem:
                 await self._probe(engine)
 
     async def probe(self) -> None:
-        await asyncio.gather(*(self._probe(engine) for engine in self.engines))
+        await _each(self._probe(engine) for engine in self.engines)
 
     async def probe_briefly(self, within_s: float) -> None:
         """As `probe`, or share one of the last second; return after `within_s` while the probe goes on."""
@@ -113,37 +128,70 @@ class Engines(EnginePool):
         await asyncio.wait({self._probing}, timeout=within_s)
 
     async def _probe(self, engine: EngineState) -> None:
+        """Learn from the engine's list of models whether it is up, of which kind, and what it serves.
+
+        The list is advice where a model is named: only an engine that cannot be connected to is then unhealthy.
+        """
+        engine.models = (engine.own_model,) if engine.own_model else engine.models
         try:
-            response = await self._get(engine, "/v1/models")
-            engine.connected()
-            if response.status_code in KEY_REFUSED:
-                engine.refuses_key(response.status_code, probe=True)
-                # An engine that refuses is up.
-                self._succeeded(engine)
-                return
-            listed: Any = {"data": []} if response.status_code in _NO_SUCH_PATH else response.raise_for_status().json()
-            models = listed["data"]
-            engine.models = (engine.spec.model,) if engine.spec.model else tuple(str(model["id"]) for model in models)
-            engine.extended = any(model.get("owned_by") in EXTENDED_ENGINES for model in models)
-            if engine.extended and (engine.version is None or not engine.healthy):
-                engine.version = await self._version(engine)
-            engine.accepts_key(probe=True)
-            self._succeeded(engine)
-        except (httpx.HTTPError, aiohttp.ClientError, ValueError, KeyError, TypeError, AttributeError) as exc:
+            status, content = await self._get(engine, engine.models_url, LIST_BYTES_MAX)
+        except (httpx.HTTPError, aiohttp.ClientError, TimeoutError, EngineUnavailable) as exc:
             if never_connected(exc):
                 engine.not_connected(exc)
+                self._failed(engine, unreachable=True)
             else:
-                log.warning("engine_unusable", engine=engine.address, error=type(exc).__name__)
+                silent = isinstance(exc, TimeoutError | httpx.TimeoutException)
+                why = f"did not come within {PROBE_TIMEOUT_S:g} s" if silent else str(exc) or type(exc).__name__
+                self._list_unusable(engine, why)
+            return
+        engine.connected()
+        if status in KEY_REFUSED:
+            engine.refuses_key(status, probe=True)
+        try:
+            listed = _listed(content) if status == 200 else [] if status in _NO_SUCH_PATH else None
+        except ValueError as exc:
+            self._list_unusable(engine, f"{exc}: {engine.quote(content)!r}")
+            return
+        if listed is None:
+            self._list_unusable(engine, f"was answered with {status}", answered=status < 500)
+            return
+        engine.models = engine.models if engine.own_model else tuple(name for name, _ in listed)
+        engine.extended = any(owner in EXTENDED_ENGINES for _, owner in listed)
+        engine.list_problem = ""
+        if engine.extended and (engine.version is None or not engine.healthy):
+            engine.version = await self._version(engine)
+        engine.accepts_key(probe=True)
+        self._succeeded(engine)
+
+    def _list_unusable(self, engine: EngineState, why: str, *, answered: bool = False) -> None:
+        if engine.list_problem != why:
+            log.warning("engine_without_list", engine=engine.address, why=why)
+        engine.list_problem = why
+        if engine.own_model or self.model:
+            engine.extended = engine.extended or False
+            answered = True
+        if answered:
+            # An engine that refuses is up.
+            self._succeeded(engine)
+        else:
             self._failed(engine, unreachable=True)
 
     async def _version(self, engine: EngineState) -> str | None:
-        response = await self._get(engine, "/version")
-        with suppress(ValueError, KeyError, TypeError):
-            return str(response.json()["version"])
+        with suppress(ValueError, KeyError, TypeError, httpx.HTTPError, aiohttp.ClientError, EngineUnavailable):
+            _, content = await self._get(engine, engine.version_url, ERROR_BYTES_MAX)
+            return str(from_json(content)["version"])[:MODEL_CHARS_MAX]
         return None
 
-    async def _get(self, engine: EngineState, path: str) -> httpx.Response:
-        return await self._client.get(f"{engine.spec.url}{path}", headers=engine.headers, timeout=PROBE_TIMEOUT_S)
+    async def _get(self, engine: EngineState, url: str, bytes_max: int) -> tuple[int, bytes]:
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
+            timeout = dict.fromkeys(("connect", "pool", "read", "write"), PROBE_TIMEOUT_S)
+            headers = [*HEADERS[1:], *engine.headers]
+            request = httpx.Request("GET", url, headers=headers, extensions={"timeout": timeout})
+            response = await self._transports[engine.spec.proxy].handle_async_request(request)
+            try:
+                return response.status_code, await _content(engine, response, bytes_max)
+            finally:
+                await response.aclose()
 
     def _succeeded(self, engine: EngineState) -> None:
         engine.circuit.succeeded()
@@ -167,10 +215,13 @@ class Engines(EnginePool):
             await self._probe(engine)
         if self._unknown(engine, named):
             kind = EngineUnavailable if engine.healthy else EngineUnreachable
-            raise kind(f"{engine.label} names no model")
+            why = f": its list of models {engine.list_problem}; name a `model` for it" if engine.list_problem else ""
+            raise kind(f"{engine.label} names no model{why}")
         return named or engine.models[0]
 
     def _unknown(self, engine: EngineState, named: str | None) -> bool:
+        if named is not None and engine.list_problem and engine.outage is None:
+            return False
         return engine.extended is None or (named is None and not engine.models)
 
     # Long by its contract: half of it are parameters and the docstring.
@@ -201,8 +252,12 @@ class Engines(EnginePool):
         (4xx; KeyRefused for 401 and 403) or CallTimeout (no byte for the engine's idle time; that of a batch call
         begins with its first text). Cancelling closes the connection, so that the engine stops generating.
         """
-        streamed = StreamedReply([StreamedChoice(call, trace, on_text, meter)]) if callable(on_text) else on_text
-        choices = 1 if streamed is None else len(streamed.choices)
+        streams = on_text is not None
+        if isinstance(on_text, StreamedReply):
+            reading = on_text
+        else:
+            reading = StreamedReply([StreamedChoice(call, trace, on_text, meter)])
+        choices, meters = len(reading.choices), [choice.meter for choice in reading.choices]
         dialect, known_salt = engine.dialect(model), salt if engine.extended else None
         while True:
             sent = priority if priority and engine.extended and engine.prioritises else None
@@ -210,18 +265,17 @@ class Engines(EnginePool):
                 call,
                 model,
                 seed,
-                stream=streamed is not None,
+                stream=streams,
                 salt=known_salt,
                 priority=sent,
                 dialect=dialect,
                 choices=choices,
             )
-            if streamed is not None:
-                streamed.structured = dialect.structured
+            reading.structured = dialect.structured
             key = engine.key.headers
             try:
-                body = RequestBody(content, before_sending, yields=sent is not None and sent >= BATCH_AFTER)
-                reply = await self._request(engine, body, trace, streamed, meter)
+                body = RequestBody(content, before_sending, meters, yields=sent is not None and sent >= BATCH_AFTER)
+                reply = await self._request(engine, body, reading, streams=streams)
             except KeyRefused:
                 # Another call may have read the new key since this one was sent.
                 if not await engine.key.refresh() and engine.key.headers == key:
@@ -238,19 +292,15 @@ class Engines(EnginePool):
             else:
                 engine.accepts_key()
                 engine.remember(model, dialect, own_schema=not call.output.answer_schema)
-                if streamed is not None and streamed.ignored_n:
+                if reading.ignored_n:
                     _without_n(engine)
-                if choices == 1 and not meter.usage.prompt_tokens:
-                    meter.estimate(call, reply.text)
-                    reply.usage = meter.usage
-                reply.structured = dialect.structured
                 return reply
 
     async def _request(
-        self, engine: EngineState, body: RequestBody, trace: str, streamed: StreamedReply | None, meter: Meter
+        self, engine: EngineState, body: RequestBody, reading: StreamedReply, *, streams: bool
     ) -> EngineReply:
         try:
-            reply = await self._exchange(engine, body, trace, streamed, meter)
+            reply = await self._exchange(engine, body, reading, streams=streams)
         except (httpx.ReadTimeout, TimeoutError) as exc:
             self._failed(engine, unreachable=False)
             raise CallTimeout(f"{engine.label} was silent for {engine.spec.idle_timeout_s:g} seconds") from exc
@@ -274,26 +324,24 @@ class Engines(EnginePool):
         return reply
 
     async def _exchange(
-        self, engine: EngineState, body: RequestBody, trace: str, streamed: StreamedReply | None, meter: Meter
+        self, engine: EngineState, body: RequestBody, reading: StreamedReply, *, streams: bool
     ) -> EngineReply:
-        traces = [trace] if streamed is None else [choice.trace for choice in streamed.choices]
-        named = [("X-Call-Id", ",".join(each.rpartition(".")[0] for each in traces))]
+        named = [("X-Call-Id", ",".join(choice.trace.rpartition(".")[0] for choice in reading.choices))]
         if engine.extended:
             # vLLM logs it. llama-cpp-python answers 400, without a word, to one that is no UUID.
-            named.append(("X-Request-Id", trace))
+            named.append(("X-Request-Id", reading.choices[0].trace))
         headers = [*HEADERS, *named, *engine.headers, ("Content-Length", str(len(body.content)))]
         connect_s, idle_s = engine.spec.connect_timeout_s, engine.spec.idle_timeout_s
         # Unstreamed, the first byte comes with the last: only the call's deadline ends a hung request.
-        read_s = None if streamed is None or body.yields else idle_s
+        read_s = None if not streams or body.yields else idle_s
         timeout = {"connect": connect_s, "pool": connect_s, "write": idle_s, "read": read_s}
-        loop = asyncio.get_running_loop()
-        began_s = loop.time()
+        reading.began_s = asyncio.get_running_loop().time()
         # Straight to the transport: redirects, cookies and authentication are not needed, and cost as much again.
         request = httpx.Request(
             "POST", engine.completions, headers=headers, content=body, extensions={"timeout": timeout}
         )
         try:
-            response = await self._transport.handle_async_request(request)
+            response = await self._transports[engine.spec.proxy].handle_async_request(request)
         except (httpx.HTTPError, aiohttp.ClientError):
             if body.refused is not None:
                 raise body.refused from None
@@ -301,16 +349,13 @@ class Engines(EnginePool):
         engine.connected()
         try:
             if response.status_code != 200:
-                raise refusal_of(engine, response, await _content(response))
+                for meter in body.meters:
+                    meter.sent_bytes = 0
+                raise refusal_of(engine, response, await _beginning(engine, response))
             engine.circuit.reached()
             self._wake()
-            if streamed is None:
-                return parse_reply(engine, await _content(response), meter)
-            streamed.began_s = began_s
-            async with asyncio.timeout(None) as silence:
-                # Also forgets that of an earlier request with a priority, which was refused.
-                streamed.heard = (lambda: silence.reschedule(loop.time() + idle_s)) if body.yields else None
-                return await streamed.read(engine, response.aiter_raw())
+            async with aclosing(_decoded(engine, response)) as chunks:
+                return await reading.read(engine, chunks, idle_s=idle_s if body.yields else None)
         finally:
             await response.aclose()
 
@@ -332,6 +377,72 @@ def _without_n(engine: EngineState) -> None:
     log.info("engine_without_n", engine=engine.label)
 
 
-async def _content(response: httpx.Response) -> bytes:
-    # Requested unencoded: httpx's detection of encodings costs more than reading the body.
-    return b"".join([part async for part in response.aiter_raw()])
+async def _each(checks: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run checks of engines together: a defect in the check of one is that one's alone."""
+    for found in await asyncio.gather(*checks, return_exceptions=True):
+        if isinstance(found, Exception):
+            log.error("engine_check_broke", exc_info=found)
+
+
+def _listed(content: bytes) -> list[tuple[str, str]]:
+    """Returns names and owners of the models in a list, in the forms that engines give it; raises ValueError."""
+    body: Any = from_json(content)
+    if isinstance(body, dict):
+        named = cast("dict[str, Any]", body)
+        body = named.get("data", named.get("models"))
+    if not isinstance(body, list):
+        raise ValueError("is no list")
+    found: list[tuple[str, str]] = []
+    for each in cast("list[object]", body)[:MODELS_MAX]:
+        model: dict[str, Any] = cast("dict[str, Any]", each) if isinstance(each, dict) else {"id": each}
+        name = next((model[key] for key in ("id", "name", "model") if isinstance(model.get(key), str)), "")
+        if 0 < len(name) <= MODEL_CHARS_MAX:
+            found.append((name, str(model.get("owned_by"))[:MODEL_CHARS_MAX]))
+    if body and not found:
+        raise ValueError("names no models")
+    return found
+
+
+async def _decoded(engine: EngineState, response: httpx.Response) -> AsyncGenerator[bytes]:
+    """The body's bytes. Requested unencoded; a proxy may compress it all the same. Raises EngineUnavailable."""
+    chunks = cast("AsyncIterator[bytes]", response.stream)
+    encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
+    if encoding in ("identity", ""):
+        async for chunk in chunks:
+            yield chunk
+        return
+    if encoding not in ("gzip", "x-gzip", "deflate"):
+        raise EngineUnavailable(
+            f"{engine.label} answered in the encoding {encoding[:40]!r}, although it was asked for none"
+        )
+    decoder = zlib.decompressobj(zlib.MAX_WBITS | 32)
+    try:
+        async for chunk in chunks:
+            # In pieces, because a few bytes may decode to any number.
+            while chunk and not decoder.eof:
+                yield decoder.decompress(chunk, _DECODED_BYTES)
+                chunk = decoder.unconsumed_tail
+    except zlib.error as exc:
+        raise EngineUnavailable(f"{engine.label} answered in the encoding {encoding}, which does not decode") from exc
+
+
+async def _content(engine: EngineState, response: httpx.Response, bytes_max: int) -> bytes:
+    content = bytearray()
+    async with aclosing(_decoded(engine, response)) as chunks:
+        async for chunk in chunks:
+            content += chunk
+            if len(content) > bytes_max:
+                raise EngineUnavailable(f"has more than {bytes_max:,} bytes")
+    return bytes(content)
+
+
+async def _beginning(engine: EngineState, response: httpx.Response) -> bytes:
+    """The first bytes of an error; fewer where the engine does not end it in time."""
+    content = bytearray()
+    with suppress(TimeoutError, httpx.HTTPError, aiohttp.ClientError, EngineUnavailable):
+        async with asyncio.timeout(ERROR_WITHIN_S), aclosing(_decoded(engine, response)) as chunks:
+            async for chunk in chunks:
+                content += chunk
+                if len(content) > ERROR_BYTES_MAX:
+                    break
+    return bytes(content[:ERROR_BYTES_MAX])

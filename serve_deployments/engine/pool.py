@@ -75,6 +75,8 @@ class EnginePool:
         self, engines: Sequence[EngineSpec], fallback: Sequence[EngineSpec] = (), concurrency: int = CONCURRENCY
     ) -> None:
         self.concurrency = concurrency
+        # The model that the role names: with one, an engine's list of models is advice.
+        self.model: str | None = None
         self.engines = [*map(EngineState, engines), *(EngineState(spec, fallback=True) for spec in fallback)]
         self._waiting: list[_WaitingCall] = []
 
@@ -89,7 +91,7 @@ class EnginePool:
     def _candidates(self, avoid: Sequence[EngineState]) -> Sequence[EngineState]:
         """The engines whose circuits admit a request; preferably not of `avoid`, no refusers of keys, no stand-ins."""
         now_s = time.monotonic()
-        found = [engine for engine in self.engines if engine.circuit.admits(now_s)]
+        found = [engine for engine in self.engines if engine.admits(now_s)]
         found = [engine for engine in found if engine not in avoid] or found
         found = [engine for engine in found if not engine.refused_lately(now_s)] or found
         return [engine for engine in found if not engine.fallback] or found
@@ -118,10 +120,13 @@ class EnginePool:
         call = _WaitingCall(order, avoid)
         insort(self._waiting, call, key=lambda each: each.order)
         try:
-            while self._next() is not call or (chosen := self.choose(deliberation, avoid)) is None:
+            while (first := self._next()) is not call or (chosen := self.choose(deliberation, avoid)) is None:
                 call.turn.clear()
+                if first is not None:
+                    # Its own timer may be of another engine.
+                    first.turn.set()
                 now_s = time.monotonic()
-                opens_s = [engine.circuit.opened_until_s or now_s for engine in self.engines]
+                opens_s = [engine.opens_s(now_s) for engine in self.engines]
                 with suppress(TimeoutError):
                     # While requests probe or fill the engines, only their results can change anything.
                     async with asyncio.timeout(min((each - now_s for each in opens_s if each > now_s), default=None)):
@@ -137,7 +142,7 @@ class EnginePool:
         if sum(engine.in_flight for engine in self.engines) >= self.concurrency:
             return None
         # Where all engines are full or away, as in most waits, no call is looked at.
-        if not any(engine.circuit.admits(now_s) and not engine.full for engine in self.engines):
+        if not any(engine.admits(now_s) and not engine.full for engine in self.engines):
             return None
         return next((call for call in self._waiting if self._with_room(call.avoid)), None)
 
@@ -145,6 +150,11 @@ class EnginePool:
         """Let the next of the waiting calls go on; to be called whenever an engine may take another request."""
         if (call := self._next()) is not None:
             call.turn.set()
+
+    def told_to_wait_s(self) -> float:
+        """Returns the seconds for which all engines have told their callers to wait; 0 while one of them has not."""
+        now_s = time.monotonic()
+        return max(0.0, min((engine.told_to_wait_until_s - now_s for engine in self.engines), default=0.0))
 
     def outages(self) -> Sequence[tuple[EngineState, Outage]]:
         """Each engine with its outage, if none can be connected to; empty while one of them can."""

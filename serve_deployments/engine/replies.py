@@ -1,23 +1,49 @@
-"""Reads an engine's bytes: a reply that comes whole, and a streamed one of one choice or of several.
+"""Reads an engine's reply as the field's own clients do, whatever form it comes in.
+
+A stream and a whole completion are read alike, so that one is taken where the other was asked for. Events without
+choices, unknown fields, and fields that are null change nothing. A reply is complete once each choice has a finish
+reason; what comes after it takes nothing away. All that is read has a bound in bytes.
 
 Several choices share a request. vLLM counts the tokens of each while it streams, and the prompt once. So the first
 choice that has not ended carries the prompt and whatever no other carries: the sum is the engine's count at any time.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+import json
+import math
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
-from pydantic_core import ValidationError, from_json
+import aiohttp
+import httpx
+from pydantic_core import from_json
 
-from app.deliberation.budget import tokens_of
+from app.deliberation.budget import BYTES_PER_TOKEN, tokens_of
 from app.deliberation.calls import Call, Usage
 from app.deliberation.errors import EngineUnavailable
 from app.deliberation.specification import Structured
+from app.sse import EventTooLong, Frame, SseDecoder
 
 # How much of an engine's reply goes into an error.
 DETAIL_CHARACTERS = 300
+# A reply has at most REPLY_BYTES_MIN and so many bytes for each token: engines repeat much in each chunk.
+REPLY_BYTES_MIN = 8 * 1024 * 1024
+REPLY_BYTES_PER_TOKEN = 4 * 1024
+EVENT_BYTES_MAX = 2 * 1024 * 1024
+# A token has about four bytes. A text with four times as many comes from an engine that does not heed `max_tokens`.
+TEXT_BYTES_PER_TOKEN = 16
+TEXT_BYTES_MIN = 16 * 1024
+# Chat templates add tokens to those of the messages.
+TEMPLATE_TOKENS_MAX = 4_096
+# After the finish reason only the usage and the end are left.
+END_WITHIN_S = 5.0
+_REASON_CHARACTERS = 40
+_LENGTH = frozenset({"length", "max_tokens", "max_output_tokens", "model_length"})
+_FILTERED = frozenset({"content_filter", "safety", "blocked", "recitation", "prohibited_content", "sensitive"})
+_BROKEN = frozenset({"error", "abort", "aborted"})
+_TOOLS = frozenset({"tool_calls", "function_call", "tool_use"})
+_AFTER_THE_END = (EngineUnavailable, EventTooLong, TimeoutError, httpx.HTTPError, aiohttp.ClientError)
 
 OnText = Callable[[str], Coroutine[Any, Any, None]]
 
@@ -33,51 +59,76 @@ class Replying(Protocol):
 
 @dataclass(slots=True)
 class EngineReply:
+    """A complete reply. `reasoning` came in fields of its own. `withheld` says why the model gave no answer.
+
+    `remark` explains an answer that is missing or cut off, in words for the user; mostly empty.
+    """
+
     text: str
     finish_reason: str
     usage: Usage
     ttft_s: float | None
     structured: Structured | None = None
+    reasoning: str = ""
+    withheld: str = ""
+    remark: str = ""
 
 
-@dataclass(slots=True)
+def _count(claimed: object, most: int) -> int | None:
+    """Returns a count that an engine claims; None for one that cannot be."""
+    if isinstance(claimed, bool) or not isinstance(claimed, int | float) or not math.isfinite(claimed):
+        return None
+    return int(claimed) if 0 <= claimed <= most and claimed == int(claimed) else None
+
+
+@dataclass(eq=False, slots=True)
 class Meter:
-    """The cost of one request so far, as the engine last reported it; kept when the request breaks off."""
+    """The cost of one request so far; kept when it breaks off. An engine's usage is a claim.
 
-    reported: dict[str, Any] | None = None
-    estimated: bool = False
+    A count that is missing or impossible is estimated. `sent_bytes` is the size of the request's body once it is
+    written, and 0 where nothing was sent or the engine refused it.
+    """
+
+    call: Call | None = None
+    choices: int = 1
+    sent_bytes: int = 0
+    written_bytes: int = 0
+    carries_prompt: bool = True
+    guessed: bool = False
+    prompt: object = None
+    completion: object = None
+    cached: object = None
 
     @property
     def usage(self) -> Usage:
-        try:
-            return Usage() if self.reported is None else _usage(self.reported)
-        except (KeyError, TypeError, AttributeError, ValidationError):
-            return Usage()
+        return self._counts()[0]
 
-    def estimate(self, call: Call, text: str) -> None:
-        prompt = sum(tokens_of(message.content) for message in call.messages)
-        self.reported = {"prompt_tokens": prompt, "completion_tokens": tokens_of(text)}
-        self.estimated = True
+    @property
+    def estimated(self) -> bool:
+        return self._counts()[1]
 
+    def report(self, usage: Mapping[str, Any]) -> None:
+        details = usage.get("prompt_tokens_details")
+        cached = cast("dict[str, Any]", details).get("cached_tokens") if isinstance(details, dict) else None
+        self.prompt, self.completion, self.cached = usage.get("prompt_tokens"), usage.get("completion_tokens"), cached
 
-def _usage(reported: dict[str, Any]) -> Usage:
-    details: dict[str, int] = reported.get("prompt_tokens_details") or {}
-    return Usage(
-        prompt_tokens=reported["prompt_tokens"],
-        completion_tokens=reported.get("completion_tokens") or 0,
-        cached_tokens=details.get("cached_tokens") or 0,
-    )
+    def carry(self, completion: int) -> None:
+        """Record the tokens of one of several choices, without the prompt."""
+        self.carries_prompt, self.completion = False, completion
 
-
-def parse_reply(engine: Replying, content: bytes, meter: Meter) -> EngineReply:
-    try:
-        body = from_json(content)
-        meter.reported = body.get("usage")
-        choice = body["choices"][0]
-        text = choice["message"]["content"] or ""
-        return EngineReply(text, choice["finish_reason"] or "stop", meter.usage, None)
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as exc:
-        raise EngineUnavailable(f"{engine.label} answered nonsense: {engine.quote(content)!r}") from exc
+    def _counts(self) -> tuple[Usage, bool]:
+        if not self.sent_bytes or self.call is None:
+            return Usage(), False
+        prompt = _count(self.prompt, self.sent_bytes + TEMPLATE_TOKENS_MAX) if self.carries_prompt else 0
+        completion = _count(self.completion, self.choices * self.call.max_tokens)
+        cached = None if prompt is None else _count(self.cached or 0, prompt)
+        estimated = self.guessed
+        if not prompt and self.carries_prompt:
+            prompt, cached, estimated = sum(tokens_of(message.content) for message in self.call.messages), 0, True
+        if completion is None or (completion == 0 and self.written_bytes):
+            completion, estimated = self.written_bytes // BYTES_PER_TOKEN + 1, True
+        usage = Usage(prompt_tokens=prompt or 0, completion_tokens=completion, cached_tokens=cached or 0)
+        return usage, estimated or (cached is None and self.carries_prompt)
 
 
 @dataclass(eq=False, slots=True)
@@ -86,14 +137,134 @@ class StreamedChoice:
 
     call: Call
     trace: str
-    on_text: OnText
+    on_text: OnText | None
     meter: Meter
     on_end: Callable[[EngineReply], None] | None = None
     texts: list[str] = field(default_factory=list[str])
+    reasoning: list[str] = field(default_factory=list[str])
+    refusal: str = ""
+    remark: str = ""
     piece: str = ""
     tokens: int = 0
     finish_reason: str | None = None
     ttft_s: float | None = None
+    # Half of a character that an engine's chunks cut in two.
+    half: str = ""
+    # Whether reasoning has come since the last text.
+    thinks: bool = False
+
+    @property
+    def bytes_max(self) -> int:
+        return max(TEXT_BYTES_MIN, TEXT_BYTES_PER_TOKEN * self.call.max_tokens)
+
+    def hear(self, message: Mapping[str, Any]) -> None:
+        """Take a delta, or the message of a whole completion."""
+        content = message.get("content")
+        if isinstance(content, str):
+            self.piece += content
+        elif isinstance(content, list):
+            for part in cast("list[object]", content):
+                self._hear_part(part)
+        for name in ("reasoning_content", "reasoning"):
+            if isinstance(thought := message.get(name), str) and thought:
+                self._think(thought)
+                # Some engines send both fields with one text.
+                break
+        if isinstance(refusal := message.get("refusal"), str):
+            self.refusal = (self.refusal + refusal)[:DETAIL_CHARACTERS]
+
+    def _hear_part(self, part: object) -> None:
+        if isinstance(part, str):
+            self.piece += part
+        elif isinstance(part, dict):
+            named = cast("dict[str, Any]", part)
+            if isinstance(text := named.get("text"), str) and named.get("type") in (None, "text", "output_text"):
+                self.piece += text
+            elif isinstance(refusal := named.get("refusal"), str):
+                self.refusal = (self.refusal + refusal)[:DETAIL_CHARACTERS]
+            elif isinstance(thought := named.get("thinking") or named.get("text"), str):
+                self._think(thought)
+
+    def _think(self, thought: str) -> None:
+        self.thinks = True
+        self.reasoning.append(thought)
+        self._written(len(thought.encode("utf-8", "replace")))
+
+    def _written(self, size: int) -> int:
+        """Count bytes of text or reasoning; returns how many of them are beyond the bound, which ends the choice."""
+        self.meter.written_bytes += size
+        beyond = self.meter.written_bytes - self.bytes_max
+        if beyond > 0:
+            self.finish_reason, self.half = "length", ""
+            self.remark = (
+                f"the engine wrote more than max_tokens={self.call.max_tokens:,} can mean, and was cut off after "
+                f"{self.bytes_max:,} bytes"
+            )
+        return max(0, beyond)
+
+    def take(self) -> str:
+        """Returns the text that has come since, within its bound; whole characters only."""
+        piece, self.piece = self.half + self.piece, ""
+        self.half = ""
+        try:
+            size = len(piece.encode())
+        except UnicodeEncodeError:
+            if "\ud800" <= piece[-1] <= "\udbff":
+                piece, self.half = piece[:-1], piece[-1]
+            piece = piece.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+            size = len(piece.encode())
+        if beyond := self._written(size):
+            piece = piece.encode()[: max(0, size - beyond)].decode(errors="ignore")
+        return piece
+
+    def finish(self, reason: object) -> None:
+        if reason and not self.finish_reason:
+            self.finish_reason = _reason(reason)
+            self.piece += "\ufffd" * bool(self.half)
+            self.half = ""
+
+    def reply(self, structured: Structured | None) -> EngineReply:
+        text, reason = "".join(self.texts), self.finish_reason or "stop"
+        remark, withheld = self.remark, ""
+        if self.refusal and not text:
+            withheld = f"the model refused: {json.dumps(self.refusal, ensure_ascii=False)}"
+        elif reason == "content_filter":
+            withheld = f"a content filter of the engine stopped the answer after {len(text)} characters"
+        elif reason == "length" and not remark:
+            remark = self._why_cut()
+        elif reason in _TOOLS:
+            remark = "the model called a tool in place of an answer"
+        return EngineReply(
+            text, reason, self.meter.usage, self.ttft_s, structured, "".join(self.reasoning), withheld, remark
+        )
+
+    def _why_cut(self) -> str:
+        usage, most = self.meter.usage, self.call.max_tokens
+        if not self.meter.estimated and 0 < usage.completion_tokens < most and self.meter.choices == 1:
+            return (
+                f"the engine stopped at {usage.completion_tokens:,} of {most:,} tokens: its context is full after a "
+                f"prompt of {usage.prompt_tokens:,}; ask for less, or serve the model with a longer context"
+            )
+        return f"the answer was cut off at max_tokens={most}; raise sampling.max_tokens, or ask for less"
+
+
+def _reason(given: object) -> str:
+    """Returns one word for the finish reasons of different engines."""
+    if not isinstance(given, str):
+        return "stop"
+    word = given.lower()[:_REASON_CHARACTERS]
+    return "length" if word in _LENGTH else "content_filter" if word in _FILTERED else word
+
+
+def _parsed(payload: str | bytes) -> Any:  # noqa: ANN401 -- a JSON value
+    try:
+        return from_json(payload)
+    except ValueError:
+        # Half of a surrogate pair, and control characters within a text; both are left to their reader.
+        try:
+            return json.loads(payload, strict=False)
+        except RecursionError as exc:
+            raise ValueError("too deep") from exc
 
 
 class StreamedReply:
@@ -107,32 +278,97 @@ class StreamedReply:
         self.open = list(choices)
         self.structured: Structured | None = None
         self.ignored_n = False
-        self.heard: Callable[[], None] | None = None
         self.began_s = 0.0
+        self._silence: asyncio.Timeout | None = None
+        self._idle_s: float | None = None
         self._usage: dict[str, Any] = {}
         self._total: dict[str, Any] | None = None
         self._charged = 0
         self._ended: EngineReply | None = None
+        self._heard_events = False
+        self._beginning = b""
+        for choice in choices:
+            choice.meter.call, choice.meter.choices = choice.call, len(choices)
 
-    async def read(self, engine: Replying, chunks: AsyncIterator[bytes]) -> EngineReply:
-        """Read to `[DONE]`, or until only choices that were left go on; returns the reply of the choice that ends last.
+    @property
+    def bytes_max(self) -> int:
+        tokens = sum(choice.call.max_tokens for choice in self.choices)
+        return REPLY_BYTES_MIN + REPLY_BYTES_PER_TOKEN * tokens
 
-        Raises EngineUnavailable when the stream ends before or is malformed.
+    async def read(self, engine: Replying, chunks: AsyncIterator[bytes], *, idle_s: float | None = None) -> EngineReply:
+        """Read to the end, or until only choices that were left go on; returns the reply of the choice that ends last.
+
+        Raises EngineUnavailable for a reply that is incomplete, unreadable or too long, and TimeoutError after `idle_s`
+        without a text, if given, from the first text on.
         """
-        done, rest = False, b""
-        async for chunk in chunks:
-            lines = (rest + chunk).split(b"\n")
-            rest = lines.pop()
-            try:
-                done = any([self._hear(engine, line) for line in lines if line.startswith(b"data:")])
-            finally:
-                self._charge()
-            await self._publish()
-            if done or self._only_left_ones_go_on():
-                break
-        else:
-            raise self._broken_off(engine)
+        decoder, size, began = SseDecoder(EVENT_BYTES_MAX), 0, False
+        self._idle_s = idle_s
+        try:
+            async with asyncio.timeout(None) as self._silence:
+                async for chunk in chunks:
+                    size += len(chunk)
+                    if size > self.bytes_max:
+                        raise EngineUnavailable(f"{engine.label} sent more than {self.bytes_max:,} bytes")
+                    if not began:
+                        if not (chunk := chunk.removeprefix(b"\xef\xbb\xbf").lstrip()):
+                            continue
+                        if chunk[:1] in b"{[<":
+                            await self._read_whole(engine, chunk, chunks)
+                            return self._last(engine)
+                        began, self._beginning = True, chunk[:DETAIL_CHARACTERS]
+                    if await self._take(engine, decoder.feed(chunk)):
+                        return self._last(engine)
+                await self._take(engine, decoder.end())
+        except _AFTER_THE_END as failure:
+            if not self._complete:
+                if isinstance(failure, EventTooLong):
+                    raise EngineUnavailable(f"{engine.label} streamed nonsense: {failure}") from failure
+                raise
         return self._last(engine)
+
+    @property
+    def _complete(self) -> bool:
+        begun = [choice for choice in self.open if choice.texts or choice.finish_reason is not None]
+        return bool(begun) and all(choice.finish_reason is not None for choice in begun)
+
+    async def _read_whole(self, engine: Replying, first: bytes, chunks: AsyncIterator[bytes]) -> None:
+        """Read a completion that was not streamed, an error, or a page that a proxy sent in place of either."""
+        content = bytearray(first)
+        async for chunk in chunks:
+            content += chunk
+            if len(content) > self.bytes_max:
+                raise EngineUnavailable(f"{engine.label} sent more than {self.bytes_max:,} bytes")
+        try:
+            body = _parsed(bytes(content))
+        except ValueError as exc:
+            raise self._nonsense(engine, bytes(content), "answered nonsense") from exc
+        try:
+            self._hear(engine, body)
+        finally:
+            self._charge()
+        for choice in self.open:
+            if choice.piece or choice.reasoning or choice.refusal:
+                choice.finish("stop")
+        if not any(choice.finish_reason for choice in self.choices):
+            raise self._nonsense(engine, bytes(content), "answered nonsense")
+        await self._publish()
+
+    async def _take(self, engine: Replying, frames: Sequence[Frame]) -> bool:
+        """Take the events of a chunk; returns whether no more is to be read."""
+        done = False
+        try:
+            for frame in frames:
+                if frame.data:
+                    done |= self._hear_event(engine, frame.data)
+        finally:
+            self._charge()
+        await self._publish()
+        if self._complete:
+            if any(choice.remark for choice in self.choices):
+                return True
+            if self._silence is not None:
+                self._silence.reschedule(asyncio.get_running_loop().time() + END_WITHIN_S)
+        return done or self._only_left_ones_go_on()
 
     def leave(self, choice: StreamedChoice) -> None:
         """Take a choice out: its meter stands, and the rest of its tokens go to another one."""
@@ -140,48 +376,99 @@ class StreamedReply:
             self._charge()
             self.open.remove(choice)
             if self.open:
-                choice.meter.reported = {"prompt_tokens": 0, "completion_tokens": choice.tokens}
+                choice.meter.carry(choice.tokens)
                 self._charged += choice.tokens
                 self._charge()
 
-    def _hear(self, engine: Replying, line: bytes) -> bool:
-        """Read one `data:` line; whether it was the last."""
-        payload = line[5:].strip()
-        if payload == b"[DONE]":
+    def _hear_event(self, engine: Replying, data: str) -> bool:
+        """Read the data of one event; returns whether it was the last."""
+        payload = data.strip()
+        if payload == "[DONE]":
             return True
         try:
-            event = from_json(payload)
-            if "error" in event:
-                raise EngineUnavailable(f"{engine.label} failed in mid-stream: {engine.quote(payload)!r}")
-            single = len(self.choices) == 1
-            usage = event.get("usage")
-            if usage:
-                self._usage = usage
-            if usage and (single or not event["choices"]):
-                self._total = usage if single else {**usage, "completion_tokens": int(usage["completion_tokens"])}
-            if event["choices"]:
-                heard = event["choices"][0]
-                choice = self.choices[0 if single else heard["index"]]
-                choice.finish_reason = heard.get("finish_reason") or choice.finish_reason
-                choice.piece += heard["delta"].get("content") or ""
-                choice.tokens = choice.tokens if single or not usage else int(usage["completion_tokens"])
-        except (ValueError, KeyError, IndexError, TypeError, AttributeError) as exc:
-            raise EngineUnavailable(f"{engine.label} streamed nonsense: {engine.quote(payload)!r}") from exc
+            event = _parsed(payload) if payload else None
+        except ValueError as exc:
+            lines = payload.split("\n")
+            if len(lines) > 1:
+                # Some engines leave the blank line between two events out.
+                return any([self._hear_event(engine, line) for line in lines])
+            if payload[:1] in "{[":
+                raise self._nonsense(engine, payload.encode("utf-8", "replace"), "streamed nonsense") from exc
+            return False
+        self._hear(engine, event)
         return False
+
+    def _hear(self, engine: Replying, event: object) -> None:
+        if not isinstance(event, dict):
+            return
+        self._heard_events = True
+        heard = cast("dict[str, Any]", event)
+        if (error := heard.get("error")) or heard.get("object") == "error" or heard.get("type") == "error":
+            self._fail(engine, error or heard)
+        single, choices = len(self.choices) == 1, heard.get("choices")
+        choices = cast("list[Any]", choices) if isinstance(choices, list) else []
+        if isinstance(usage := heard.get("usage"), dict) and usage:
+            self._usage = cast("dict[str, Any]", usage)
+            if single or not choices:
+                self._total = self._usage
+        for given in choices[:1] if single else choices:
+            if isinstance(given, dict):
+                self._hear_choice(engine, cast("dict[str, Any]", given), single=single)
+
+    def _hear_choice(self, engine: Replying, heard: dict[str, Any], *, single: bool) -> None:
+        index = 0 if single else heard.get("index", 0)
+        if not isinstance(index, int) or not 0 <= index < len(self.choices):
+            return
+        choice = self.choices[index]
+        delta, message = heard.get("delta"), heard.get("message")
+        if isinstance(delta, dict):
+            choice.hear(cast("dict[str, Any]", delta))
+        elif isinstance(message, dict) and not choice.texts and not choice.piece:
+            choice.hear(cast("dict[str, Any]", message))
+        if not single and self._usage:
+            choice.tokens = _count(self._usage.get("completion_tokens"), choice.call.max_tokens) or choice.tokens
+        reason = heard.get("finish_reason")
+        if reason and _reason(reason) in _BROKEN and not choice.finish_reason:
+            self._fail(engine, heard)
+        choice.finish(reason)
+
+    def _fail(self, engine: Replying, error: object) -> None:
+        begun = any(choice.texts or choice.piece for choice in self.choices)
+        if not begun:
+            # Refused, although with the status of a success.
+            for choice in self.choices:
+                choice.meter.sent_bytes = 0
+        what = "failed in mid-stream" if begun else "answered an error with status 200"
+        said = json.dumps(error, ensure_ascii=False).encode("utf-8", "replace")
+        raise EngineUnavailable(f"{engine.label} {what}: {engine.quote(said)!r}")
+
+    def _nonsense(self, engine: Replying, content: bytes, what: str) -> EngineUnavailable:
+        page = content[:1] == b"<"
+        return EngineUnavailable(
+            f"{engine.label} {'answered a page in place of a completion' if page else what}: {engine.quote(content)!r}"
+        )
 
     async def _publish(self) -> None:
         """Pass on the text that has come, and end choices that are complete, but for the last one."""
         for choice in list(self.open):
-            piece, choice.piece = choice.piece, ""
+            piece = choice.take() if choice.piece and not choice.remark else ""
+            if piece or choice.thinks:
+                self._alive(choice)
             if piece:
-                if choice.ttft_s is None:
-                    choice.ttft_s = asyncio.get_running_loop().time() - self.began_s
                 choice.texts.append(piece)
-                if self.heard is not None:
-                    self.heard()
-                await choice.on_text(piece)
+                if choice.on_text is not None:
+                    await choice.on_text(piece)
             if choice.finish_reason is not None and len(self.open) > 1:
-                self._end(choice, choice.finish_reason)
+                self._end(choice)
+
+    def _alive(self, choice: StreamedChoice) -> None:
+        """Record the time of the first token; each one ends a silence."""
+        choice.thinks = False
+        now_s = asyncio.get_running_loop().time()
+        if choice.ttft_s is None and choice.on_text is not None:
+            choice.ttft_s = now_s - self.began_s
+        if self._silence is not None and self._idle_s is not None:
+            self._silence.reschedule(now_s + self._idle_s)
 
     def _only_left_ones_go_on(self) -> bool:
         waits = all(choice.finish_reason is not None for choice in self.open)
@@ -193,36 +480,41 @@ class StreamedReply:
         for choice in begun:
             if choice.finish_reason is None:
                 raise self._broken_off(engine)
-            self._end(choice, choice.finish_reason)
+            self._end(choice)
         if self._ended is None:
             raise self._broken_off(engine)
         self.ignored_n |= bool(self.open)
         return self._ended
 
-    def _end(self, choice: StreamedChoice, finish_reason: str) -> None:
-        text = "".join(choice.texts)
-        if len(self.choices) > 1 and not choice.tokens and text:
-            choice.tokens, choice.meter.estimated, self.ignored_n = tokens_of(text), True, True
+    def _end(self, choice: StreamedChoice) -> None:
+        if len(self.choices) > 1 and not choice.tokens and choice.texts:
+            choice.tokens, choice.meter.guessed, self.ignored_n = tokens_of("".join(choice.texts)), True, True
         self.leave(choice)
-        if len(self.choices) > 1 and not self.open and not self._usage:
-            choice.meter.estimate(choice.call, text)
-        self._ended = EngineReply(text, finish_reason, choice.meter.usage, choice.ttft_s, self.structured)
+        self._ended = choice.reply(self.structured)
         if choice.on_end is not None:
             choice.on_end(self._ended)
 
     def _charge(self) -> None:
-        if not self._usage or not self.open:
+        if not self.open:
             return
         first, *others = self.open
+        first.meter.carries_prompt = True
         for choice in others:
-            choice.meter.reported = {"prompt_tokens": 0, "completion_tokens": choice.tokens}
+            choice.meter.carry(choice.tokens)
         if len(self.choices) == 1:
-            first.meter.reported = self._total
+            if self._total:
+                first.meter.report(self._total)
             return
+        if not self._usage:
+            return
+        most = sum(choice.call.max_tokens for choice in self.choices)
         elsewhere = self._charged + sum(choice.tokens for choice in others)
-        usage = self._total or {**self._usage, "completion_tokens": sum(choice.tokens for choice in self.choices)}
-        first.meter.reported = {**usage, "completion_tokens": max(0, usage["completion_tokens"] - elsewhere)}
+        total = _count(self._total.get("completion_tokens"), most) if self._total else None
+        total = sum(choice.tokens for choice in self.choices) if total is None else total
+        first.meter.report({**(self._total or self._usage), "completion_tokens": max(0, total - elsewhere)})
 
     def _broken_off(self, engine: Replying) -> EngineUnavailable:
+        if not self._heard_events:
+            return self._nonsense(engine, self._beginning, "answered nonsense")
         characters = sum(len(text) for choice in self.choices for text in choice.texts)
         return EngineUnavailable(f"{engine.label} broke its stream off after {characters} characters")

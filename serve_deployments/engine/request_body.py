@@ -5,7 +5,7 @@ length or a bound is no refusal of the field that it mentions.
 """
 
 import re
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self, cast
 
@@ -16,6 +16,7 @@ from app.deliberation.errors import CallCancelled
 from app.deliberation.outputs import json_schema
 from app.deliberation.prompts.form import schema_section
 from app.deliberation.specification import Structured
+from serve_deployments.engine.replies import Meter
 
 STREAM_INTERVAL_TOKENS = 4
 # The statuses with which servers refuse a field; a failed chat template is a server's error to some.
@@ -145,6 +146,7 @@ class RequestBody:
 
     content: bytes
     before_sending: BeforeSending | None
+    meters: Sequence[Meter] = ()
     yields: bool = False
     refused: CallCancelled | None = None
     written: bool = False
@@ -158,6 +160,8 @@ class RequestBody:
                 self.refused = refused
                 raise
         self.written = True
+        for meter in self.meters:
+            meter.sent_bytes = len(self.content)
         yield self.content
 
 

@@ -3,17 +3,19 @@
 import asyncio
 import math
 import os
+import re
 import time
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import structlog
 
 from app.deliberation.errors import EngineRejected, EngineUnavailable, InvalidRequest
-from app.deliberation.roles import EngineSpec, KeyRejected, api_key
-from app.deliberation.specification import Structured
+from app.deliberation.roles import EngineSpec, KeyRejected, api_key, engine_endpoint
 from serve_deployments.engine.limits import Circuit
 from serve_deployments.engine.reachability import Outage, cause_of
 from serve_deployments.engine.replies import DETAIL_CHARACTERS
@@ -22,6 +24,9 @@ from serve_deployments.engine.request_body import Dialect, refused_fields
 # While another engine can take a call, an engine that refused its key gets none for so long.
 REFUSED_FOR_S = 30.0
 KEY_REFUSED = frozenset({401, 403})
+# Longer than any deadline.
+RETRY_AFTER_MAX_S = 86_400.0
+_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{0,9})?")
 
 log = structlog.get_logger(__name__)
 
@@ -43,7 +48,10 @@ class EngineKey:
 
     @property
     def headers(self) -> list[tuple[str, str]]:
-        return [] if self._key is None else [("Authorization", f"Bearer {self._key}")]
+        if self._key is None:
+            return []
+        bearer = ("Authorization", f"Bearer {self._key}")
+        return [bearer, ("api-key", self._key)] if self._spec.deployment else [bearer]
 
     def redacted(self, content: bytes) -> bytes:
         return content if self._key is None else content.replace(self._key.encode(), b"***")
@@ -71,10 +79,11 @@ class EngineKey:
 class EngineState:
     """One engine of a role, as a replica knows it.
 
-    `extended`: it takes vLLM's own request fields; None until a probe has succeeded. `outage` lasts from the first
-    failed connection to the next response, at `reached_s`. `key_rejected` lasts from the first refusal of the key to
-    the next request that is not refused. `prioritises` is True until it refuses a priority, `takes_n` until it refuses
-    `n`.
+    `extended`: it takes vLLM's own request fields; None until a probe was answered. `list_problem` says why its list of
+    models is of no use; empty while it is. `told_to_wait_until_s` is the end of its Retry-After. `outage` lasts from
+    the first failed connection to the next response, at `reached_s`. `key_rejected` lasts from the first refusal of the
+    key to the next request that is not refused. `prioritises` is True until it refuses a priority, `takes_n` until it
+    refuses `n`.
     """
 
     spec: EngineSpec
@@ -83,7 +92,11 @@ class EngineState:
     address: str = field(init=False)
     label: str = field(init=False)
     completions: httpx.URL = field(init=False)
+    models_url: str = field(init=False)
+    version_url: str = field(init=False)
     models: tuple[str, ...] = ()
+    list_problem: str = ""
+    told_to_wait_until_s: float = -math.inf
     extended: bool | None = None
     prioritises: bool = True
     takes_n: bool = True
@@ -101,7 +114,10 @@ class EngineState:
     def __post_init__(self) -> None:
         self.key = EngineKey(self.spec)
         self.address, self.label = self.spec.address, self.spec.label
-        self.completions = httpx.URL(f"{self.spec.url}/v1/chat/completions")
+        self.completions = httpx.URL(engine_endpoint(self.spec.url, "/chat/completions"))
+        self.models_url = engine_endpoint(self.spec.url, "/models")
+        root = urlsplit(self.spec.url)
+        self.version_url = root._replace(path=f"{root.path}/version").geturl()
 
     @property
     def headers(self) -> list[tuple[str, str]]:
@@ -144,20 +160,24 @@ class EngineState:
             lacking = dialect.lacking if own_schema else dialect.lacking - {"schema"}
             self.dialects[model] = replace(known, lacking=known.lacking | lacking)
 
-    def ignores_form(self, model: str, used: Structured) -> None:
-        known = self.dialect(model)
-        weaker = known.weaker()
-        # Engines of a known kind take schemas; there such a reply is a fault of one answer.
-        if not self.extended and self.spec.structured is None and known.structured == used and weaker is not None:
-            log.info("engine_adapted", engine=self.label, model=model, structured=weaker.structured)
-            self.dialects[model] = weaker
-
     def quote(self, content: bytes) -> str:
         return self.key.redacted(content)[:DETAIL_CHARACTERS].decode(errors="replace")
 
     @property
     def healthy(self) -> bool:
         return self.circuit.opened_until_s is None
+
+    @property
+    def own_model(self) -> str | None:
+        return self.spec.model or self.spec.deployment
+
+    def admits(self, now_s: float) -> bool:
+        """Whether a request may be sent: its circuit lets it pass, and no Retry-After is under way."""
+        return now_s >= self.told_to_wait_until_s and self.circuit.admits(now_s)
+
+    def opens_s(self, now_s: float) -> float:
+        """Returns the time from which on it may admit a request, as far as only time decides it."""
+        return max(self.circuit.opened_until_s or now_s, self.told_to_wait_until_s)
 
     def connected(self) -> None:
         if self.outage is not None:
@@ -209,8 +229,25 @@ def refusal_of(engine: EngineState, response: httpx.Response, content: bytes) ->
         return KeyRefused(engine, status)
     detail = f"{engine.label} answered {status}: {engine.quote(content)}"
     if status == 429 or status == 503:
-        after = response.headers.get("Retry-After", "")
-        return RetryLater(detail, float(after) if after.isdigit() else 0.0)
+        after_s = retry_after_s(response.headers, datetime.now(UTC))
+        engine.told_to_wait_until_s = max(engine.told_to_wait_until_s, time.monotonic() + after_s)
+        return RetryLater(detail, after_s)
     error = EngineUnavailable(detail) if status >= 500 or status == 408 else EngineRejected(detail)
     fields = refused_fields(status, content)
     return FieldsRefused(error, fields) if fields else error
+
+
+def retry_after_s(headers: httpx.Headers, now: datetime) -> float:
+    """Returns the seconds of Retry-After, a number or a date, or of `retry-after-ms`, which OpenAI sends; else 0."""
+    milliseconds, after = headers.get("retry-after-ms", ""), headers.get("Retry-After", "").strip()
+    if _SECONDS.fullmatch(milliseconds):
+        told_s = float(milliseconds) / 1_000
+    elif _SECONDS.fullmatch(after):
+        told_s = float(after)
+    else:
+        try:
+            date = parsedate_to_datetime(after)
+            told_s = (date.replace(tzinfo=date.tzinfo or UTC) - now).total_seconds()
+        except (ValueError, TypeError, IndexError, OverflowError):
+            return 0.0
+    return min(max(0.0, told_s), RETRY_AFTER_MAX_S)

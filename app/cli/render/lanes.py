@@ -8,11 +8,11 @@ from typing import Any, get_args
 from app.api.event_schemas import DeliberationSnapshot, StreamEvent
 from app.api.partial_text import Texts
 from app.client.events import UnknownEvent, event_of
-from app.client.sse import Frame
 from app.deliberation import facts
 from app.deliberation.errors import EngineRejected
 from app.deliberation.specification import Purpose
 from app.deliberation.strategies import STRATEGIES
+from app.sse import Frame
 
 IDLE = "idle"
 _TYPICAL_CHARS = 800

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from app.deliberation.calls import Usage
-from app.deliberation.errors import CallFailure, EngineUnavailable
+from app.deliberation.errors import AnswerWithheld, CallFailure, EngineUnavailable
 from serve_deployments.agent.call import ATTEMPTS_MAX, CallRun
 from serve_deployments.engine.limits import RetryBudget
 from serve_deployments.engine.replies import EngineReply
@@ -18,11 +18,13 @@ REFUSED = RetryLater("the engine answered 503", after_s=0)
 
 
 class Refused(CallRun):
-    def __init__(self, budget: RetryBudget, *errors: CallFailure, left_s: float = 60) -> None:
+    def __init__(self, budget: RetryBudget, *errors: CallFailure, left_s: float = 60, told_s: float = 0) -> None:
         self.retries = self.requests = 0
         self.errors = iter(errors or [REFUSED] * ATTEMPTS_MAX)
         context: Any = SimpleNamespace(
-            journal=InMemoryJournal(), engines=SimpleNamespace(retries=budget), count=self._count
+            journal=InMemoryJournal(),
+            engines=SimpleNamespace(retries=budget, engines=[], told_to_wait_s=lambda: told_s),
+            count=self._count,
         )
         asked = request((call(),), deadline_s=left_s)
         super().__init__(context, asked, call(), 0, asked.asked_at)
@@ -42,9 +44,8 @@ class Refused(CallRun):
     [
         pytest.param(0, 10, 0.1, id="no Retry-After and room in the budget: exponential"),
         pytest.param(0, -3, 4, id="the budget's wait"),
-        pytest.param(2, 10, 2, id="Retry-After"),
-        pytest.param(2, -3, 4, id="the longer of both"),
-        pytest.param(999, 10, 5, id="at most five seconds"),
+        pytest.param(2, 10, 0, id="Retry-After: the pool waits for the engine"),
+        pytest.param(2, -3, 4, id="Retry-After and the budget's wait"),
     ],
 )
 async def test_a_refused_request_waits_for_retry_after_and_for_the_budget(
@@ -87,6 +88,27 @@ async def test_a_refusal_is_final_when_its_retry_would_come_after_the_deadline()
         problem = (await run.outcome()).problem
     assert problem is not None and "answered 503" in problem.detail
     assert (run.requests, run.retries, budget.saved) == (1, 0, -30)
+
+
+async def test_a_wait_beyond_the_deadline_ends_the_call_with_the_engines_refusal() -> None:
+    run = Refused(RetryBudget(), RetryLater("the engine answered 429", 90), left_s=60, told_s=90)
+    async with asyncio.timeout(5):
+        problem = (await run.outcome()).problem
+    assert problem is not None and "answered 429" in problem.detail and run.requests == 1
+
+
+async def test_waits_that_an_engine_told_are_no_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serve_deployments.agent.call.RETRY_WAIT_MAX_S", 0.0)
+    told = [RetryLater("the engine answered 429", 0.5)] * 2 * ATTEMPTS_MAX
+    run = Refused(RetryBudget(saved=20), *told)
+    assert (await run.outcome()).problem is None
+    assert run.requests == len(told) + 1
+
+
+async def test_a_withheld_answer_is_not_asked_again_at_the_same_engine() -> None:
+    run = Refused(RetryBudget(), *[AnswerWithheld("the model refused")] * ATTEMPTS_MAX)
+    problem = (await run.outcome()).problem
+    assert problem is not None and problem.code == "answer_withheld" and run.requests == 1
 
 
 async def test_a_retry_that_is_not_made_is_given_back() -> None:

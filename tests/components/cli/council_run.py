@@ -19,7 +19,6 @@ from starlette.types import Receive, Scope, Send
 
 from app.api.resource import resource
 from app.api.schemas import StrategyResource
-from app.client.sse import Frame
 from app.deliberation.calls import Call, FactProblem, Usage
 from app.deliberation.decider import RunStage
 from app.deliberation.facts import Accepted, CallDelta, CallFinished, CallStarted, Event, Fact, View, encode
@@ -28,6 +27,7 @@ from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Budget, Co
 from app.deliberation.strategies import STRATEGIES
 from app.openapi.document import document
 from app.openapi.examples import composed
+from app.sse import Frame
 from tests.fakes import FakeClock, drive
 
 ID = "council-1"

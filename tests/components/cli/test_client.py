@@ -12,7 +12,7 @@ from app.cli import client
 from app.cli.client import GatewayClient, GatewayRefused, GatewayUnreachable, parsed
 from app.cli.exits import CommandError, Exit, FieldFault
 from app.cli.watch import show_lanes
-from app.client.sse import Frame
+from app.sse import Frame
 from tests.components.cli.council_run import ID, StubGateway, problem
 
 URL = "http://gateway"

@@ -7,11 +7,11 @@ from app.api.event_schemas import DeliberationSnapshot
 from app.api.resource import resource
 from app.cli.render.lanes import CouncilView, expected_stages, is_simulated
 from app.cli.render.text import prose
-from app.client.sse import Frame
 from app.deliberation.calls import Call, FactProblem
 from app.deliberation.facts import CallDelta, CallFinished, CallStarted, StageOpened, encode
 from app.deliberation.fold import fold
 from app.deliberation.strategies import STRATEGIES
+from app.sse import Frame
 from tests.components.cli.council_run import ID, MODEL, Script, answer_text, council_of, specification
 from tests.unit.facts_of import NOW
 from tests.unit.strategies.stories import STORIES, events_of, read, story

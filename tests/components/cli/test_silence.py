@@ -11,8 +11,8 @@ from app.cli.client import GatewayClient
 from app.cli.render.lanes import CouncilView
 from app.cli.render.lines import event_line, progress_reports
 from app.cli.watch import print_events, until_ended
-from app.client.sse import Frame
 from app.deliberation.facts import CallWaiting, StageOpened, UnreachableEngine, encode
+from app.sse import Frame
 from tests.components.cli.council_run import ID, Council, council_of
 from tests.conditions import until
 

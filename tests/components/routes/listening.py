@@ -11,11 +11,11 @@ import httpx
 import uvicorn
 
 from app.archive.database.migrate import migrate
-from app.client.sse import Frame, SseDecoder
 from app.deliberation.facts import Fact, View
 from app.main import DrainingServer, create_app
 from app.routes.connections import BoundedProtocol
 from app.settings import Settings
+from app.sse import Frame, SseDecoder
 from app.streaming.feed import Feed
 from tests.components.routes.served import copying
 from tests.conditions import until

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from app.client.sse import SseDecoder
 from app.log.paging import of_deliberation
+from app.sse import SseDecoder
 from tests.components.routes.listening import TENANT, Gateway, following, listening, types, whole
 from tests.conditions import until
 from tests.fakes import InMemoryJournal

@@ -5,8 +5,8 @@ from itertools import pairwise
 import pytest
 
 from app.api.event_schemas import UnfinishedCall
-from app.client.sse import Frame
 from app.deliberation.facts import CallDelta, Fact, View
+from app.sse import Frame
 from app.streaming.answers import AnswerFrames, finished_answer, growing_answer, unfinished_answer
 from app.streaming.frames import EventFrame, frame_of
 from tests.components.routes.listening import TENANT, Gateway, following, listening

@@ -16,13 +16,13 @@ import httpx
 import pytest
 import uvicorn
 
-from app.client.sse import Frame, SseDecoder
 from app.log.journal import JetStreamJournal
 from app.log.paging import of_deliberation
 from app.log.stream_settings import StreamSettings
 from app.log.streams import apply
 from app.main import create_app
 from app.settings import Settings
+from app.sse import Frame, SseDecoder
 from app.streaming.feed import Feed
 from tests.conditions import until
 from tests.conftest import NatsServer, free_port

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.client.sse import Frame, SseDecoder
+from app.sse import Frame, SseDecoder
 
 bounded = settings(max_examples=80, deadline=None, derandomize=True)
 
