@@ -671,8 +671,7 @@ async def test_an_engine_that_comes_back_within_the_timeout_answers() -> None:
     agent = unreachable()
     running = asyncio.create_task(outcomes(agent, request((call(),))))
     await until(lambda: bool(views(agent.journal, CallWaiting)))
-    agent.engines._transport = httpx.MockTransport(engine)  # pyright: ignore[reportPrivateUsage]
-    agent.engines._client = httpx.AsyncClient(transport=httpx.MockTransport(engine))  # pyright: ignore[reportPrivateUsage]
+    agent.engines._transports[None] = httpx.MockTransport(engine)  # pyright: ignore[reportPrivateUsage]
     (outcome,) = await running
     assert (outcome.text, outcome.usage.calls) == (ANSWER, 1)
 
@@ -719,7 +718,7 @@ async def test_a_hedge_that_reaches_no_engine_leaves_the_slower_attempt_its_numb
     engine, agent = hedging(journal)
     hold = engine.hold
 
-    agent.engines._transport = Refusing(engine, lambda: bool(engine.bodies))  # pyright: ignore[reportPrivateUsage]
+    agent.engines._transports[None] = Refusing(engine, lambda: bool(engine.bodies))  # pyright: ignore[reportPrivateUsage]
     slow = asyncio.create_task(outcomes(agent, request((call(),))))
     await until(lambda: any(not each.healthy for each in agent.engines.engines))
     assert hold is not None

@@ -266,7 +266,7 @@ async def test_a_request_that_reaches_no_engine_counts_for_none_of_its_calls(
     agent: AgentReplica, engine: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await agent.engines.probe()
-    transport = agent.engines._transport  # pyright: ignore[reportPrivateUsage]
+    transport = agent.engines._transports[None]  # pyright: ignore[reportPrivateUsage]
     send, refused = transport.handle_async_request, list[httpx.Request]()
 
     async def refuse_once(request: httpx.Request) -> httpx.Response:

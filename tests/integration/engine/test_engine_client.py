@@ -236,7 +236,7 @@ UNREADABLE_USAGE = [b'{"usage": %s, %s}' % (usage, CHOICE) for usage in (b"null"
 @pytest.mark.parametrize("content", NONSENSE)
 async def test_a_nonsense_answer_is_unavailable(router: respx.MockRouter, engines: Engines, content: bytes) -> None:
     router.post(CHAT).mock(return_value=refused(200, content.decode()))
-    with pytest.raises(EngineUnavailable, match="answered (nonsense|a page)"):
+    with pytest.raises(EngineUnavailable, match=r"answered (nonsense|a page)"):
         await whole(engines)
 
 
