@@ -31,6 +31,9 @@ class EngineView(Resource):
     unreachable: Unreachable | None = Field(
         default=None, description="Since when and why a replica cannot connect to it; null when all can"
     )
+    list_problem: str = Field(
+        default="", description="What is wrong with its list of models, which a named `model` replaces; mostly empty"
+    )
     key_rejected: KeyRejected | None = Field(
         default=None, description="Since when it refuses its key, and what to do; null when it does not"
     )
@@ -175,6 +178,9 @@ class EngineLoad(Resource):
     in_flight: int = Field(description="Requests of these replicas; requests of other clients are unknown")
     unreachable: Unreachable | None = Field(
         default=None, description="Since when and why a replica cannot connect to it; null when all can"
+    )
+    list_problem: str = Field(
+        default="", description="What is wrong with its list of models, which a named `model` replaces; mostly empty"
     )
     key_rejected: KeyRejected | None = Field(
         default=None, description="Since when it refuses its key, and what to do; null when it does not"

@@ -33,6 +33,7 @@ class EngineStatus(BaseModel):
     models: tuple[str, ...] = ()
     version: str | None = None
     unreachable: Unreachable | None = None
+    list_problem: str = ""
     key_rejected: KeyRejected | None = None
 
 

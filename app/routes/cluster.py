@@ -180,6 +180,7 @@ def _engines(agents: Sequence[AgentStatus]) -> tuple[EngineLoad, ...]:
             in_flight=sum(engine.in_flight for _, engine in views),
             unreachable=earliest(engine.unreachable for _, engine in views),
             name=next((engine.name for _, engine in views if engine.name), None),
+            list_problem=next((engine.list_problem for _, engine in views if engine.list_problem), ""),
             key_rejected=earliest(engine.key_rejected for _, engine in views),
         )
         for url, views in seen.items()

@@ -42,6 +42,7 @@ def _missing(check: str, detail: str, remedy: str) -> FieldProblem:
 
 
 async def _stream_faults(gateway: Gateway) -> list[FieldProblem]:
+    unlisted = {engine.url: engine.list_problem for each in replicas for engine in each.engines if engine.list_problem}
     # This route answers without a key, so it names the log's URL only in development mode.
     url = gateway["settings"].nats_url.rpartition("@")[2]
     named = f" (now {url})" if gateway["access"].development else ""
@@ -65,6 +66,9 @@ async def _archive_faults(gateway: Gateway) -> list[FieldProblem]:
     try:
         await archive.check()
     except ArchiveUnavailable as exc:
+        unlisted = {
+            engine.url: engine.list_problem for each in replicas for engine in each.engines if engine.list_problem
+        }
         # This route answers without a key, so it names the database only in development mode.
         detail = str(exc) if gateway["access"].development else "The archive's database does not answer as it should"
         return [_missing("archive", detail, f"Start the database that DATABASE_URL names. {MIGRATE}")]
@@ -119,26 +123,39 @@ async def _unusable_engines(gateway: Gateway) -> list[FieldProblem]:
     replicas = list(chain.from_iterable(found))
     affected = _troubled(replicas, lambda engine: engine.unreachable)
     refusing = _troubled(replicas, lambda engine: engine.key_rejected)
+    unlisted = {engine.url: engine.list_problem for each in replicas for engine in each.engines if engine.list_problem}
     # This route answers without a key, so it names an engine's URL only in development mode.
     development = gateway["access"].development
     where = "" if development else ", which `GET /roles` names"
-    return [
-        _missing(
-            "engines",
-            f"{f'Engine {url}' if development else 'An engine'} of {', '.join(sorted(names))} {outage}",
-            f"Restart it, or correct its URL{where} (VLLM_URL, or `engines` of the role).",
-        )
-        for url, (names, outage) in affected.items()
-    ] + [
-        _missing(
-            "engines",
-            f"{f'Engine {url}' if development else 'An engine'} of {', '.join(sorted(names))} refuses its key",
-            f"{rejected.remedy[0].upper()}{rejected.remedy[1:]}."
-            if development
-            else "Correct its key as `GET /roles` says.",
-        )
-        for url, (names, rejected) in refusing.items()
-    ]
+    return (
+        [
+            _missing(
+                "engines",
+                f"{f'Engine {url}' if development else 'An engine'} of {', '.join(sorted(names))} {outage}",
+                f"Restart it, or correct its URL{where} (VLLM_URL, or `engines` of the role).",
+            )
+            for url, (names, outage) in affected.items()
+        ]
+        + [
+            _missing(
+                "engines",
+                f"{f'Engine {url}' if development else 'An engine'} of {', '.join(sorted(names))} refuses its key",
+                f"{rejected.remedy[0].upper()}{rejected.remedy[1:]}."
+                if development
+                else "Correct its key as `GET /roles` says.",
+            )
+            for url, (names, rejected) in refusing.items()
+        ]
+        + [
+            _missing(
+                "engines",
+                f"The list of models of {f'engine {url}' if development else 'an engine'}"
+                + (f" {unlisted[url]}" if development else " is of no use"),
+                f"Correct it, or give the engine a `model`{where}; with one, calls do without the list.",
+            )
+            for url in unlisted
+        ]
+    )
 
 
 async def _faults(gateway: Gateway) -> list[FieldProblem]:

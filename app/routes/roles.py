@@ -37,6 +37,7 @@ def live_role(replicas: Sequence[AgentStatus]) -> LiveRole | None:
                 models=engine.models,
                 unreachable=earliest((known and known.unreachable, engine.unreachable)),
                 name=engine.name,
+                list_problem=engine.list_problem or (known.list_problem if known else ""),
                 key_rejected=earliest((known and known.key_rejected, engine.key_rejected)),
             )
     return LiveRole(
