@@ -66,9 +66,6 @@ async def _archive_faults(gateway: Gateway) -> list[FieldProblem]:
     try:
         await archive.check()
     except ArchiveUnavailable as exc:
-        unlisted = {
-            engine.url: engine.list_problem for each in replicas for engine in each.engines if engine.list_problem
-        }
         # This route answers without a key, so it names the database only in development mode.
         detail = str(exc) if gateway["access"].development else "The archive's database does not answer as it should"
         return [_missing("archive", detail, f"Start the database that DATABASE_URL names. {MIGRATE}")]

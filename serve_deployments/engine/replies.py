@@ -95,9 +95,7 @@ class Meter:
     written_bytes: int = 0
     carries_prompt: bool = True
     guessed: bool = False
-    prompt: object = None
-    completion: object = None
-    cached: object = None
+    reported: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def usage(self) -> Usage:
@@ -107,21 +105,21 @@ class Meter:
     def estimated(self) -> bool:
         return self._counts()[1]
 
-    def report(self, usage: Mapping[str, Any]) -> None:
-        details = usage.get("prompt_tokens_details")
-        cached = cast("dict[str, Any]", details).get("cached_tokens") if isinstance(details, dict) else None
-        self.prompt, self.completion, self.cached = usage.get("prompt_tokens"), usage.get("completion_tokens"), cached
-
     def carry(self, completion: int) -> None:
         """Record the tokens of one of several choices, without the prompt."""
-        self.carries_prompt, self.completion = False, completion
+        self.carries_prompt, self.reported = False, {"completion_tokens": completion}
 
     def _counts(self) -> tuple[Usage, bool]:
         if not self.sent_bytes or self.call is None:
             return Usage(), False
-        prompt = _count(self.prompt, self.sent_bytes + TEMPLATE_TOKENS_MAX) if self.carries_prompt else 0
-        completion = _count(self.completion, self.choices * self.call.max_tokens)
-        cached = None if prompt is None else _count(self.cached or 0, prompt)
+        details: dict[str, Any] = {}
+        if isinstance(given := self.reported.get("prompt_tokens_details"), dict):
+            details = given
+        prompt = 0
+        if self.carries_prompt:
+            prompt = _count(self.reported.get("prompt_tokens"), self.sent_bytes + TEMPLATE_TOKENS_MAX)
+        completion = _count(self.reported.get("completion_tokens"), self.choices * self.call.max_tokens)
+        cached = None if prompt is None else _count(details.get("cached_tokens") or 0, prompt)
         estimated = self.guessed
         if not prompt and self.carries_prompt:
             prompt, cached, estimated = sum(tokens_of(message.content) for message in self.call.messages), 0, True
@@ -152,16 +150,18 @@ class StreamedChoice:
     half: str = ""
     # Whether reasoning has come since the last text.
     thinks: bool = False
+    bytes_max: int = field(init=False)
 
-    @property
-    def bytes_max(self) -> int:
-        return max(TEXT_BYTES_MIN, TEXT_BYTES_PER_TOKEN * self.call.max_tokens)
+    def __post_init__(self) -> None:
+        self.bytes_max = max(TEXT_BYTES_MIN, TEXT_BYTES_PER_TOKEN * self.call.max_tokens)
 
     def hear(self, message: Mapping[str, Any]) -> None:
         """Take a delta, or the message of a whole completion."""
         content = message.get("content")
         if isinstance(content, str):
             self.piece += content
+            if len(message) == 1:
+                return
         elif isinstance(content, list):
             for part in cast("list[object]", content):
                 self._hear_part(part)
@@ -194,13 +194,14 @@ class StreamedChoice:
         """Count bytes of text or reasoning; returns how many of them are beyond the bound, which ends the choice."""
         self.meter.written_bytes += size
         beyond = self.meter.written_bytes - self.bytes_max
-        if beyond > 0:
-            self.finish_reason, self.half = "length", ""
-            self.remark = (
-                f"the engine wrote more than max_tokens={self.call.max_tokens:,} can mean, and was cut off after "
-                f"{self.bytes_max:,} bytes"
-            )
-        return max(0, beyond)
+        if beyond <= 0:
+            return 0
+        self.finish_reason, self.half = "length", ""
+        self.remark = (
+            f"the engine wrote more than max_tokens={self.call.max_tokens:,} can mean, and was cut off after "
+            f"{self.bytes_max:,} bytes"
+        )
+        return beyond
 
     def take(self) -> str:
         """Returns the text that has come since, within its bound; whole characters only."""
@@ -218,7 +219,7 @@ class StreamedChoice:
         return piece
 
     def finish(self, reason: object) -> None:
-        if reason and not self.finish_reason:
+        if not self.finish_reason:
             self.finish_reason = _reason(reason)
             self.piece += "\ufffd" * bool(self.half)
             self.half = ""
@@ -287,13 +288,9 @@ class StreamedReply:
         self._ended: EngineReply | None = None
         self._heard_events = False
         self._beginning = b""
+        self.bytes_max = REPLY_BYTES_MIN + REPLY_BYTES_PER_TOKEN * sum(choice.call.max_tokens for choice in choices)
         for choice in choices:
             choice.meter.call, choice.meter.choices = choice.call, len(choices)
-
-    @property
-    def bytes_max(self) -> int:
-        tokens = sum(choice.call.max_tokens for choice in self.choices)
-        return REPLY_BYTES_MIN + REPLY_BYTES_PER_TOKEN * tokens
 
     async def read(self, engine: Replying, chunks: AsyncIterator[bytes], *, idle_s: float | None = None) -> EngineReply:
         """Read to the end, or until only choices that were left go on; returns the reply of the choice that ends last.
@@ -363,7 +360,7 @@ class StreamedReply:
         finally:
             self._charge()
         await self._publish()
-        if self._complete:
+        if self.open and self.open[0].finish_reason is not None and self._complete:
             if any(choice.remark for choice in self.choices):
                 return True
             if self._silence is not None:
@@ -398,39 +395,41 @@ class StreamedReply:
         self._hear(engine, event)
         return False
 
-    def _hear(self, engine: Replying, event: object) -> None:
+    def _hear(self, engine: Replying, event: Any) -> None:  # noqa: ANN401 -- a JSON value
         if not isinstance(event, dict):
             return
         self._heard_events = True
-        heard = cast("dict[str, Any]", event)
+        heard: dict[str, Any] = event
         if (error := heard.get("error")) or heard.get("object") == "error" or heard.get("type") == "error":
             self._fail(engine, error or heard)
         single, choices = len(self.choices) == 1, heard.get("choices")
-        choices = cast("list[Any]", choices) if isinstance(choices, list) else []
-        if isinstance(usage := heard.get("usage"), dict) and usage:
-            self._usage = cast("dict[str, Any]", usage)
+        usage: Any = heard.get("usage")
+        if usage and isinstance(usage, dict):
+            self._usage = usage
             if single or not choices:
                 self._total = self._usage
-        for given in choices[:1] if single else choices:
-            if isinstance(given, dict):
-                self._hear_choice(engine, cast("dict[str, Any]", given), single=single)
+        if choices and isinstance(choices, list):
+            listed: list[Any] = choices
+            for given in listed[:1] if single else listed:
+                if isinstance(given, dict):
+                    self._hear_choice(engine, given, single=single)
 
     def _hear_choice(self, engine: Replying, heard: dict[str, Any], *, single: bool) -> None:
         index = 0 if single else heard.get("index", 0)
         if not isinstance(index, int) or not 0 <= index < len(self.choices):
             return
         choice = self.choices[index]
-        delta, message = heard.get("delta"), heard.get("message")
+        delta: Any = heard.get("delta")
         if isinstance(delta, dict):
-            choice.hear(cast("dict[str, Any]", delta))
-        elif isinstance(message, dict) and not choice.texts and not choice.piece:
+            choice.hear(delta)
+        elif isinstance(message := heard.get("message"), dict) and not choice.texts and not choice.piece:
             choice.hear(cast("dict[str, Any]", message))
         if not single and self._usage:
             choice.tokens = _count(self._usage.get("completion_tokens"), choice.call.max_tokens) or choice.tokens
-        reason = heard.get("finish_reason")
-        if reason and _reason(reason) in _BROKEN and not choice.finish_reason:
-            self._fail(engine, heard)
-        choice.finish(reason)
+        if reason := heard.get("finish_reason"):
+            if _reason(reason) in _BROKEN and not choice.finish_reason:
+                self._fail(engine, heard)
+            choice.finish(reason)
 
     def _fail(self, engine: Replying, error: object) -> None:
         begun = any(choice.texts or choice.piece for choice in self.choices)
@@ -452,7 +451,7 @@ class StreamedReply:
         """Pass on the text that has come, and end choices that are complete, but for the last one."""
         for choice in list(self.open):
             piece = choice.take() if choice.piece and not choice.remark else ""
-            if piece or choice.thinks:
+            if (piece or choice.thinks) and (choice.ttft_s is None or self._idle_s is not None):
                 self._alive(choice)
             if piece:
                 choice.texts.append(piece)
@@ -471,6 +470,8 @@ class StreamedReply:
             self._silence.reschedule(now_s + self._idle_s)
 
     def _only_left_ones_go_on(self) -> bool:
+        if len(self.choices) == 1:
+            return False
         waits = all(choice.finish_reason is not None for choice in self.open)
         return waits and any(choice.finish_reason is None for choice in self.choices)
 
@@ -503,7 +504,7 @@ class StreamedReply:
             choice.meter.carry(choice.tokens)
         if len(self.choices) == 1:
             if self._total:
-                first.meter.report(self._total)
+                first.meter.reported = self._total
             return
         if not self._usage:
             return
@@ -511,7 +512,8 @@ class StreamedReply:
         elsewhere = self._charged + sum(choice.tokens for choice in others)
         total = _count(self._total.get("completion_tokens"), most) if self._total else None
         total = sum(choice.tokens for choice in self.choices) if total is None else total
-        first.meter.report({**(self._total or self._usage), "completion_tokens": max(0, total - elsewhere)})
+        reported = {**(self._total or self._usage), "completion_tokens": max(0, total - elsewhere)}
+        first.meter.reported = reported
 
     def _broken_off(self, engine: Replying) -> EngineUnavailable:
         if not self._heard_events:
