@@ -52,7 +52,7 @@ OTHER_EVENTS = [
     {"usage": {"prompt_tokens": None}},
     {"error": None, "choices": []},
 ]
-# The one difference by choice: OpenAI's client loses the first event behind a byte order mark, which the standard drops.
+# One difference is by choice: behind a byte order mark, which the standard drops, OpenAI's client loses an event.
 _BOM = b"\xef\xbb\xbf"
 
 
