@@ -6,10 +6,9 @@ import logging
 import os
 import shlex
 import shutil
-import signal
 import time
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -107,8 +106,7 @@ def _ray_directory(layout: Layout, report: ProgressReport) -> Generator[None]:
     """Make Ray's directory and remove it afterwards; `logs/ray` links to Ray's logs, and has them in the end."""
     kept, logs = layout.stack_run.logs_dir / "ray", layout.ray_dir / "session_latest" / "logs"
     layout.ray_dir.mkdir(mode=0o700)
-    if not kept.is_symlink():
-        shutil.rmtree(kept, ignore_errors=True)
+    shutil.rmtree(kept, ignore_errors=True)
     kept.unlink(missing_ok=True)
     kept.symlink_to(logs)
     try:
@@ -147,23 +145,10 @@ async def _end_leftovers(data_dir: Path, report: ProgressReport) -> None:
 
 
 async def _up(options: StackOptions, report: ProgressReport) -> Exit:
-    """Run the stack until a signal; a second one cancels the stop, which kills what is left."""
-    task, ready, received = asyncio.current_task(), False, list[int]()
-    assert task is not None, "asyncio.run gives every coroutine a task"
-
-    def stop(number: int) -> None:
-        received.append(number)
-        task.cancel()
-
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, stop, number)
-    try:
-        async with running_stack(options, report):
-            ready = True
+    """Run the stack until a signal cancels the wait; a second one cancels the stop, which kills what is left."""
+    async with running_stack(options, report):
+        with suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
-    except asyncio.CancelledError:
-        if not ready or len(received) > 1:
-            raise typer.Exit(128 + received[0]) from None
     return Exit.SUCCESS
 
 
@@ -216,4 +201,4 @@ def up(
         else:
             checklist(event)
 
-    run(lambda: _up(options, report), as_json=as_json)
+    run(lambda: _up(options, report), as_json=as_json, cancels_again=True)

@@ -16,9 +16,10 @@ from app.deliberation.strategies import STRATEGIES
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import StreamSettings
 from app.log.streams import apply
+from app.process_settings import load_roles
 from serve_deployments import application
 from serve_deployments.application import build
-from serve_deployments.arguments import ApplicationArgs, load_roles
+from serve_deployments.arguments import ApplicationArgs
 from tests.conftest import NatsServer
 
 ROLES = {"roles": {"DEV": {"persona": "You develop."}, "QA": {"persona": "You test."}}}

@@ -12,8 +12,9 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from ray.serve.schema import ServeDeploySchema
 
+from app.process_settings import load_roles
 from serve_deployments.application import NAME, build
-from serve_deployments.arguments import ApplicationArgs, load_roles
+from serve_deployments.arguments import ApplicationArgs
 from tests.deploy.manifests import KUSTOMIZE, the, written
 
 
