@@ -129,6 +129,7 @@ class Layout:
     def stack_run(self) -> StackRun:
         facts = {
             "url": self.url,
+            "ports": self.ports,
             "log": self.log,
             # The pepper's public identifier; empty where the gateway asks for no keys.
             "key_pepper": Pepper(self.options.key_pepper).id if self.options.key_pepper else "",
@@ -229,21 +230,16 @@ def _ports(options: StackOptions, report: ProgressReport) -> dict[str, int]:
 
 def _reserved(host: str, port: int) -> bool:
     """Reserve a free port until this process ends; False if it is taken, or reserved by another stack."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        # Without it, a port with connections of an earlier run in TIME_WAIT would count as taken.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
-    if sys.platform == "linux":
-        # The kernel frees an abstract name with its process. Like ports, names belong to the network namespace.
-        with socket.socket(socket.AF_UNIX) as reservation:
-            try:
+    try:
+        # It reuses addresses: a port with connections of an earlier run in TIME_WAIT is free.
+        socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+        if sys.platform == "linux":
+            # The kernel frees an abstract name with its process. Like ports, names belong to the network namespace.
+            with socket.socket(socket.AF_UNIX) as reservation:
                 reservation.bind(f"\0deliberate-port-{port}")
-            except OSError:
-                return False
-            reservation.detach()
+                reservation.detach()
+    except OSError:
+        return False
     return True
 
 

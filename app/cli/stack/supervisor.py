@@ -120,13 +120,9 @@ def write_private(path: Path, text: str) -> None:
 
 
 class ChildHealth(NamedTuple):
-    """The result of a health check. `answers` without `is_ready` is healthy, but not yet for a child that starts.
-
-    A restart may repair the `problem` or not.
-    """
+    """The result of a health check; a restart may repair the `problem` or not."""
 
     answers: bool = True
-    is_ready: bool = True
     problem: str = ""
     restart_helps: bool = False
 
@@ -204,8 +200,7 @@ class Child:
         if self.ready_line is not None:
             return any(re.fullmatch(self.ready_line, line) for line in run.output())
         assert self.health_check is not None, "a child has a line or a check that tells its readiness"
-        health = await self.health_check()
-        return health.answers and health.is_ready
+        return (await self.health_check()).answers
 
     async def spawn(self, mark: str, log: Path) -> asyncio.subprocess.Process:
         def in_child() -> None:
@@ -379,7 +374,6 @@ class Supervisor:
             self._report(progress.Noticed(f"{child.name}: {error}"))
         run.ready_at_s = time.monotonic()
         self.ready[child.name].set()
-        self._write_state()
         self._report(progress.ChildReady(child.name, child.detail, run.ready_at_s - run.started_at_s, run.attempt))
         history = HealthHistory(time.monotonic())
         while child.health_check is not None:
@@ -413,7 +407,6 @@ class Supervisor:
         children = {
             child.name: {
                 "pid": run.process.pid,
-                "ready": self.ready[child.name].is_set(),
                 "attempt": run.attempt,
                 "log": str(run.log),
             }

@@ -54,12 +54,6 @@ ExternalNatsOption = Annotated[
     str | None,
     typer.Option("--nats-url", metavar="URL", callback=checked_nats_url, help="Use this NATS server and start none."),
 ]
-PortOption = Annotated[
-    int, typer.Option(min=0, max=65535, help="The gateway's port; the next free one if it is taken.")
-]
-HostOption = Annotated[str, typer.Option(help="The gateway's listen address.")]
-DataOption = Annotated[Path, typer.Option("--data-dir", help="Directory of the log; it survives a restart.")]
-SimulateOption = Annotated[str, typer.Option("--simulate", metavar="ARGS", help="Arguments of the simulator.")]
 
 
 @asynccontextmanager
@@ -144,6 +138,10 @@ async def _end_leftovers(data_dir: Path, report: ProgressReport) -> None:
         shutil.rmtree(ray_dir_of(mark), ignore_errors=True)
 
 
+def _print_document(event: ProgressEvent) -> None:
+    print_json(as_document(event))
+
+
 async def _up(options: StackOptions, report: ProgressReport) -> Exit:
     """Run the stack until a signal cancels the wait; a second one cancels the stop, which kills what is left."""
     async with running_stack(options, report):
@@ -153,14 +151,16 @@ async def _up(options: StackOptions, report: ProgressReport) -> Exit:
 
 
 def up(
-    port: PortOption = 8080,
-    host: HostOption = LOOPBACK,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The gateway's port; the next free one if it is taken.")
+    ] = 8080,
+    host: Annotated[str, typer.Option(help="The gateway's listen address.")] = LOOPBACK,
     engine_url: EngineOption = None,
     nats_url: ExternalNatsOption = None,
-    data_dir: DataOption = DATA_DIR,
+    data_dir: Annotated[Path, typer.Option(help="Directory of the log; it survives a restart.")] = DATA_DIR,
     roles: RolesOption = None,
     agents: AgentsOption = "ray",
-    simulate: SimulateOption = "",
+    simulate: Annotated[str, typer.Option(metavar="ARGS", help="Arguments of the simulator.")] = "",
     as_json: JsonOption = False,
 ) -> NoReturn:
     """Start NATS, the engine simulator, Ray Serve and the gateway; keep them running until Ctrl-C, then stop them.
@@ -193,12 +193,5 @@ def up(
     )
     # Otherwise the log's client would write every attempt to connect to stdout; a failure is reported once.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    checklist = Checklist(Console(highlight=False, soft_wrap=True))
-
-    def report(event: ProgressEvent) -> None:
-        if as_json:
-            print_json(as_document(event))
-        else:
-            checklist(event)
-
+    report = _print_document if as_json else Checklist(Console(highlight=False, soft_wrap=True))
     run(lambda: _up(options, report), as_json=as_json, cancels_again=True)
