@@ -7,10 +7,12 @@ from app.deliberation.facts import (
     CallDelta,
     CallFinished,
     CallStarted,
+    CallWaiting,
     Completed,
     PlannedCall,
     StageClosed,
     StageOpened,
+    UnreachableEngine,
 )
 from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Constraints, Specification
 
@@ -63,6 +65,20 @@ class Story:
             role="DEV",
             model="simulated",
             attempt=attempt,
+        )
+
+    def waiting(self, agent: str, at: datetime, since: datetime | None = None) -> CallWaiting:
+        """Returns that the call of an agent waits for an engine that cannot be connected to `since` then."""
+        engine = UnreachableEngine(url="http://e1:8000", since=since or at, cause="connection refused")
+        return CallWaiting(
+            deliberation_id=self.id,
+            ts=at,
+            call_id=f"s1-{agent}",
+            agent_id=agent,
+            role="DEV",
+            engines=(engine,),
+            gives_up_at=at,
+            detail=f"{engine}; start it",
         )
 
     def delta(self, agent: str, offset: int, text: str, attempt: int = 1, stage: int = 1) -> CallDelta:
