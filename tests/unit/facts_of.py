@@ -18,6 +18,7 @@ from app.deliberation.facts import (
     StageClosed,
     StageOpened,
     TimedOut,
+    Verdict,
 )
 from app.deliberation.specification import (
     AgentSpec,
@@ -287,19 +288,21 @@ class Run:
         return self.end
 
     @property
-    def winner(self) -> str | None:
+    def verdict(self) -> Verdict:
         assert self.completed.verdict is not None
-        return self.completed.verdict.winner
+        return self.completed.verdict
+
+    @property
+    def winner(self) -> str | None:
+        return self.verdict.winner
 
     @property
     def content(self) -> str | None:
-        assert self.completed.verdict is not None
-        return self.completed.verdict.content
+        return self.verdict.content
 
     @property
     def order(self) -> list[str]:
-        assert self.completed.verdict is not None
-        return [standing.agent_id for standing in self.completed.verdict.ranking]
+        return [standing.agent_id for standing in self.verdict.ranking]
 
     @property
     def degraded(self) -> tuple[str, ...]:

@@ -2,8 +2,6 @@ from collections.abc import Sequence
 from datetime import datetime
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from app.deliberation.calls import Usage
 from app.deliberation.decider import (
@@ -47,8 +45,6 @@ from tests.unit.facts_of import (
     taken_over,
 )
 
-NAMES = tuple(STRATEGIES)
-
 
 def decided(
     facts: Sequence[Fact], now: datetime | None = None, definition: StrategyDefinition | None = None
@@ -69,19 +65,6 @@ def without_times(facts: Sequence[Fact]) -> list[bytes]:
 # Crash recovery
 
 
-@pytest.mark.parametrize("strategy", NAMES)
-def test_every_prefix_of_the_log_leads_to_the_same_end(strategy: str) -> None:
-    whole = run(specification(strategy=strategy), CouncilScript(failing=["s1-dev-003", "s3-dev-001"]))
-    for cut in range(1, len(whole.facts) + 1):
-        again = resumed(whole.facts[:cut], CouncilScript(failing=["s1-dev-003", "s3-dev-001"]))
-        assert again.facts == whole.facts
-        recorded = {fact.call_id for fact in whole.facts[:cut] if isinstance(fact, CallFinished)}
-        made = [call.call_id for call in again.calls]
-        assert recorded.isdisjoint(made)
-        assert len(set(made)) == len(made)
-        assert recorded | set(made) == {call.call_id for call in whole.calls}
-
-
 def test_a_running_stage_asks_only_for_missing_outcomes() -> None:
     whole = run(specification())
     opening = decided(whole.facts[:1])
@@ -96,30 +79,6 @@ def test_a_running_stage_asks_only_for_missing_outcomes() -> None:
     closing = decided(whole.facts[:5])
     assert isinstance(closing, CloseStage)
     assert (closing.fact.reason, closing.fact.seen) == ("all", ("s1-dev-001", "s1-dev-002", "s1-dev-003"))
-
-
-# Order of arrival
-
-
-@pytest.mark.parametrize("strategy", ["best_of_n", "council"])
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_the_same_seed_and_answers_give_the_same_facts_in_any_order_of_arrival(
-    strategy: str, data: st.DataObject
-) -> None:
-    asked = specification(4, strategy=strategy)
-    script = CouncilScript(
-        failing=["s1-dev-002"], issues=lambda call_id: ["major"] if call_id.endswith("3") else ["minor"]
-    )
-    straight = run(asked, script)
-    ids = [call.call_id for call in straight.calls]
-    script.after_s = dict(
-        zip(ids, data.draw(st.lists(st.floats(0, 2), min_size=len(ids), max_size=len(ids))), strict=True)
-    )
-    shuffled = run(asked, script)
-    assert sorted(without_times(shuffled.all(CallFinished))) == sorted(without_times(straight.all(CallFinished)))
-    for kind in (StageOpened, StageClosed, Completed):
-        assert without_times(shuffled.all(kind)) == without_times(straight.all(kind))
 
 
 # Late answers

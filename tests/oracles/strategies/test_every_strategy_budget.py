@@ -14,7 +14,7 @@ from app.deliberation.specification import Budget, RolePrices
 from app.deliberation.strategies import STRATEGIES
 from tests.fakes import Reply
 from tests.unit.facts_of import ID, NOW, Run, run
-from tests.unit.strategies.every_strategy import MAIN_WAYS, WAYS, Way, subsets, verdict
+from tests.unit.strategies.every_strategy import MAIN_WAYS, WAYS, Way, subsets
 
 STAGES_MAX = 64
 REFUSED_MAX = 5
@@ -30,7 +30,7 @@ def cut_short(way: Way, ended: Run) -> None:
     assert isinstance(ended.end, Completed)
     assert ended.degraded.count("budget") == 1
     if way.strategy != "independent":
-        assert verdict(ended).winner is not None and verdict(ended).content
+        assert ended.verdict.winner is not None and ended.verdict.content
 
 
 def engine_calls(stage: StageOpened) -> int:

@@ -83,18 +83,6 @@ def test_ballots_of_fewer_than_two_say_nothing_to_borda() -> None:
 # ---- ranking
 
 
-def test_a_council_of_two_is_ranked_by_mean_scores() -> None:
-    first, second = (
-        {"dev-002": {"only": 6}, "dev-002#1": {"only": 9}},
-        {"dev-001": {"only": 4}, "dev-001#1": {"only": 8}},
-    )
-    versions = ["dev-001", "dev-001#1", "dev-002", "dev-002#1"]
-    made = rank(versions, [Ballot("dev-001", first), Ballot("dev-002", second)], ONE, dict.fromkeys(versions, 1), 1)
-    assert made.order == ("dev-002#1", "dev-001#1", "dev-002", "dev-001")
-    assert made.scores["dev-002#1"] == 0.9
-    assert made.margin == pytest.approx(0.1)
-
-
 def test_a_ballot_of_one_authors_versions_does_not_lift_them_over_a_comparison() -> None:
     compared = {"b": {"only": 9}, "c": {"only": 8}, "c#1": {"only": 7}, "b#1": {"only": 1}}
     ballots = [

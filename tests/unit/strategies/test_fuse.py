@@ -5,11 +5,12 @@ from itertools import product
 import pytest
 
 from app.deliberation.calls import Call
-from app.deliberation.facts import Failed, StageOpened, Verdict
+from app.deliberation.facts import Failed, StageOpened
 from app.deliberation.specification import Budget, Specification
 from app.deliberation.strategies.fuse import bench
 from tests.fakes import Reply
 from tests.unit.facts_of import CouncilScript, Run, agent_ids, pair, run, specification
+from tests.unit.strategies.every_strategy import prompt
 
 BEST = "dev-001"
 """The author that the scripted scores put first."""
@@ -17,11 +18,6 @@ BEST = "dev-001"
 
 def asked(size: int = 5, *, seed: int = 7, budget: Budget | None = None) -> Specification:
     return specification(size, strategy="fuse", seed=seed, budget=budget)
-
-
-def verdict(ended: Run) -> Verdict:
-    assert ended.completed.verdict is not None
-    return ended.completed.verdict
 
 
 def judges(*says: str, failing: Sequence[str] = ()) -> Callable[[Call], Reply]:
@@ -38,20 +34,13 @@ def judges(*says: str, failing: Sequence[str] = ()) -> Callable[[Call], Reply]:
     return script
 
 
-def prompt(call: Call) -> str:
-    return "\n".join(each.content for each in call.messages)
-
-
-# Accounting
-
-
 # The gate
 
 
 @pytest.mark.parametrize("says", product(["fused", "single", "tie"], repeat=2))
 def test_the_fused_text_ships_only_when_both_orders_prefer_it(says: tuple[str, str]) -> None:
     ended = run(asked(), judges(*says))
-    found = verdict(ended)
+    found = ended.verdict
     writer = ended.asked("fuse")[0]
     shipped = says == ("fused", "fused")
     assert found.content == f"text of {writer.call_id if shipped else f's1-{BEST}'}"
@@ -74,7 +63,7 @@ def test_the_tally_holds_the_judges_votes_most_first(
     says: tuple[str, str], votes_by_text: list[tuple[str, int]]
 ) -> None:
     ended = run(asked(), judges(*says))
-    tally = verdict(ended).tally
+    tally = ended.verdict.tally
     assert [(each.answer, each.votes) for each in tally] == [
         (f"text of {call_id}", votes) for call_id, votes in votes_by_text
     ]
@@ -166,7 +155,7 @@ def test_two_below_the_quorum_are_judged_as_a_pair_and_not_fused() -> None:
         "pair judged: below the quorum",
         "not fused: too few proposals",
     )
-    assert verdict(ended).tally == ()
+    assert ended.verdict.tally == ()
 
 
 def role_calls(ended: Run) -> dict[str, str]:
@@ -178,7 +167,7 @@ def test_one_judge_alone_cannot_ship_a_fused_text() -> None:
     late = role_calls(run(asked(5)))["other"]
     ended = run(asked(5), judges("fused", failing=[late]))
     assert ended.content == f"text of s1-{BEST}"
-    assert [(each.answer, each.votes) for each in verdict(ended).tally] == [
+    assert [(each.answer, each.votes) for each in ended.verdict.tally] == [
         ("text of s4-dev-001", 1),
         ("text of s1-dev-001", 0),
     ]
@@ -212,6 +201,3 @@ def test_a_stage_that_the_budget_refuses_ships_the_best_single(
     else:
         assert ended.degraded == more
         assert ended.content == f"text of {'s1' if more else 's4'}-{ended.winner}"
-
-
-# Going on from drafts that exist

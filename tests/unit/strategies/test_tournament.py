@@ -19,7 +19,7 @@ from app.deliberation.choice.pairings import (
     swiss_round,
     swiss_rounds_max,
 )
-from app.deliberation.facts import Failed, StageOpened, Verdict
+from app.deliberation.facts import Failed, StageOpened
 from app.deliberation.specification import Budget, Specification
 from app.deliberation.strategies.tournament import TournamentParameters
 from tests.fakes import Reply
@@ -35,11 +35,6 @@ def asked(
     parameters = TournamentParameters.model_validate({"format": form, "rounds_of_pairs": pairs})
     base = specification(size, strategy="tournament", budget=budget, seed=seed)
     return base.model_copy(update={"parameters": parameters.model_dump(mode="json")})
-
-
-def verdict(ended: Run) -> Verdict:
-    assert ended.completed.verdict is not None
-    return ended.completed.verdict
 
 
 def shown(call: Call) -> tuple[str, str]:
@@ -147,7 +142,7 @@ def test_the_order_of_the_members_changes_nothing() -> None:
         one, other = run(straight), run(turned)
         assert [call.call_id for call in one.asked("judge")] == [call.call_id for call in other.asked("judge")]
         assert [shown(call) for call in one.asked("judge")] == [shown(call) for call in other.asked("judge")]
-        assert verdict(one) == verdict(other)
+        assert one.verdict == other.verdict
 
 
 # Pairings
@@ -317,7 +312,7 @@ def test_a_refused_round_leaves_the_verdict_to_those_before_it(
     if not purposes:
         assert isinstance(ended.end, Failed)
         return
-    scored = [standing for standing in verdict(ended).ranking if standing.score is not None]
+    scored = [standing for standing in ended.verdict.ranking if standing.score is not None]
     assert len(scored) == ranked_ones
     assert ("unscored" in ended.degraded) == (purposes == ["propose"])
     complete = len(ended.calls) == max_calls and purposes == run(asked(5, form)).purposes

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from app.deliberation.facts import Failed, StageOpened, Verdict
+from app.deliberation.facts import Failed, StageOpened
 from app.deliberation.specification import Budget
 from app.deliberation.strategies.strategy_run import Candidate, counted
 from app.deliberation.strategies.vote import VoteParameters, may_stop
@@ -38,11 +38,6 @@ def vote(
 ) -> Run:
     asked = specification(len(answers), strategy="vote", parameters=parameters, seed=seed, quorum=quorum, budget=budget)
     return run(asked, answering(answers, **more))
-
-
-def verdict(ended: Run) -> Verdict:
-    assert ended.completed.verdict is not None
-    return ended.completed.verdict
 
 
 def waves(ended: Run) -> list[int]:
@@ -123,7 +118,7 @@ def test_calls_are_those_of_one_by_one_and_the_winner_is_the_full_votes(said: li
     assert len(ended.calls) == one_by_one(said, seed, stop) + picks
     if stop == "unassailable" and not picks:
         assert (ended.winner, ended.content) == (whole.winner, whole.content)
-        assert verdict(ended).tie == verdict(whole).tie or not verdict(ended).tie
+        assert ended.verdict.tie == whole.verdict.tie or not ended.verdict.tie
 
 
 @pytest.mark.parametrize(
@@ -156,7 +151,7 @@ def test_agents_that_never_answer_are_not_waited_for_beyond_the_quorum() -> None
 
 def test_a_verdict_holds_the_count_and_every_standing() -> None:
     ended = vote(("7", "It is 8.", "The answer is 7.0", "none", "$8", "7"), {"normaliser": "number", "stop": "none"})
-    found = verdict(ended)
+    found = ended.verdict
     assert (found.winner, found.content, found.call_id) == ("dev-001", "7", "s1-dev-001")
     assert [(each.answer, each.votes, each.agents) for each in found.tally] == [
         ("7", 3, ("dev-001", "dev-003", "dev-006")),
@@ -181,7 +176,7 @@ def test_a_verdict_holds_the_count_and_every_standing() -> None:
 def test_a_tie_is_reported_and_broken_by_the_seed() -> None:
     ended = [vote("abab", {"normaliser": "choice"}, seed=seed) for seed in range(12)]
     assert {each.content for each in ended} == {"a", "b"}
-    assert all(verdict(each).tie and verdict(each).margin == 0 for each in ended)
+    assert all(each.verdict.tie and each.verdict.margin == 0 for each in ended)
     assert {tuple(each.purposes) for each in ended} == {("propose", "propose")}, (
         "choices that differ are not picked from"
     )
@@ -211,7 +206,7 @@ def test_where_no_two_answers_agree_one_author_picks_without_seeing_its_own(para
     assert ended.order[0] == chosen and sorted(ended.order) == agent_ids(4)
     assert len(ended.calls) == 5 and ended.degraded == ()
     counted_ = [] if parameters.get("normaliser") == "none" else [each for each in agent_ids(4) if each != chosen]
-    assert [each.agent_id for each in verdict(ended).dissent] == counted_
+    assert [each.agent_id for each in ended.verdict.dissent] == counted_
     assert call.temperature <= 0.3, "picking is judging"
 
 
@@ -237,10 +232,10 @@ def test_a_pick_that_is_missing_leaves_the_seeds_order() -> None:
     failing = [f"s3-{agent}" for agent in agent_ids(3)]
     ended = vote(said, failing=failing)
     assert ended.degraded == ("the pick is missing",)
-    assert verdict(ended).tie
+    assert ended.verdict.tie
     assert {vote(said, seed=seed, failing=failing).winner for seed in range(20)} == set(agent_ids(3))
     brief = vote(said, {"normaliser": "none"}, failing=[f"s2-{agent}" for agent in agent_ids(3)])
-    assert (brief.degraded, verdict(brief).tie) == (("the pick is missing",), True)
+    assert (brief.degraded, brief.verdict.tie) == (("the pick is missing",), True)
 
 
 # Quorum and budget
@@ -265,7 +260,7 @@ def test_two_answers_below_the_quorum_that_differ_are_judged_as_a_pair(
     assert ended.winner == "dev-001"
     assert ("pair judged: below the quorum" in ended.degraded) == bool(purposes)
     assert ("unreviewed" in ended.degraded) == (said.count(FAILS) == 4)
-    assert len(verdict(ended).tally) == (0 if normaliser == "none" else 1 + (said[1] == "b"))
+    assert len(ended.verdict.tally) == (0 if normaliser == "none" else 1 + (said[1] == "b"))
 
 
 @pytest.mark.parametrize(
