@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from app.cli.options import nats_url_file
+from app.deliberation.facts import CallFinished, decode
 from app.log.journal import JetStreamJournal
 from app.log.signature import LogSigner
 
@@ -87,6 +88,10 @@ class Stack:
                     return response.json()
                 assert response.status_code == 503, response.text
                 await asyncio.sleep(0.1)
+
+    async def recorded(self, deliberation_id: str) -> dict[str, CallFinished]:
+        events = [decode(record.data) for record in await self.journal.facts("default", deliberation_id)]
+        return {event.call_id: event for event in events if isinstance(event, CallFinished)}
 
     async def until(self, deliberation_id: str, timeout_s: float = 90, **wanted: Any) -> dict[str, Any]:
         async with asyncio.timeout(timeout_s):

@@ -25,13 +25,11 @@ from app.deliberation.facts import (
     StageClosed,
     StageOpened,
     TimedOut,
-    encode,
 )
 from app.deliberation.fold import fold
 from app.deliberation.specification import Budget
 from app.deliberation.strategies import STRATEGIES
 from tests.unit.facts_of import (
-    NOW,
     TIMEOUT_S,
     CouncilScript,
     Run,
@@ -44,6 +42,7 @@ from tests.unit.facts_of import (
     specification,
     taken_over,
 )
+from tests.unit.strategies.every_strategy import transcript
 
 
 def decided(
@@ -52,14 +51,6 @@ def decided(
     state = fold(enumerate(facts, start=1))
     assert state is not None
     return decide(state, now or facts[-1].ts, definition or STRATEGIES[state.specification.strategy])
-
-
-def without_times(facts: Sequence[Fact]) -> list[bytes]:
-    fixed = {"ts": NOW, "soft_deadline_at": NOW, "call_deadline_at": NOW, "duration_ms": 0}
-    return [
-        encode(fact.model_copy(update={name: fixed[name] for name in fixed.keys() & type(fact).model_fields.keys()}))
-        for fact in facts
-    ]
 
 
 # Crash recovery
@@ -88,7 +79,7 @@ def decisions_of(ended: Run) -> list[bytes]:
     verdict = ended.completed.verdict
     assert verdict is not None
     decided_facts: list[Fact] = [*ended.all(StageOpened), *ended.all(StageClosed)]
-    return [*without_times(decided_facts), verdict.model_copy(update={"calls": 0}).model_dump_json().encode()]
+    return [*transcript(decided_facts), verdict.model_copy(update={"calls": 0}).model_dump_json().encode()]
 
 
 @pytest.mark.parametrize("place", range(1, 20))
