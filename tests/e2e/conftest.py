@@ -162,6 +162,14 @@ async def connected(process: subprocess.Popen[str], data_dir: Path, ready: dict[
     await journal.close()
 
 
+@asynccontextmanager
+async def own_stack(data_dir: Path, *options: str) -> AsyncGenerator[Stack]:
+    process, ready = start_up(data_dir, *options)
+    async with connected(process, data_dir, ready) as stack:
+        yield stack
+    assert stop_up(process) == 0
+
+
 @pytest.fixture(scope="session")
 async def running(up: tuple[subprocess.Popen[str], Path, dict[str, Any]]) -> AsyncIterator[Stack]:
     async with connected(*up) as stack:

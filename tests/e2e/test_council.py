@@ -8,7 +8,7 @@ import pytest
 
 from app.deliberation.facts import Failed, decode
 from serve_deployments.engine.request_body import STREAM_INTERVAL_TOKENS
-from tests.e2e.conftest import FAST, SLOW, TASK, Stack, connected, prepared, start_up, stop_up
+from tests.e2e.conftest import FAST, SLOW, TASK, Stack, own_stack, prepared
 
 pytestmark = pytest.mark.e2e
 
@@ -195,8 +195,7 @@ async def test_a_damaged_acceptance_ends_as_failed_and_hurts_nothing_else(stack:
 async def test_replicas_and_workers_deliberate_in_one_council(tmp_path: Path) -> None:
     roles = tmp_path / "roles.yaml"
     roles.write_text("roles: {DEV: {persona: You develop.}, QA: {persona: You test., agents: nats}}")
-    process, ready = start_up(tmp_path / "data", "--roles", str(roles))
-    async with connected(process, tmp_path / "data", ready) as stack:
+    async with own_stack(tmp_path / "data", "--roles", str(roles)) as stack:
         await prepared(stack)
         body = {"task": TASK, "agents": [{"role": "DEV", "count": 2}, {"role": "QA", "count": 1}]}
         response = await stack.client.post("/deliberations", json=body, headers={"Prefer": "wait=60"})
@@ -210,4 +209,3 @@ async def test_replicas_and_workers_deliberate_in_one_council(tmp_path: Path) ->
                 await asyncio.sleep(0.2)
         ray = {agent["role"]: agent["versions"]["ray"] for agent in cluster["agents"]}
         assert ray["DEV"] and ray["QA"] is None
-    assert stop_up(process) == 0

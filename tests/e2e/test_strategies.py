@@ -13,7 +13,7 @@ from app.deliberation.choice.ballots import author
 from app.deliberation.facts import CallFinished, PlannedCall, StageClosed, StageOpened, decode
 from app.deliberation.strategies import STRATEGIES
 from app.process_settings import read_roles
-from tests.e2e.conftest import Stack, connected, prepared, start_up, stop_up
+from tests.e2e.conftest import Stack, own_stack, prepared
 
 pytestmark = pytest.mark.e2e
 
@@ -128,11 +128,8 @@ def test_every_registered_strategy_is_run_here() -> None:
 
 @pytest.fixture(scope="module")
 async def over_nats(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
-    data_dir = tmp_path_factory.mktemp("over-nats")
-    process, ready = start_up(data_dir, "--agents", "nats")
-    async with connected(process, data_dir, ready) as stack:
+    async with own_stack(tmp_path_factory.mktemp("over-nats"), "--agents", "nats") as stack:
         yield stack
-    assert stop_up(process) == 0
 
 
 @pytest.fixture(scope="module", params=["ray", "nats"])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conditions import until
-from tests.e2e.conftest import DELIBERATE, FAST, ONE_ROLE, SLOW, TASK, Stack, connected, start_up, stop_up
+from tests.e2e.conftest import DELIBERATE, FAST, ONE_ROLE, SLOW, TASK, Stack, own_stack
 
 pytestmark = pytest.mark.e2e
 
@@ -30,10 +30,8 @@ def without_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 async def stack(without_ray: Path) -> AsyncIterator[Stack]:
-    process, ready = start_up(without_ray, "--agents", "nats", "--roles", str(ONE_ROLE))
-    async with connected(process, without_ray, ready) as stack:
+    async with own_stack(without_ray, "--agents", "nats", "--roles", str(ONE_ROLE)) as stack:
         yield stack
-    assert stop_up(process) == 0
 
 
 @contextmanager
