@@ -190,9 +190,6 @@ def test_a_reviewer_reads_the_candidates_that_are_recorded_and_nothing_of_its_ow
             assert planned.agent_id not in read
 
 
-# An engine that fails now and then, and a coordinator that dies
-
-
 async def test_usage_of_retries_equals_the_engines_count(stack: Stack) -> None:
     """Refused, overloaded, and answers without form or end: all are asked for again, and nothing is lost by it.
 

@@ -53,9 +53,6 @@ def decided(
     return decide(state, now or facts[-1].ts, definition or STRATEGIES[state.specification.strategy])
 
 
-# Crash recovery
-
-
 def test_a_running_stage_asks_only_for_missing_outcomes() -> None:
     whole = run(specification())
     opening = decided(whole.facts[:1])
@@ -70,9 +67,6 @@ def test_a_running_stage_asks_only_for_missing_outcomes() -> None:
     closing = decided(whole.facts[:5])
     assert isinstance(closing, CloseStage)
     assert (closing.fact.reason, closing.fact.seen) == ("all", ("s1-dev-001", "s1-dev-002", "s1-dev-003"))
-
-
-# Late answers
 
 
 def decisions_of(ended: Run) -> list[bytes]:
@@ -117,9 +111,6 @@ def test_the_cost_of_a_late_answer_does_not_change_admission_in_a_replay() -> No
     late = finished("dev-002", usage=Usage(prompt_tokens=1_000_000, calls=50))
     after = [*whole.facts[: first_close + 1], late.model_copy(update={"ts": whole.facts[first_close].ts})]
     assert decisions_of(resumed(after, script)) == decisions_of(whole)
-
-
-# Deadlines
 
 
 @pytest.mark.parametrize(
@@ -228,9 +219,6 @@ def test_a_first_answer_that_is_very_late_is_still_taken() -> None:
     assert isinstance(ended.end, Completed)
 
 
-# Stopping
-
-
 def test_a_request_to_stop_ends_it_in_every_phase() -> None:
     whole = run(specification())
     for cut in range(1, len(whole.facts)):
@@ -241,9 +229,6 @@ def test_a_request_to_stop_ends_it_in_every_phase() -> None:
         assert decision.fact.verdict is decision.fact.problem is None
         assert decision.fact.usage.calls == sum(isinstance(fact, CallFinished) for fact in whole.facts[:cut])
         assert resumed(facts).facts == [*facts, decision.fact]
-
-
-# Drift
 
 
 def test_another_version_of_the_strategy_is_refused() -> None:
@@ -286,9 +271,6 @@ def test_a_log_that_records_more_stages_than_the_strategy_asks_for_is_refused() 
     ):
         with pytest.raises(StrategyDrift, match="ends before it"):
             decided([first, *two_stages[1:-1]])
-
-
-# Valid answers
 
 
 @pytest.mark.parametrize(

@@ -107,9 +107,6 @@ def decided(ended: Run) -> tuple[Verdict | str, tuple[str, ...]]:
     return ended.end.problem.code, ()
 
 
-# A ballot that is missing
-
-
 def enthusiastic(script: Script) -> Script:
     judges = CouncilScript(score=lambda _: 10)
     return lambda call: judges(call) if call.output.kind in ("score", "pair", "choice") else script(call)
@@ -127,9 +124,6 @@ def test_a_missing_ballot_is_never_counted_as_zero(way: Way) -> None:
                 assert {standing.score for standing in ended.verdict.ranking} <= {*scores, None}
                 assert not ended.verdict.margin
                 assert any("missing" in reason or "unscored" in reason for reason in ended.degraded)
-
-
-# Answers that break their form
 
 
 def _changed(value: Any, change: Callable[[Any], Any]) -> Any:

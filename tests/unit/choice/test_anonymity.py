@@ -31,18 +31,12 @@ def spread(shown: Mapping[str, Sequence[str]]) -> int:
     return max((max(table) - min(table) for table in tables), default=0)
 
 
-# ---- labels
-
-
 def test_labels_are_letters_and_then_pairs_of_letters() -> None:
     assert labels(0) == ()
     assert labels(3) == ("A", "B", "C")
     assert labels(28)[25:] == ("Z", "AA", "AB")
     assert labels(703)[-2:] == ("ZZ", "AAA")
     assert len(set(labels(703))) == 703
-
-
-# ---- arrangements
 
 
 @bounded
@@ -127,9 +121,6 @@ def test_the_draws_of_a_seed_never_change() -> None:
     assert shown == {"a": ("c", "b"), "b": ("a", "c"), "c": ("b", "a")}
     assert ring(["a", "b", "c", "d"], 1, 42, 1) == {"a": ("c",), "b": ("d",), "c": ("a",), "d": ("b",)}
     assert (nonce(42, "call"), call_seed(42, "call", 1)) == ("9df00060ce21", 1699108874)
-
-
-# ---- ring
 
 
 @bounded

@@ -89,9 +89,6 @@ def test_the_escalations_parameters_and_rounds_reach_it() -> None:
     assert auto(said, rounds=2).purposes == ["propose", "propose", *["critique", "revise"] * 2, "score"]
 
 
-# Budget
-
-
 @pytest.mark.parametrize(
     ("max_calls", "purposes", "more"),
     [
@@ -119,9 +116,6 @@ def test_drafts_of_which_no_two_agree_or_two_lead_are_no_plurality(said: list[st
     ended = auto(said, {"escalate_to": "best_of_n", "normaliser": normaliser}, budget=budget)
     assert ended.degraded[-2:] == ("unscored", "budget")
     assert ended.verdict.tally == ()
-
-
-# Parameters
 
 
 @pytest.mark.parametrize(

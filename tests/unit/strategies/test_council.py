@@ -31,9 +31,6 @@ def prompt(call: Call) -> str:
     return call.messages[-1].content
 
 
-# Several critics
-
-
 @pytest.mark.parametrize("critics", [1, 2, 3])
 def test_authors_have_equally_many_critics_without_themselves_and_new_ones_each_round(critics: int) -> None:
     ended = run(asked(7, rounds=2, critics=critics), CouncilScript(text=lambda call_id: f"canary-{call_id}"))
@@ -91,9 +88,6 @@ def test_eight_critics_with_eight_issues_each_bound_the_revision() -> None:
     assert call.output.issues == 8 * ISSUES_MAX
     parse_output(call.output, revision("better", 64))
     assert ended.completed.degraded is None
-
-
-# When rounds end
 
 
 def said(rule: CritiqueStopRule, size: int, rounds: int, script: CouncilScript) -> list[str]:

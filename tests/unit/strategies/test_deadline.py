@@ -124,9 +124,6 @@ def test_answers_that_are_late_are_missing_like_those_that_failed(way: Way) -> N
             assert (late.degraded, late.cut) == (lost.degraded, lost.cut)
 
 
-# The verdict of the ballots that are there
-
-
 def test_a_lone_answer_stands_unreviewed_and_names_the_stages_that_did_not_open() -> None:
     whole = run(specification())
     first = whole.all(StageOpened)[0]

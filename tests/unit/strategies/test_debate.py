@@ -57,9 +57,6 @@ def test_the_share_that_is_enough_is_a_parameter(drafts: str, agreement: float, 
     assert bool(spoke(ended)) == debated
 
 
-# Counting
-
-
 @pytest.mark.parametrize(
     ("drafts", "turns", "winner", "tally"),
     [
@@ -173,9 +170,6 @@ def test_of_two_answers_of_one_author_with_equally_many_votes_the_later_stands(s
     assert votes(ended) == dict.fromkeys("abcd", 1)
     assert ended.content in ("c", "d")
     assert [standing.version for standing in ended.verdict.ranking] == [1, 1]
-
-
-# Prompts of turns
 
 
 def test_a_turn_shows_the_own_answer_among_its_neighbours_with_reasons_under_the_letters_on_record() -> None:

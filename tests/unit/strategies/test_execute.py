@@ -74,9 +74,6 @@ def user_prompt(call: Call) -> str:
     return call.messages[-1].content
 
 
-# Parameters
-
-
 @pytest.mark.parametrize(
     "given",
     [
@@ -117,9 +114,6 @@ def test_every_check_runs_under_the_parameters_or_their_defaults() -> None:
         assert (call.messages, call.max_tokens) == ((), 0)
 
 
-# Tests
-
-
 def test_given_tests_come_first_and_writers_take_turns() -> None:
     found = suite([case("g")], [[case("a1"), case("a2"), case("a3")], [case("b1")], [case("c1"), case("c2")]])
     assert [test.name for test in found.tests] == ["g", "a1", "b1", "c1", "a2", "c2", "a3"]
@@ -158,9 +152,6 @@ def test_given_tests_are_shown_to_authors_and_writers_in_a_fence() -> None:
     for call in (*ended.asked("propose"), *ended.asked("test")):
         assert "‹‹‹end-of-peer-text" in user_prompt(call)
         assert user_prompt(call).count("<<<end-of-peer-text") == 1
-
-
-# Results of checks
 
 
 def test_the_score_is_agreeing_programs_times_tests_passed() -> None:
@@ -205,9 +196,6 @@ def test_a_test_that_none_of_several_passes_demands_nothing_unless_it_was_given(
     assert credible(suite_of(3, gates), found) == demanded
 
 
-# The winner
-
-
 def judged(passes: Mapping[int, str], size: int = 3, rounds: int = 0, **parameters: object) -> Run:
     def passed(call: Call, place: int) -> bool:
         return passes[author_number(call)][place] == "+"
@@ -245,9 +233,6 @@ def test_unrunnable_programs_rank_below_failing_ones() -> None:
     assert ended.degraded == ("the best program passes no test",)
     broken = run(asked(), CouncilScript(fault=lambda _: "SyntaxError"))
     assert broken.degraded == ("the best program cannot be run",)
-
-
-# Repairs
 
 
 def mending(passes: Callable[[str, int], bool], text: Callable[[str], str] = "text of {}".format) -> CouncilScript:
@@ -313,9 +298,6 @@ def test_a_prompt_of_repair_shows_a_bounded_number_of_tests() -> None:
     ended = run(asked(1, rounds=1, tests=given, test_writers=0), CouncilScript(passes=lambda *_: False))
     (repair,) = ended.asked("repair")
     assert user_prompt(repair).count("# fails:") == FAILED_SHOWN_MAX
-
-
-# Missing outcomes
 
 
 def test_missing_tests_and_checks_are_reported_and_never_count_as_zero() -> None:

@@ -34,9 +34,6 @@ def judges(*says: str, failing: Sequence[str] = ()) -> Callable[[Call], Reply]:
     return script
 
 
-# The gate
-
-
 @pytest.mark.parametrize("says", product(["fused", "single", "tie"], repeat=2))
 def test_the_fused_text_ships_only_when_both_orders_prefer_it(says: tuple[str, str]) -> None:
     ended = run(asked(), judges(*says))
@@ -71,9 +68,6 @@ def test_the_tally_holds_the_judges_votes_most_first(
     assert {judge for each in tally for judge in each.agents} <= {call.agent_id for call in ended.asked("judge")}
 
 
-# Roles
-
-
 @pytest.mark.parametrize("size", range(2, 33))
 def test_no_judge_compares_its_own_text(size: int) -> None:
     for seed in range(3):
@@ -100,9 +94,6 @@ def test_the_pair_is_judged_in_both_orders_by_members_with_no_text_in_it(size: i
     assert list(other.labels.values()) == [BEST, f"{BEST}#1"]
     assert BEST not in {one.agent_id, other.agent_id}
     assert (one.agent_id == other.agent_id) == (size == 2), "two different ones wherever there are two"
-
-
-# Prompts
 
 
 def test_analyst_and_writer_read_every_proposal_under_the_letters_on_record() -> None:
@@ -142,9 +133,6 @@ def test_an_analysis_or_a_proposal_cannot_leave_its_fence() -> None:
             stage.purpose for stage in ended.all(StageOpened) if call.call_id in {c.call_id for c in stage.calls}
         )
         assert prompt(call).count("<<<end-of-peer-text") == marks[purpose]
-
-
-# Failures
 
 
 def test_two_below_the_quorum_are_judged_as_a_pair_and_not_fused() -> None:

@@ -25,9 +25,6 @@ def all_failing(stage: int, size: int = 3) -> list[str]:
     return [f"s{stage}-{agent}" for agent in agent_ids(size)]
 
 
-# Accounting
-
-
 @pytest.mark.parametrize("revising", range(4))
 def test_only_the_authors_with_a_major_issue_or_a_blocker_are_asked_to_revise(revising: int) -> None:
     severities = {"s2-dev-001": "blocker", "s2-dev-002": "major", "s2-dev-003": "minor"}
@@ -71,9 +68,6 @@ def test_a_stage_waits_for_the_quorum_or_all_that_are_left_and_a_revision_for_on
     assert [stage.quorum for stage in ended.all(StageOpened)] == quorums
 
 
-# The verdicts of the baselines
-
-
 def test_single_gives_the_first_agents_answer_under_any_quorum() -> None:
     ended = run(specification(3, strategy="single"))
     assert (ended.winner, ended.content, ended.order) == ("dev-001", "text of s1-dev-001", ["dev-001"])
@@ -87,9 +81,6 @@ def test_independent_ranks_nothing_and_reports_missing_agents() -> None:
     assert ended.degraded == ("2 of 3 agents answered",)
 
 
-# Failures before any decision
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_deliberation_fails_if_every_answer_breaks_its_form(strategy: str) -> None:
     ended = run(specification(3, strategy=strategy), lambda _: Reply(text="nonsense"))
@@ -97,9 +88,6 @@ def test_a_deliberation_fails_if_every_answer_breaks_its_form(strategy: str) -> 
     assert ended.end.problem is not None
     assert ended.end.problem.code == "no_answers"
     assert ended.end.problem.detail.endswith("no answer has the form that was asked for")
-
-
-# Two below the quorum
 
 
 def judged(winners: Sequence[str], failing: Sequence[str] = ()) -> Run:
@@ -137,9 +125,6 @@ def test_one_judge_alone_cannot_decide_a_pair() -> None:
     ended = judged(["dev-002", "dev-002"], failing=["s2-dev-003-1"])
     assert ended.verdict.tie
     assert "1 of 2 ballots are missing" in ended.degraded
-
-
-# Failures on the way
 
 
 def test_a_failed_critique_finds_nothing_and_is_reported() -> None:
@@ -204,9 +189,6 @@ def test_without_any_ballot_the_answers_stand_unscored(kind: str, agent: str) ->
     assert ended.degraded == ("3 of 3 ballots are missing", "unscored", *late)
 
 
-# Verdicts
-
-
 def test_an_old_version_can_win_over_the_one_that_replaced_it() -> None:
     worse = CouncilScript(score=lambda candidate: 1 if "#" in candidate else by_number(candidate))
     ended = run(specification(), worse)
@@ -231,9 +213,6 @@ def test_a_tied_pair_is_broken_by_fewer_tokens(agent: str) -> None:
     assert (ended.winner, ended.purposes) == (agent, ["propose", "judge"])
 
 
-# Calls
-
-
 def test_a_call_carries_its_agents_model_and_sampling() -> None:
     agents = (
         AgentSpec(agent_id="a", role="DEV", model="one", sampling=Sampling(temperature=0.7, max_tokens=100, top_p=0.9)),
@@ -250,9 +229,6 @@ def test_a_call_carries_its_agents_model_and_sampling() -> None:
     assert len({call.seed for call in ended.calls}) == len(ended.calls)
     again = run(specification(agents=agents), lambda call: CouncilScript(score=lambda _: 5)(call))
     assert [call.seed for call in again.calls] == [call.seed for call in ended.calls]
-
-
-# Budget
 
 
 @pytest.mark.parametrize("rounds", [1, 3])

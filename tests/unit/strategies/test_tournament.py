@@ -71,9 +71,6 @@ def judged(says: Callable[[Call], str], **behaviour: Any) -> Callable[[Call], Re
     return script
 
 
-# Calls
-
-
 def test_stages_follow_the_rounds_of_pairs() -> None:
     stages = {
         form: [(stage.purpose, stage.round, stage.quorum) for stage in run(asked(5, form)).all(StageOpened)]
@@ -102,9 +99,6 @@ def test_parameters_that_mean_nothing_are_refused_by_name(given: dict[str, Any],
     with pytest.raises(ValidationError) as refused:
         TournamentParameters.model_validate(given)
     assert [error["loc"] for error in refused.value.errors()] == [(field,)]
-
-
-# Judges
 
 
 @every_format
@@ -143,9 +137,6 @@ def test_the_order_of_the_members_changes_nothing() -> None:
         assert [call.call_id for call in one.asked("judge")] == [call.call_id for call in other.asked("judge")]
         assert [shown(call) for call in one.asked("judge")] == [shown(call) for call in other.asked("judge")]
         assert one.verdict == other.verdict
-
-
-# Pairings
 
 
 @pytest.mark.parametrize("size", [4, 5, 8, 9])
@@ -218,9 +209,6 @@ def test_judging_is_dealt_evenly_over_rounds_of_any_pairs(size: int, seed: int) 
     assert set(everyone.values()) == {size - 1}
 
 
-# Counting comparisons
-
-
 def said(text: str) -> list[Comparison]:
     return [Comparison(f"j{place}", (each[0], each[1]), each[3:] or None) for place, each in enumerate(text.split())]
 
@@ -271,9 +259,6 @@ def test_uncompared_candidates_have_no_score_and_come_last() -> None:
     assert (alone.order, alone.scores, alone.margin, alone.tie) == (("b", "a"), {"b": None, "a": None}, None, False)
 
 
-# Verdicts
-
-
 def test_a_survivor_by_ties_ranks_below_winners_of_matches() -> None:
     first, second, third, _ = bracket(agent_ids(4), 7)
 
@@ -284,9 +269,6 @@ def test_a_survivor_by_ties_ranks_below_winners_of_matches() -> None:
     ended = run(asked(4, "knockout"), judged(says, usage=brief(first)))
     assert met(rounds(ended)[1]) == [frozenset({first, second})], "the first got on by its fewer tokens"
     assert (ended.order[0], ended.order[-1]) == (second, third)
-
-
-# Failures
 
 
 @pytest.mark.parametrize(

@@ -44,9 +44,6 @@ def waves(ended: Run) -> list[int]:
     return [len(stage.calls) for stage in ended.all(StageOpened) if stage.purpose == "propose"]
 
 
-# Waves
-
-
 @pytest.mark.parametrize(
     ("answers", "stop", "sizes"),
     [
@@ -146,9 +143,6 @@ def test_agents_that_never_answer_are_not_waited_for_beyond_the_quorum() -> None
     assert (ended.content, ended.degraded) == ("a", ("3 of 4 agents answered",))
 
 
-# The verdict of a count
-
-
 def test_a_verdict_holds_the_count_and_every_standing() -> None:
     ended = vote(("7", "It is 8.", "The answer is 7.0", "none", "$8", "7"), {"normaliser": "number", "stop": "none"})
     found = ended.verdict
@@ -180,9 +174,6 @@ def test_a_tie_is_reported_and_broken_by_the_seed() -> None:
     assert {tuple(each.purposes) for each in ended} == {("propose", "propose")}, (
         "choices that differ are not picked from"
     )
-
-
-# The pick
 
 
 def choosing(agent: str) -> dict[str, Any]:
@@ -238,9 +229,6 @@ def test_a_pick_that_is_missing_leaves_the_seeds_order() -> None:
     assert (brief.degraded, brief.verdict.tie) == (("the pick is missing",), True)
 
 
-# Quorum and budget
-
-
 @pytest.mark.parametrize(
     ("said", "normaliser", "purposes"),
     [
@@ -274,9 +262,6 @@ def test_a_wave_that_the_budget_refuses_leaves_the_count_so_far(
     assert ended.purposes == purposes
     assert content is None or ended.content == content
     assert ended.degraded == (("budget",) if max_calls < 5 else ())
-
-
-# Parameters
 
 
 @pytest.mark.parametrize(
