@@ -1,20 +1,18 @@
 import asyncio
 import base64
 import json
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from datetime import UTC, datetime
 
 from app.deliberation.calls import FactProblem, StageRequest, Usage
 from app.deliberation.facts import CancelRequested, encode
 from app.log.journal import JetStreamJournal
 from tests.conftest import NatsServer
-from tests.integration.coordinator.test_announcements import raw
+from tests.integration.coordinator.test_announcements import AGENT, announced, raw, told_of
 from tests.integration.coordinator.test_coordinator import Replica, Role, accepted, always, answered, until_done
 from tests.story import Story
 
 USAGE = Usage(prompt_tokens=70, completion_tokens=5, cached_tokens=32, calls=2)
 PROBLEM = FactProblem(code="engine_rejected", detail="The engine answered 400.", retryable=False)
-AGENT: dict[str, Any] = {"agent_id": "dev-001", "role": "DEV", "model": None}
 
 
 class Refusing(Role):
@@ -25,27 +23,6 @@ class Refusing(Role):
         for call in request.calls:
             update = {"text": None, "problem": PROBLEM, "usage": USAGE, "duration_ms": 7, "finish_reason": None}
             await self.journal.append(request.tenant, answered(request, call).model_copy(update=update))
-
-
-def announced(id: str, status: str, **more: Any) -> dict[str, Any]:
-    skipped = {**AGENT, "status": "skipped", "content": None, "usage": Usage().model_dump(), "duration_ms": 0}
-    return {
-        "type": f"deliberation.{status}",
-        "deliberation_id": id,
-        "task_id": id,
-        "tenant": "acme",
-        "status": status,
-        "task": "Name a colour.",
-        "strategy": "single",
-        "metadata": {},
-        "roles": ["DEV"],
-        "results": [{**skipped, "problem": None}],
-        "counts": {"total": 1, "succeeded": 0, "failed": 1},
-        "verdict": None,
-        "degraded": None,
-        "url": f"/deliberations/{id}",
-        **more,
-    }
 
 
 async def test_every_field_of_ends_without_a_verdict_and_of_a_failed_outcome(
@@ -63,13 +40,8 @@ async def test_every_field_of_ends_without_a_verdict_and_of_a_failed_outcome(
     failed = {"results": [{**AGENT, "status": "failed", "content": None, "usage": USAGE.model_dump()}]}
     failed["results"][0] |= {"duration_ms": 7, "problem": PROBLEM.model_dump()}
     for id, more in (("failed", failed), ("cancelled", {}), ("timeout", {})):
-        told, _ = await raw(journal, "ORCHESTRATOR_EVENTS", f"orchestration.deliberation.{id}")
-        facts = {record.tokens[-1]: json.loads(record.data) for record in await journal.facts("acme", id)}
-        end = facts["end"]
-        spent = datetime.fromisoformat(end["ts"]) - datetime.fromisoformat(facts["accepted"]["ts"])
-        took = told.pop("duration_ms")
-        assert abs(timedelta(milliseconds=took) - spent) < timedelta(milliseconds=1)
-        assert told == {**announced(id, id, **more), "ts": end["ts"], "problem": end["problem"], "usage": end["usage"]}
+        told, end = await told_of(journal, id)
+        assert told == announced(end, id, id, **more)
         assert (end["problem"] is None) == (id == "cancelled")
 
     response, _ = await raw(journal, "AGENT_RESPONSES", "agent.response.failed.failed.s1-dev-001")

@@ -22,6 +22,7 @@ from tests.story import Story
 
 DELIBERATIONS = 100
 GROUPS = ("memory", "dashboard")
+AGENT: dict[str, Any] = {"agent_id": "dev-001", "role": "DEV", "model": None}
 DOOMED_EVERY = 8
 
 
@@ -56,6 +57,40 @@ async def raw(journal: JetStreamJournal, stream: str, subject: str) -> tuple[dic
     reply = await journal.request(f"$JS.API.STREAM.MSG.GET.{stream}", query)
     stored = reply["message"]
     return json.loads(base64.b64decode(stored["data"])), base64.b64decode(stored.get("hdrs", ""))
+
+
+async def told_of(journal: JetStreamJournal, status: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the last announcement of a status without its duration, which is that of the facts, and the end."""
+    told, _ = await raw(journal, "ORCHESTRATOR_EVENTS", f"orchestration.deliberation.{status}")
+    records = await journal.facts("acme", told["deliberation_id"])
+    facts = {record.tokens[-1]: json.loads(record.data) for record in records}
+    spent = datetime.fromisoformat(facts["end"]["ts"]) - datetime.fromisoformat(facts["accepted"]["ts"])
+    assert abs(timedelta(milliseconds=told.pop("duration_ms")) - spent) < timedelta(milliseconds=1)
+    return told, facts["end"]
+
+
+def announced(end: dict[str, Any], id: str, status: str, **more: Any) -> dict[str, Any]:
+    skipped = {**AGENT, "status": "skipped", "content": None, "usage": Usage().model_dump(), "duration_ms": 0}
+    return {
+        "type": f"deliberation.{status}",
+        "deliberation_id": id,
+        "task_id": id,
+        "ts": end["ts"],
+        "tenant": "acme",
+        "status": status,
+        "task": "Name a colour.",
+        "strategy": "single",
+        "metadata": {},
+        "roles": ["DEV"],
+        "results": [{**skipped, "problem": None}],
+        "counts": {"total": 1, "succeeded": 0, "failed": 1},
+        "verdict": None,
+        "problem": end["problem"],
+        "usage": end["usage"],
+        "degraded": None,
+        "url": f"/deliberations/{id}",
+        **more,
+    }
 
 
 async def messages(journal: JetStreamJournal, stream: str) -> int:
@@ -171,43 +206,21 @@ async def test_every_field_stands_on_the_raw_streams_and_a_deletion_empties_them
             await asyncio.sleep(0.02)
     await replica.stop()
 
-    told, _ = await raw(journal, "ORCHESTRATOR_EVENTS", "orchestration.deliberation.completed")
+    told, end = await told_of(journal, "completed")
     id = told["deliberation_id"]
-    facts = {record.tokens[-1]: json.loads(record.data) for record in await journal.facts("acme", id)}
-    end, took = facts["end"], told.pop("duration_ms")
-    assert told.pop("task").startswith("Name a colour.")
-    assert told == {
-        "type": "deliberation.completed",
-        "deliberation_id": id,
-        "task_id": id,
-        "ts": end["ts"],
-        "tenant": "acme",
-        "status": "completed",
-        "strategy": "independent",
-        "metadata": {"story_id": "story-17", "plan_id": "plan-42"},
-        "roles": ["DEV"],
-        "results": [
-            {
-                "agent_id": agent,
-                "role": "DEV",
-                "model": None,
-                "status": "answered",
-                "content": "blue",
-                "usage": Usage(calls=1).model_dump(),
-                "duration_ms": 1,
-                "problem": None,
-            }
-            for agent in ("dev-001", "dev-002")
-        ],
-        "counts": {"total": 2, "succeeded": 2, "failed": 0},
-        "verdict": end["verdict"],
-        "problem": None,
-        "usage": end["usage"],
-        "degraded": None,
-        "url": f"/deliberations/{id}",
-    }
-    spent = datetime.fromisoformat(end["ts"]) - datetime.fromisoformat(facts["accepted"]["ts"])
-    assert abs(timedelta(milliseconds=took) - spent) < timedelta(milliseconds=1)
+    assert told["task"].startswith("Name a colour.") and end["problem"] is None
+    answered = {"status": "answered", "content": "blue", "usage": Usage(calls=1).model_dump(), "duration_ms": 1}
+    assert told == announced(
+        end,
+        id,
+        "completed",
+        task=told["task"],
+        strategy="independent",
+        metadata={"story_id": "story-17", "plan_id": "plan-42"},
+        results=[{**AGENT, "agent_id": agent, **answered, "problem": None} for agent in ("dev-001", "dev-002")],
+        counts={"total": 2, "succeeded": 2, "failed": 0},
+        verdict=end["verdict"],
+    )
 
     response, _ = await raw(journal, "AGENT_RESPONSES", f"agent.response.completed.{id}.s1-dev-002")
     assert response == {

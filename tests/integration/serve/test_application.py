@@ -16,7 +16,7 @@ from app.deliberation.strategies import STRATEGIES
 from app.log.journal import JetStreamJournal
 from serve_deployments import application
 from serve_deployments.application import build
-from serve_deployments.arguments import ApplicationArgs, load_roles
+from serve_deployments.arguments import ApplicationArgs
 from tests.conftest import NatsServer
 from tests.integration.simulator.test_simulator_server import running
 from tests.story import Story
@@ -69,12 +69,6 @@ async def test_an_accepted_deliberation_ends_in_a_verdict(
     end = decode(record.data)
     assert isinstance(end, Completed) and end.verdict is not None
     assert len(end.verdict.ranking) == 3 and end.degraded is None
-
-
-def test_the_packaged_roles_are_the_five_and_each_has_a_persona() -> None:
-    roles = load_roles(None)
-    assert list(roles) == ["DEV", "QA", "ARCHITECT", "DEVOPS", "DATA"]
-    assert all(len(role.persona) > 100 for role in roles.values())
 
 
 def test_invalid_roles_are_refused_with_their_path(tmp_path: Path) -> None:
