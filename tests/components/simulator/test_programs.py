@@ -27,22 +27,12 @@ TASKS = {
 # One call and its result for each exercise, worked out by hand.
 EXERCISES: dict[str, tuple[str, list[Any], Any]] = {
     "Write fib(n), the n-th Fibonacci number.": ("fib", [20], 6765),
-    "Implement `def factorial(n)`. The total of calls does not matter.": ("factorial", [6], 720),
-    "The greatest common divisor: gcd(a, b).": ("gcd", [84, 30], 6),
-    "is_prime(n)": ("is_prime", [15], False),
-    "Write fizzbuzz(n).": ("fizzbuzz", [15], "FizzBuzz"),
-    "Decide by is_palindrome(text).": ("is_palindrome", ["racecar"], True),
     "Write a function that merges two sorted lists.": ("solve", [[1, 5], [2, 6]], [1, 2, 5, 6]),
-    "Write a function that reverses a linked list": ("solve", [[1, [2, [3, None]]]], [3, [2, [1, None]]]),
-    "Reverse a text with turned(text).": ("turned", ["drawer"], "reward"),
-    "Write a function that sorts numbers.": ("solve", [[3, -1, 2]], [-1, 2, 3]),
     "Write median(values): the median of a list of numbers.": ("median", [[4, 1, 2, 3]], 2.5),
-    "Give the mean of some numbers.": ("solve", [[2, 4, 9]], 5),
     "Find the largest number.": ("solve", [[2, 9, 4]], 9),
-    "Find the smallest number.": ("solve", [[2, 9, 4]], 2),
     "Implement add(a, b).": ("add", [40, 2], 42),
 }
-UNKNOWN = ("Parse a date written in words.", "Write parse(text).", "Summarise the meaning of this.")
+UNKNOWN = ("Parse a date written in words.", "Write parse(text).", "Find the greatest common divisor.")
 
 
 def written(kind: str, prompt: str, behaviour: Behaviour, seed: int, words_max: int | None = None) -> Any:
