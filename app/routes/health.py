@@ -78,24 +78,12 @@ async def _archive_faults(gateway: Gateway) -> list[FieldProblem]:
     return [_missing("archive", f"No projector answered within {INQUIRY_TIMEOUT_S:g} s", remedy)]
 
 
-async def _unanswered(gateway: Gateway, subject: str, check: str, which: str, remedy: str) -> list[FieldProblem]:
-    if await gateway["journal"].inquire(subject, timeout_s=INQUIRY_TIMEOUT_S):
+async def _unanswered(
+    gateway: Gateway, subject: str, check: str, which: str, remedy: str, *, wanted: bool = True
+) -> list[FieldProblem]:
+    if not wanted or await gateway["journal"].inquire(subject, timeout_s=INQUIRY_TIMEOUT_S):
         return []
     return [_missing(check, f"No {which} answered within {INQUIRY_TIMEOUT_S:g} s", remedy)]
-
-
-async def _missing_senders(gateway: Gateway) -> list[FieldProblem]:
-    if not gateway["settings"].webhooks:
-        return []
-    remedy = "Run `python -m app.webhooks`; it sends the deliveries that wait in the log."
-    return await _unanswered(gateway, SENDERS_SUBJECT, "webhooks", "webhook sender", remedy)
-
-
-async def _missing_planners(gateway: Gateway) -> list[FieldProblem]:
-    if not gateway["settings"].planning:
-        return []
-    remedy = "Run `python -m app.planning`; it takes the plans that wait. `POST /plans` works without it."
-    return await _unanswered(gateway, PLANNERS_SUBJECT, "planning", "process that takes plans", remedy)
 
 
 def _troubled(
@@ -204,12 +192,19 @@ async def get_readiness(gateway: InGateway) -> Response:
 
 
 async def _readiness(gateway: Gateway) -> Readiness:
+    settings = gateway["settings"]
+    sender = "Run `python -m app.webhooks`; it sends the deliveries that wait in the log."
+    planner = "Run `python -m app.planning`; it takes the plans that wait. `POST /plans` works without it."
+    senders = _unanswered(gateway, SENDERS_SUBJECT, "webhooks", "webhook sender", sender, wanted=settings.webhooks)
+    planners = _unanswered(
+        gateway, PLANNERS_SUBJECT, "planning", "process that takes plans", planner, wanted=settings.planning
+    )
     async with asyncio.TaskGroup() as group:
         faults = group.create_task(_faults(gateway))
         lacking = {
-            "webhooks": group.create_task(_missing_senders(gateway)),
+            "webhooks": group.create_task(senders),
             "archive": group.create_task(_archive_faults(gateway)),
-            "planning": group.create_task(_missing_planners(gateway)),
+            "planning": group.create_task(planners),
             "engines": group.create_task(_unusable_engines(gateway)),
         }
     return Readiness(faults.result(), {name: task.result() for name, task in lacking.items()})
