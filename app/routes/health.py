@@ -105,27 +105,27 @@ async def _unusable_engines(gateway: Gateway) -> list[FieldProblem]:
     # has used has none, and that is known at once.
     found = await asyncio.gather(*(replicas_of(gateway, name, role, max(1, role.replicas.min)) for name, role in roles))
     replicas = list(chain.from_iterable(found))
-    affected = _troubled(replicas, lambda engine: engine.unreachable)
-    refusing = _troubled(replicas, lambda engine: engine.key_rejected)
     # This route answers without a key, so it names an engine's URL only in development mode.
     development = gateway["access"].development
-    where = "" if development else ", which `GET /roles` names"
+    restart = f"Restart it, or correct its URL{'' if development else ', which `GET /roles` names'}"
+
+    def fault(url: str, names: set[str], state: str, remedy: str) -> FieldProblem:
+        engine = f"Engine {url}" if development else "An engine"
+        return _missing("engines", f"{engine} of {', '.join(sorted(names))} {state}", remedy)
+
     return [
-        _missing(
-            "engines",
-            f"{f'Engine {url}' if development else 'An engine'} of {', '.join(sorted(names))} {outage}",
-            f"Restart it, or correct its URL{where} (VLLM_URL, or `engines` of the role).",
-        )
-        for url, (names, outage) in affected.items()
+        fault(url, names, str(outage), f"{restart} (VLLM_URL, or `engines` of the role).")
+        for url, (names, outage) in _troubled(replicas, lambda engine: engine.unreachable).items()
     ] + [
-        _missing(
-            "engines",
-            f"{f'Engine {url}' if development else 'An engine'} of {', '.join(sorted(names))} refuses its key",
+        fault(
+            url,
+            names,
+            "refuses its key",
             f"{rejected.remedy[0].upper()}{rejected.remedy[1:]}."
             if development
             else "Correct its key as `GET /roles` says.",
         )
-        for url, (names, rejected) in refusing.items()
+        for url, (names, rejected) in _troubled(replicas, lambda engine: engine.key_rejected).items()
     ]
 
 
