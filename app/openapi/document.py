@@ -1,14 +1,14 @@
-"""The OpenAPI document and the JSON Schema of events, generated from the routes.
+"""The OpenAPI documents (3.1 and 3.2) and the JSON Schema of events, generated from the routes.
 
-The `schema` of an event stream is that of one event, as generators expect: OpenAPI 3.1 has no word for items.
+The edition 3.1 declares the items of an event stream as its `schema`, as generators expect; 3.2 has `itemSchema`.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from functools import lru_cache
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import FastAPI, Response
 from fastapi.openapi.utils import get_openapi
@@ -20,6 +20,7 @@ from app.api.requests import CancelRequest, DeliberationRequest
 from app.api.responses import EXAMPLES, HEADERS, headers, parameter, problems
 from app.api.schemas import Problem
 from app.openai import routes as openai
+from app.openai.completions import DONE_DATA
 from app.openai.requests import ChatCompletionRequest
 from app.openai.routes import openai_errors
 from app.openai.schemas import ChatCompletionChunk, OpenAIError
@@ -277,18 +278,57 @@ def document(*, development: bool = False) -> dict[str, Any]:
     return made
 
 
+def _use_item_schema(content: dict[str, Any], operation_id: str) -> None:
+    data: dict[str, Any] = {"type": "string", "contentMediaType": "application/json"}
+    data["contentSchema"] = content.pop("schema")
+    if operation_id == "create_chat_completion":
+        data = {"anyOf": [{"const": DONE_DATA}, data]}
+    item: dict[str, Any] = {
+        "type": "object",
+        "properties": {
+            "id": {"type": "string", "description": "The cursor; absent for events without one"},
+            "event": {"type": "string", "description": "The `type` in `data`"},
+            "data": data,
+            "retry": {"type": "integer", "minimum": 0, "description": "Milliseconds to wait before a reconnect"},
+        },
+        "required": ["data"],
+    }
+    content["itemSchema"] = item
+    event = content.pop("example")
+    lines = [f"event: {event['type']}"] if "type" in event else []
+    stream = "\n".join([*lines, f"data: {json.dumps(event, ensure_ascii=False, separators=(',', ':'))}", "", ""])
+    if operation_id == "create_chat_completion":
+        stream += f"data: {DONE_DATA}\n\n"
+    content["examples"] = {"stream": {"serializedValue": stream}}
+
+
 @lru_cache(maxsize=2)
-def _encoded(*, development: bool) -> bytes:
-    return json.dumps(document(development=development), ensure_ascii=False).encode()
+def document_3_2(*, development: bool = False) -> dict[str, Any]:
+    """The same document in OpenAPI 3.2. The result is cached: do not modify it."""
+    made = deepcopy(document(development=development))
+    made["openapi"] = "3.2.0"
+    for _, operation in _operations(made):
+        for declared in operation["responses"].values():
+            content = declared.get("content", {}).get(EVENT_STREAM)
+            if content is not None:
+                _use_item_schema(content, operation["operationId"])
+    return made
+
+
+@lru_cache(maxsize=4)
+def _encoded(edition: Literal["3.1", "3.2"], development: bool) -> bytes:
+    made = document if edition == "3.1" else document_3_2
+    return json.dumps(made(development=development), ensure_ascii=False).encode()
 
 
 def install(app: FastAPI, *, development: bool) -> None:
-    """Serve the document and its page. The first request generates it in a thread, so streams are not blocked."""
+    """Serve the documents and their page. The first request generates them in a thread, so streams are not blocked."""
 
-    def served() -> Response:
-        return Response(_encoded(development=development), media_type="application/json")
+    def served(edition: Literal["3.1", "3.2"]) -> Callable[[], Response]:
+        return lambda: Response(_encoded(edition, development), media_type="application/json")
 
-    app.add_api_route("/openapi.json", served, include_in_schema=False)
+    app.add_api_route("/openapi.json", served("3.1"), include_in_schema=False)
+    app.add_api_route("/openapi-3.2.json", served("3.2"), include_in_schema=False)
     install_pages(app, title=TITLE)
 
 

@@ -1,4 +1,4 @@
-"""Schemathesis over the whole document in OpenAPI 3.2, including its links.
+"""Schemathesis over the whole OpenAPI 3.2 document, including its links.
 
     python -m tests.fuzz.document --seconds 600                  # a gateway over a log in memory
     python -m tests.fuzz.document --url URL --key KEY --seconds 600    # a running one: deliberations may be deleted
@@ -9,26 +9,16 @@ Exits with 1 if an answer is a server error, has an undeclared status, header, m
 
 import argparse
 import asyncio
-import json
 import os
 import sys
-from asyncio.subprocess import STDOUT
 from contextlib import AsyncExitStack
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from tests.fuzz.gateway import fuzzed
-from tests.fuzz.item_schemas import document_3_2
 
 ROOT = Path(__file__).parents[2]
 CONFIG = Path(__file__).with_name("schemathesis.toml")
 ALL_PHASES = "examples,coverage,fuzzing,stateful"
-
-
-def _written_document(directory: str) -> Path:
-    described = Path(directory, "openapi.json")
-    described.write_text(json.dumps(document_3_2()), encoding="utf-8")
-    return described
 
 
 async def fuzz(
@@ -39,23 +29,27 @@ async def fuzz(
     Runs for `seconds` if given. Otherwise it tries about `examples` requests for each operation, deterministic for a
     seed, besides those from the document's bounds and examples.
     """
-    command = [Path(sys.executable).with_name("schemathesis"), "--config-file", CONFIG, "run", f"--url={url}"]
+    command = [
+        Path(sys.executable).with_name("schemathesis"),
+        "--config-file",
+        CONFIG,
+        "run",
+        f"{url}/openapi-3.2.json",
+    ]
     command += ["--checks=all", f"--seed={seed}", f"--max-examples={examples}", "--continue-on-failure", "--no-color"]
     command += [f"--header=Authorization: Bearer {key}"] if key else ["--exclude-checks=ignored_auth"]
     command += [f"--phases={phases}"]
     command += [f"--max-time={seconds}"] if seconds else []
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with TemporaryDirectory() as directory:
-        described = _written_document(directory)
-        process = await asyncio.create_subprocess_exec(
-            *command, described, cwd=ROOT, env=environment, stdout=asyncio.subprocess.PIPE, stderr=STDOUT
-        )
-        try:
-            output, _ = await process.communicate()
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
+    process = await asyncio.create_subprocess_exec(
+        *command, cwd=ROOT, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    try:
+        output, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
     assert process.returncode is not None
     return process.returncode, output.decode()
 

@@ -15,9 +15,9 @@ from app.cli.options import JsonOption
 def rendered() -> dict[str, str]:
     # Imported here, because it builds the whole application, which no other command needs.
     from app.openapi.asyncapi import asyncapi
-    from app.openapi.document import document, events_schema
+    from app.openapi.document import document, document_3_2, events_schema
 
-    documents = {"openapi.json": document(), "events.schema.json": events_schema()}
+    documents = {"openapi.json": document(), "openapi-3.2.json": document_3_2(), "events.schema.json": events_schema()}
     written = {name: json.dumps(content, indent=2, ensure_ascii=False) + "\n" for name, content in documents.items()}
     # Read back from JSON, so that YAML has no anchors for repeated objects.
     plain = json.loads(json.dumps(asyncapi()))
@@ -41,7 +41,7 @@ def openapi(
     check: Annotated[bool, typer.Option("--check", help="Write nothing; exit with 1 when a file differs.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write openapi.json, events.schema.json and asyncapi.yaml, or check that they are current."""
+    """Write openapi.json, openapi-3.2.json, events.schema.json and asyncapi.yaml, or check that they are current."""
     expected = rendered()
     faults = drift(directory, expected)
     if check and not faults:

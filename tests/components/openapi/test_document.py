@@ -1,14 +1,16 @@
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from copy import deepcopy
 from typing import Any, cast
 
+import pytest
 from openapi_spec_validator import validate
 
 from app.access.authorization import ACCESS
 from app.api.problems import STATUSES
 from app.openai.problems import CHAT_STATUSES
-from app.openapi.document import document
+from app.openapi.document import document, document_3_2
 from app.routes.pages import UI
 from tests.components.access.keyed import PEPPER
 from tests.components.openapi.references import references
@@ -51,9 +53,36 @@ def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
                 yield method.upper(), path, operation
 
 
-def test_the_document_is_valid() -> None:
-    assert document()["openapi"] == "3.1.0"
-    validate(document())
+@pytest.mark.parametrize(("edition", "made"), [("3.1.0", document), ("3.2.0", document_3_2)])
+def test_both_documents_are_valid(edition: str, made: Callable[[], dict[str, Any]]) -> None:
+    assert made()["openapi"] == edition
+    validate(made())
+
+
+def streams(described: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {
+        operation["operationId"]: answer["content"]["text/event-stream"]
+        for path in described["paths"].values()
+        for method, operation in path.items()
+        if method != "parameters"
+        for answer in operation["responses"].values()
+        if "text/event-stream" in answer.get("content", {})
+    }
+
+
+def test_the_editions_differ_only_in_the_schemas_of_streams() -> None:
+    first, second = streams(document()), streams(document_3_2())
+    assert first.keys() == second.keys() >= {"read_deliberation_events", "create_chat_completion"}
+    for name, content in first.items():
+        item = second[name]["itemSchema"]
+        assert "schema" not in second[name] and "itemSchema" not in content
+        data = item["properties"]["data"]
+        assert data.get("anyOf", [data])[-1]["contentSchema"] == content["schema"]
+    described = deepcopy(document_3_2()) | {"openapi": "3.1.0"}
+    for name, content in streams(described).items():
+        content.clear()
+        content.update(first[name])
+    assert described == document()
 
 
 def test_operation_ids_are_stable() -> None:
@@ -123,11 +152,12 @@ def test_schemas_avoid_what_code_generators_drop() -> None:
     assert {media[-1] for media in shared if "text/event-stream" in media} == {"text/event-stream"}
 
 
-async def test_serves_the_generated_document() -> None:
+@pytest.mark.parametrize(("path", "made"), [("/openapi.json", document), ("/openapi-3.2.json", document_3_2)])
+async def test_serves_the_generated_document(path: str, made: Callable[..., dict[str, Any]]) -> None:
     async with served() as gateway:
-        response = await gateway.client.get("/openapi.json")
+        response = await gateway.client.get(path)
         page = await gateway.client.get("/docs")
-    assert response.json() == json.loads(json.dumps(document(development=True)))
+    assert response.json() == json.loads(json.dumps(made(development=True)))
     assert page.status_code == 200 and "/openapi.json" in page.text
 
 

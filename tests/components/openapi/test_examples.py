@@ -9,7 +9,7 @@ import pytest
 
 from app.api.problems import STATUSES
 from app.client import SseDecoder
-from app.openapi.document import document
+from app.openapi.document import document, document_3_2
 from app.openapi.examples import DELIVERY, EVENT_STREAM, ID, PLAN_ID
 from tests.components.openapi.example_journal import example_journal
 from tests.components.routes.served import COORDINATOR, SENDER, Served, served
@@ -52,6 +52,15 @@ def test_every_example_matches_its_schema(name: str) -> None:
             assert_matches(body, operation["requestBody"]["content"]["application/json"]["schema"])
     for content in answers(operation):
         assert_matches(content["example"], content["schema"])
+
+
+def test_an_event_stream_is_shown_as_it_is_sent() -> None:
+    for methods in document_3_2()["paths"].values():
+        for operation in (each for name, each in methods.items() if name != "parameters"):
+            for content in (each for each in answers(operation) if "itemSchema" in each):
+                (example,) = content["examples"].values()
+                first, *rest = SseDecoder().feed(example["serializedValue"].encode())
+                assert first.fields() and [each.data for each in rest] in ([], ["[DONE]"])
 
 
 def test_the_webhook_and_every_problem_have_an_example() -> None:
