@@ -57,7 +57,7 @@ def serve_identity() -> dict[str, Any]:
     # Tests run replicas outside of Serve.
     with suppress(RayServeException):
         context = serve.get_replica_context()
-        found["wanted"] = context.world_size
+        found |= {"application": context.app_name, "deployment": context.deployment, "wanted": context.world_size}
     return found
 
 

@@ -13,6 +13,8 @@ def identity() -> dict[str, Any]:
     return {
         "replica": REPLICA,
         "node": os.uname().nodename,
+        "application": None,
+        "deployment": None,
         "wanted": None,
         "versions": {
             "product": version("deliberation-gateway"),

@@ -100,6 +100,22 @@ class ClusterVersions(Resource):
     engines: tuple[str, ...] = Field(description="Of the engines that report one, as vLLM does")
 
 
+class ServeDeployment(Resource):
+    """A deployment of Ray Serve, by the replicas that answered."""
+
+    name: str
+    answered: int
+    wanted: int | None = Field(description="Target number of replicas, as they report it; null when none does")
+    product: tuple[str, ...] = Field(description="The running versions; several during a rolling update")
+
+
+class ServeApplication(Resource):
+    """An application of Ray Serve, by the replicas that answered."""
+
+    name: str
+    deployments: tuple[ServeDeployment, ...]
+
+
 class Turn(Resource):
     """The concurrency of a coordinator's deliberations with the same roles and priority."""
 
@@ -233,6 +249,7 @@ class Cluster(Resource):
     at: AwareDatetime
     missing: tuple[MissingPart, ...] = Field(description="Empty when every part answered")
     versions: ClusterVersions
+    applications: tuple[ServeApplication, ...]
     coordinators: tuple[CoordinatorView, ...]
     agents: tuple[AgentView, ...]
     engines: tuple[EngineLoad, ...]

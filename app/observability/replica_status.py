@@ -39,6 +39,8 @@ class EngineStatus(BaseModel):
 class ReplicaStatus(BaseModel):
     replica: str
     node: str | None = None
+    application: str | None = None
+    deployment: str | None = None
     wanted: int | None = None
     versions: ReplicaVersions = Field(default_factory=ReplicaVersions)
 

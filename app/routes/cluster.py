@@ -24,6 +24,8 @@ from app.api.cluster_schemas import (
     QueueView,
     ReplicaVersions,
     SenderView,
+    ServeApplication,
+    ServeDeployment,
 )
 from app.api.responses import answer, problems
 from app.api.schemas import dump
@@ -124,6 +126,28 @@ async def _projectors(gateway: Gateway, missing: list[MissingPart]) -> tuple[Pro
     return tuple(ProjectorView(id=each.replica, **each.model_dump(exclude={"replica"})) for each in found)
 
 
+def _applications(replicas: Sequence[ReplicaStatus]) -> tuple[ServeApplication, ...]:
+    placed: dict[str, dict[str, list[ReplicaStatus]]] = defaultdict(lambda: defaultdict(list))
+    for replica in replicas:
+        if replica.application is not None and replica.deployment is not None:
+            placed[replica.application][replica.deployment].append(replica)
+    return tuple(
+        ServeApplication(
+            name=application,
+            deployments=tuple(
+                ServeDeployment(
+                    name=name,
+                    answered=len(group),
+                    wanted=max((replica.wanted for replica in group if replica.wanted is not None), default=None),
+                    product=tuple(sorted({replica.versions.product or "" for replica in group} - {""})),
+                )
+                for name, group in deployments.items()
+            ),
+        )
+        for application, deployments in placed.items()
+    )
+
+
 def _coordinator(replica: CoordinatorStatus) -> CoordinatorView:
     return CoordinatorView(id=replica.replica, **replica.model_dump(include=set(CoordinatorView.model_fields)))
 
@@ -217,6 +241,7 @@ async def _collect(gateway: Gateway) -> bytes:
             replicas=_distinct(replicas),
             engines=tuple(sorted({engine.version for engine in engines if engine.version})),
         ),
+        applications=_applications(replicas),
         coordinators=tuple(map(_coordinator, coordinators.result())),
         agents=tuple(map(_agent, agents.result())),
         engines=engines,

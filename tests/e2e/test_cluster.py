@@ -24,6 +24,12 @@ async def test_every_part_reports_its_status_and_versions(stack: Stack) -> None:
     every_role = [{"role": role, "count": 1} for role in ROLES]
     await stack.until(await stack.submit(agents=every_role, strategy="independent"), status="completed")
     cluster = await cluster_until(stack, lambda cluster: not cluster.missing)
+    (application,) = cluster.applications
+    assert application.name == "deliberations"
+    assert {each.name: (each.answered, each.wanted) for each in application.deployments} == {
+        "Coordinator": (1, 1),
+        **{f"Agent:{role}": (1, 1) for role in ROLES},
+    }
     (versions,) = cluster.versions.replicas
     assert versions.product == cluster.versions.gateway
     assert versions.python == cluster.versions.python and versions.ray is not None

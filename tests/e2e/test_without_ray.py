@@ -67,7 +67,7 @@ async def test_a_council_reaches_a_verdict(stack: Stack) -> None:
         while (cluster := (await stack.client.get("/cluster")).json())["missing"]:
             await asyncio.sleep(0.2)
     assert [agent["role"] for agent in cluster["agents"]] == ["DEV"]
-    assert cluster["versions"]["replicas"][0]["ray"] is None
+    assert cluster["versions"]["replicas"][0]["ray"] is None and cluster["applications"] == []
     assert (await stack.client.get("/roles/DEV")).json()["live"]["replicas"] == 1
     assert "ray" not in {process.name for process in (stack.data_dir / "logs").iterdir()}
 

@@ -20,6 +20,8 @@ VERSIONS = {"product": "0.1.0", "ray": "2.60.0", "python": "3.11.7"}
 COORDINATOR: dict[str, Any] = {
     "replica": "host-1",
     "node": "host",
+    "application": "deliberations",
+    "deployment": "Coordinator",
     "wanted": 1,
     "versions": VERSIONS,
     "in_flight": 7,
@@ -56,6 +58,8 @@ def agent(role: str, number: int = 1, **more: Any) -> dict[str, Any]:
     return {
         "replica": f"host-{role}-{number}",
         "node": "host",
+        "application": "deliberations",
+        "deployment": f"Agent:{role}",
         "wanted": 1,
         "versions": VERSIONS,
         "role": role,
@@ -102,6 +106,13 @@ async def test_shows_every_part_when_all_answer(gateway: Served) -> None:
     assert shown["missing"] == []
     assert shown["versions"]["nats_server"] == "2.15.1" and shown["versions"]["replicas"] == [VERSIONS]
     assert shown["versions"]["engines"] == ["0.32.0"]
+    (application,) = shown["applications"]
+    assert application["name"] == "deliberations"
+    assert [each["name"] for each in application["deployments"]] == [
+        "Coordinator",
+        *(f"Agent:{role}" for role in ROLES),
+    ]
+    assert application["deployments"][0] == {"name": "Coordinator", "answered": 1, "wanted": 1, "product": ["0.1.0"]}
     (coordinator,) = shown["coordinators"]
     assert (coordinator["id"], coordinator["in_hand"], coordinator["bound"]) == ("host-1", 7, 1_024)
     assert coordinator["turns"] == COORDINATOR["gates"]
@@ -228,6 +239,8 @@ async def test_replies_of_another_version_are_read_partially(gateway: Served) ->
     shown = await cluster(gateway)
     old = next(each for each in shown["agents"] if each["id"] == "old")
     assert old["versions"] == {"product": None, "ray": None, "python": None} and old["engines"] == []
+    deployments = {each["name"]: each for each in shown["applications"][0]["deployments"]}
+    assert "Agent:DEV" not in deployments and deployments["Agent:QA"]["product"] == ["0.1.0", "0.2.0"]
     assert newer in shown["versions"]["replicas"] and shown["missing"] == []
 
 
