@@ -1,14 +1,4 @@
-"""Exit codes, and the conversion of a command's errors to text on stderr and an exit code.
-
-| code | meaning |
-|------|---------|
-| 0    | success; the deliberation that the command waited for is completed |
-| 1    | the deliberation failed or timed out, or a check found a difference (`streams`, `openapi --check`) |
-| 2    | usage: an option or argument is not valid, whoever found it; nothing was started |
-| 3    | unreachable: no gateway (or NATS) answers, or it cannot serve now (5xx) |
-| 4    | refused: the gateway answered 4xx for another reason, such as the key, the id or its load |
-| 5    | the deliberation was cancelled |
-| 130  | interrupted by Ctrl-C (128 + signal: 143 for SIGTERM); a submitted deliberation continues |
+"""Exit codes, which docs/command-line.md explains, and the conversion of a command's errors to text and a code.
 
 An error is one line on stderr: code, sentence and remedy; several faulty fields have a line each. With `--json`,
 stdout carries JSON only, one document per line, and an error is one JSON document on stderr.

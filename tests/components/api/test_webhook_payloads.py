@@ -12,10 +12,10 @@ from app.api.webhook_payloads import (
     PAYLOAD_BYTES_MAX,
     TERMINAL_EVENTS,
     delivery_id,
+    due,
     is_end,
     patterns,
     payload,
-    subscribed,
 )
 from app.deliberation.facts import Completed, Fact, encode, prefix, suffix
 from app.deliberation.ports import Record
@@ -39,8 +39,8 @@ def stored(fact: Fact, sequence: int = 7, tenant: str = "default") -> Record:
 )
 def test_patterns_match_the_facts_of_subscribed_events(fact: Fact) -> None:
     record, hook = stored(fact), Hook(url="", events=(fact.type,))
-    assert subscribed(record, hook)
-    assert not subscribed(record, Hook(url="", events=tuple(set(EVENTS) - {fact.type})))
+    assert due([record], hook) == [record]
+    assert due([record], Hook(url="", events=tuple(set(EVENTS) - {fact.type}))) == []
     assert any(subject_matches(pattern, record.subject) for pattern in patterns("default", "d1", hook.events))
 
 

@@ -218,5 +218,4 @@ class TestOpenapi:
         (tmp_path / "openapi.json").write_text("{\n  edited\n}\n")
         result = invoke("openapi", "--dir", str(tmp_path), "--check")
         assert result.exit_code == 1
-        assert "-  edited" in result.stdout
         assert "openapi.json" in result.stderr and "events.schema.json" not in result.stderr

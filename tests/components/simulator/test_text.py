@@ -136,15 +136,6 @@ def test_excellent_answers_are_longer_and_better_than_poor_ones() -> None:
     assert grades["normal"] > grades["poor"] + 1
 
 
-def test_mixed_draws_every_behaviour_by_the_seed() -> None:
-    pure = [name for name in Behaviour if name is not Behaviour.MIXED]
-    drawn: list[Behaviour] = []
-    for seed in range(30):
-        by_text = {text(TASK, seed=seed, script=behaving(name)): name for name in pure}
-        drawn.append(by_text[text(TASK, seed=seed, script=behaving("mixed"))])
-    assert set(drawn) == set(pure)
-
-
 def test_a_verdict_follows_from_the_issues() -> None:
     for seed in range(40):
         found: Critique = parsed(
@@ -162,20 +153,6 @@ def test_most_critiques_of_a_draft_demand_a_revision_and_few_of_a_revised_one() 
 
     assert demanding("A first draft.") > 0.6
     assert demanding(f"A draft.\n\n{REVISED_HEADING}\n\n- More.") == 0
-
-
-def test_stubborn_agents_find_no_issue_and_keep_their_text() -> None:
-    stubborn = behaving("stubborn")
-    found: Critique = parsed(
-        critique(SPECIFICATION, shown_as("A", "Any text.")), Output(kind="critique"), script=stubborn
-    )
-    assert (found.issues, found.verdict) == ((), "accept")
-    issues = [Issue(severity="major", where="x", claim="y", evidence="z", fix="Say why.")] * 3
-    asked = revise(SPECIFICATION, shown_as("A", "My own text."), issues, NONCE)
-    revised: Revision = parsed(asked, Output(kind="revision", issues=3), script=stubborn)
-    assert revised.answer == "My own text."
-    assert [(each.issue, each.decision) for each in revised.responses] == [(1, "reject"), (2, "reject"), (3, "reject")]
-    assert text(revise(SPECIFICATION, shown_as("A", "My own text."), [], NONCE), script=stubborn) == "My own text."
 
 
 def test_a_revision_answers_each_issue_and_contains_the_accepted_fixes() -> None:

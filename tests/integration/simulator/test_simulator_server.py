@@ -365,7 +365,7 @@ async def test_sigterm_does_not_wait_for_work_that_never_ends() -> None:
     ("options", "status", "said"),
     [
         (["--fault", "nonsense"], 2, "rate-limit"),
-        (["--behaviour", "kind"], 2, "stubborn"),
+        (["--behaviour", "kind"], 2, "excellent"),
         (["--host", "192.0.2.1"], 1, "cannot listen on 192.0.2.1"),
     ],
 )

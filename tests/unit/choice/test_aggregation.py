@@ -120,7 +120,7 @@ WILD = {
     (2, 6): 5, (2, 7): 1, (3, 0): 2, (3, 2): 1, (3, 6): 10**6, (4, 1): 10**6, (4, 2): 2, (4, 3): 1, (4, 5): 50,
     (4, 7): 10**6, (5, 0): 1000, (5, 3): 10**6, (6, 3): 1, (6, 4): 2, (6, 5): 1, (6, 7): 50, (7, 0): 1, (7, 3): 5,
 }  # fmt: skip
-"""On these, Newton's method overshoots ever further unless its steps are halved."""
+"""On these, Newton's method overshoots ever further unless its steps are damped."""
 
 
 def test_at_the_fitted_strengths_expected_wins_equal_observed_wins() -> None:
