@@ -14,12 +14,6 @@ from app.deliberation.facts import Accepted, Completed, decode
 from app.deliberation.specification import AgentSpec
 from app.deliberation.strategies import STRATEGIES
 from app.log.journal import JetStreamJournal
-<<<<<<< HEAD
-from app.log.stream_settings import StreamSettings
-from app.log.streams import apply
-from app.process_settings import load_roles
-=======
->>>>>>> w3-tint
 from serve_deployments import application
 from serve_deployments.application import build
 from serve_deployments.arguments import ApplicationArgs
