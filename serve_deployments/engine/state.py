@@ -8,7 +8,6 @@ import time
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
@@ -16,6 +15,7 @@ import structlog
 
 from app.deliberation.errors import EngineRejected, EngineUnavailable, InvalidRequest
 from app.deliberation.roles import EngineSpec, KeyRejected, api_key, engine_endpoint
+from app.process_settings import read_text
 from serve_deployments.engine.limits import Circuit
 from serve_deployments.engine.reachability import Outage, cause_of
 from serve_deployments.engine.replies import DETAIL_CHARACTERS
@@ -29,10 +29,6 @@ RETRY_AFTER_MAX_S = 86_400.0
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{0,9})?")
 
 log = structlog.get_logger(__name__)
-
-
-def read_text(path: str) -> str:
-    return Path(path).read_text(encoding="utf-8")
 
 
 class EngineKey:
