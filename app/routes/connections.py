@@ -90,8 +90,7 @@ class ConnectionTable:
 
     At a bound a new connection replaces the oldest idle one, and is refused when all of them carry a request. `proxies`
     may open any number, because many clients share their address. Behind a proxy, a client is the last address in
-    X-Forwarded-For that is no proxy; its open requests are bounded. With `*` for `proxies` they are not, since the header
-    may lie.
+    X-Forwarded-For that is no proxy; its open requests are bounded. With `*` they are not, since the header may lie.
     """
 
     def __init__(self, connections_max: int, per_client_max: int, proxies: Collection[str] = ()) -> None:
