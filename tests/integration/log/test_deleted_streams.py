@@ -33,8 +33,8 @@ TASK, ANSWER, STORY = "canary-of-the-task", "blue", "canary-of-the-story"
 
 def said() -> dict[str, str]:
     text = (Path(__file__).parents[3] / "ARCHITECTURE.md").read_text()
-    section = text.partition("## What a deletion leaves\n")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| ([A-Z_, ]+) \| (.+) \|$", section, re.MULTILINE)
+    section = text.partition("## Streams, and what a deletion leaves\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| ([A-Z_, ]+) \| .+ \| (.+) \|$", section, re.MULTILINE)
     return {stream: left for names, left in rows for stream in names.split(", ")}
 
 
