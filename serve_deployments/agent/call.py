@@ -126,9 +126,9 @@ class CallRun:
         self._usage, self._usage_estimated = Usage(), False
         self._model: str | None = None
         self._engine: str | None = None
-        # The attempt that brought the reply, and its engine; two may run at once.
+        # The attempt that brought the reply; two may run at once.
         self._answered_by: int | None = None
-        self._answering: EngineState | None = None
+        self._shows_schema = False
 
     async def outcome(self) -> CallFinished:
         try:
@@ -150,12 +150,16 @@ class CallRun:
         return EngineReply(text=report.model_dump_json(), finish_reason="stop", usage=Usage(), ttft_s=None)
 
     async def _answer(self) -> EngineReply:
-        """A valid reply. After an invalid one all attempts are made once more, with another seed."""
+        """A valid reply. After an invalid one all attempts are made once more, with another seed.
+
+        The second prompt shows the schema too: an engine may ignore `response_format` without a word.
+        """
         try:
             return valid_reply(self.call, await self._retried(), lambda _: None)
         except InvalidOutput as invalid:
             # The error quotes the reply, and no answer is logged.
             log.info("output_invalid", call_id=self.call.call_id, error=str(invalid.__cause__ or "cut off"))
+        self._shows_schema = True
         return valid_reply(self.call, await self._retried(), lambda _: None)
 
     async def _retried(self) -> EngineReply:
@@ -306,6 +310,7 @@ class CallRun:
                 salt=self._salt,
                 priority=request.priority,
                 before_sending=self._outcome_check.require_absent,
+                shows_schema=self._shows_schema,
             )
         except EngineUnreachable:
             sent = 0
@@ -320,7 +325,7 @@ class CallRun:
             self._usage_estimated |= shared.estimated or meter.estimated
         if deltas:
             await deltas.flush()
-        self._model, self._engine, self._answered_by, self._answering = model, engine.address, attempt, engine
+        self._model, self._engine, self._answered_by = model, engine.address, attempt
         return reply
 
     def failed(self, error: DeliberationError) -> CallFinished:

@@ -238,6 +238,7 @@ class Engines(EnginePool):
         salt: str,
         priority: int = 0,
         before_sending: BeforeSending | None = None,
+        shows_schema: bool = False,
     ) -> EngineReply:
         """Send one request for `call`. With `on_text` it is streamed, and `on_text` gets each piece of text.
 
@@ -245,8 +246,9 @@ class Engines(EnginePool):
         not begin stay open. The engine's state remembers refused fields, a refused `priority` and an ignored `n`, and
         the request is sent again without them; so is one whose key has been replaced meanwhile.
 
-        `meter` holds the cost so far, also after a failure. `salt` is `cache_salt` of the tenant. `before_sending` is
-        awaited right before the body is written; when it raises CallCancelled, nothing is sent.
+        With `shows_schema` the prompt ends with the answer's schema. `meter` holds the cost, also after a failure.
+        `salt` is `cache_salt` of the tenant. `before_sending` is awaited right before the body is written; when it
+        raises CallCancelled, nothing is sent.
 
         Raises EngineUnreachable (no connection), EngineUnavailable (broken off, 5xx, 429, nonsense), EngineRejected
         (4xx; KeyRefused for 401 and 403) or CallTimeout (no byte for the engine's idle time; that of a batch call
@@ -270,6 +272,7 @@ class Engines(EnginePool):
                 priority=sent,
                 dialect=dialect,
                 choices=choices,
+                shows_schema=shows_schema,
             )
             reading.structured = dialect.structured
             key = engine.key.headers

@@ -10,7 +10,6 @@ choice that has not ended carries the prompt and whatever no other carries: the 
 
 import asyncio
 import json
-import math
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
@@ -76,9 +75,10 @@ class EngineReply:
 
 def _count(claimed: object, most: int) -> int | None:
     """Returns a count that an engine claims; None for one that cannot be."""
-    if isinstance(claimed, bool) or not isinstance(claimed, int | float) or not math.isfinite(claimed):
+    # The bounds first: they exclude what is infinite, no number, or too large for a float.
+    if isinstance(claimed, bool) or not isinstance(claimed, int | float) or not 0 <= claimed <= most:
         return None
-    return int(claimed) if 0 <= claimed <= most and claimed == int(claimed) else None
+    return int(claimed) if claimed == int(claimed) else None
 
 
 @dataclass(eq=False, slots=True)
@@ -114,7 +114,7 @@ class Meter:
             return Usage(), False
         details: dict[str, Any] = {}
         if isinstance(given := self.reported.get("prompt_tokens_details"), dict):
-            details = given
+            details = cast("dict[str, Any]", given)
         prompt = 0
         if self.carries_prompt:
             prompt = _count(self.reported.get("prompt_tokens"), self.sent_bytes + TEMPLATE_TOKENS_MAX)
@@ -210,7 +210,7 @@ class StreamedChoice:
         try:
             size = len(piece.encode())
         except UnicodeEncodeError:
-            if "\ud800" <= piece[-1] <= "\udbff":
+            if "\ud800" <= piece[-1] <= "\udbff" and self.finish_reason is None:
                 piece, self.half = piece[:-1], piece[-1]
             piece = piece.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
             size = len(piece.encode())
@@ -221,8 +221,6 @@ class StreamedChoice:
     def finish(self, reason: object) -> None:
         if not self.finish_reason:
             self.finish_reason = _reason(reason)
-            self.piece += "\ufffd" * bool(self.half)
-            self.half = ""
 
     def reply(self, structured: Structured | None) -> EngineReply:
         text, reason = "".join(self.texts), self.finish_reason or "stop"
@@ -399,7 +397,7 @@ class StreamedReply:
         if not isinstance(event, dict):
             return
         self._heard_events = True
-        heard: dict[str, Any] = event
+        heard = cast("dict[str, Any]", event)
         if (error := heard.get("error")) or heard.get("object") == "error" or heard.get("type") == "error":
             self._fail(engine, error or heard)
         single, choices = len(self.choices) == 1, heard.get("choices")
@@ -409,9 +407,10 @@ class StreamedReply:
             if single or not choices:
                 self._total = self._usage
         if choices and isinstance(choices, list):
-            listed: list[Any] = choices
+            listed = cast("list[dict[str, Any]]", choices)
             for given in listed[:1] if single else listed:
-                if isinstance(given, dict):
+                # An engine may list anything.
+                if isinstance(given, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
                     self._hear_choice(engine, given, single=single)
 
     def _hear_choice(self, engine: Replying, heard: dict[str, Any], *, single: bool) -> None:
@@ -421,7 +420,7 @@ class StreamedReply:
         choice = self.choices[index]
         delta: Any = heard.get("delta")
         if isinstance(delta, dict):
-            choice.hear(delta)
+            choice.hear(cast("dict[str, Any]", delta))
         elif isinstance(message := heard.get("message"), dict) and not choice.texts and not choice.piece:
             choice.hear(cast("dict[str, Any]", message))
         if not single and self._usage:
@@ -450,7 +449,8 @@ class StreamedReply:
     async def _publish(self) -> None:
         """Pass on the text that has come, and end choices that are complete, but for the last one."""
         for choice in list(self.open):
-            piece = choice.take() if choice.piece and not choice.remark else ""
+            comes = choice.piece or (choice.half and choice.finish_reason is not None)
+            piece = choice.take() if comes and not choice.remark else ""
             if (piece or choice.thinks) and (choice.ttft_s is None or self._idle_s is not None):
                 self._alive(choice)
             if piece:

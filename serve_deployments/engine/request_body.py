@@ -83,12 +83,13 @@ def request_body(
     priority: int | None = None,
     dialect: Dialect = VLLM,
     choices: int = 1,
+    shows_schema: bool = False,
 ) -> bytes:
     """The JSON of a chat completion, from an allow-list of fields: no field of a gateway's client passes through.
 
     `salt` (of the tenant) and `priority` add vLLM's own fields; they are None for engines that might refuse them.
     """
-    body: dict[str, Any] = {"model": model, "messages": _messages(call, dialect)}
+    body: dict[str, Any] = {"model": model, "messages": _messages(call, dialect, shows_schema=shows_schema)}
     optional: dict[str, Any] = {
         "temperature": call.temperature,
         "max_tokens": call.max_tokens,
@@ -127,9 +128,9 @@ def request_body(
     return to_json(body)
 
 
-def _messages(call: Call, dialect: Dialect) -> list[dict[str, str]]:
+def _messages(call: Call, dialect: Dialect, *, shows_schema: bool) -> list[dict[str, str]]:
     messages = [{"role": message.role, "content": message.content} for message in call.messages]
-    if dialect.structured != "json_schema":
+    if shows_schema or dialect.structured != "json_schema":
         messages[-1]["content"] += schema_section(json_schema(call.output))
     if "system" in dialect.lacking and len(messages) > 1 and messages[0]["role"] == "system":
         system, first, *rest = messages

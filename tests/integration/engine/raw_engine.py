@@ -29,6 +29,7 @@ class RawEngine:
     bodies: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     paths: list[str] = field(default_factory=list[str])
     url: str = ""
+    holds_open: bool = False
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -46,6 +47,8 @@ class RawEngine:
                     writer.write(piece)
                     await writer.drain()
                     await asyncio.sleep(0)
+                while self.holds_open and content and not writer.is_closing() and not reader.at_eof():
+                    await reader.read(1)
                 if b"connection: close" in b"".join(pieces).lower():
                     break
         except (asyncio.IncompleteReadError, ConnectionError):
