@@ -95,10 +95,11 @@ $(DOCS_STAMP): docsite/requirements.lock
 docs: $(DOCS_STAMP) ## Build the documentation as a site in build/docs/site; a broken link ends the build
 	@.venv-docs/bin/python -m docsite.build
 
-fuzz: $(DEV_STAMP) ## Post 100,000 mutated bodies, ask for ten minutes whatever the OpenAPI document allows and forbids, read 20,000 mutated replies
+fuzz: $(DEV_STAMP) ## Post 100,000 mutated bodies, ask for ten minutes whatever the OpenAPI document allows and forbids, read 20,000 mutated replies twice
 	$(BIN)/python -m tests.fuzz.bodies --count 100000
 	$(BIN)/python -m tests.fuzz.document --seconds 600
 	$(BIN)/python -m tests.fuzz.replies --count 20000
+	$(BIN)/python -m tests.fuzz.evil_replies --count 20000
 
 mutants: $(DEV_STAMP) ## Take away each guard of the promises, on a copy of the tree, and show which test fails without it
 	$(BIN)/python -m tests.mutants

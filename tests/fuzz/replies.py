@@ -56,7 +56,7 @@ OTHER_EVENTS = [
 _BOM = b"\xef\xbb\xbf"
 
 
-class _Pieces(httpx.AsyncByteStream):
+class Pieces(httpx.AsyncByteStream):
     def __init__(self, pieces: Sequence[bytes]) -> None:
         self._pieces = pieces
 
@@ -131,7 +131,7 @@ async def compare(seeds: Sequence[int], report: Callable[[str], None] = print) -
     now: tuple[dict[str, str], list[bytes]] = {}, []
 
     def answer(_: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, headers=now[0], stream=_Pieces(now[1]))
+        return httpx.Response(200, headers=now[0], stream=Pieces(now[1]))
 
     transport = httpx.MockTransport(answer)
     engines = Engines([EngineSpec(url=URL, model="m")], transport=transport)
