@@ -5,6 +5,7 @@ import os
 import secrets
 import shutil
 import socket
+import stat
 import sys
 import tempfile
 from collections.abc import Generator, Mapping
@@ -180,16 +181,31 @@ def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
 
 
 def make_data_dir(path: Path) -> None:
-    """Create the data directory, for its owner only; raises CommandError where nothing can be stored."""
+    """Create the data directory, for its owner only, or take over an old one; raises CommandError for an unusable one.
+
+    From here on this process and its children create files for their owner only. Whatever another user has put into
+    the directory would be obeyed, as keys or as links; so it is refused.
+    """
+    os.umask(0o077)
+    remedy = "name a directory that you may write to by --data-dir"
     try:
         if not str(path.absolute()).isprintable():
             raise OSError(0, "its path has characters that cannot be printed")
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
             pass
+        remedy = "remove what others have put there, or name another directory by --data-dir"
+        own = path.resolve()
+        if own.stat().st_uid == os.geteuid():
+            own.chmod(stat.S_IMODE(own.stat().st_mode) & ~0o022)
+        for each in (own, *own.iterdir()):
+            found = each.lstat()
+            if stat.S_ISLNK(found.st_mode) or found.st_uid != os.geteuid() or (each.is_dir() and found.st_mode & 0o022):
+                raise OSError(0, f"{each} is a link, is another user's, or others may write there")
+            if each != own:
+                each.chmod(stat.S_IMODE(found.st_mode) & 0o700)
     except OSError as error:
         detail = f"{path} cannot hold the data: {cause(error)}"
-        remedy = "name a directory that you may write to by --data-dir"
         raise CommandError(Exit.USAGE, "data_dir_unusable", detail, remedy=remedy) from error
 
 
