@@ -80,6 +80,9 @@ def simulator(
     ] = None,
     lacks: Annotated[list[Lack] | None, typer.Option(help=f"What it lacks of vLLM; repeatable: {LACK_HELP}")] = None,
     fault: Annotated[list[str] | None, typer.Option(help=_FAULT_HELP, metavar="FAULT")] = None,
+    reply: Annotated[
+        str | None, typer.Option(help="Answer each completion with this reply of docs/engines.md, byte for byte.")
+    ] = None,
 ) -> None:
     """An OpenAI-compatible stand-in for vLLM without weights: seeded text, valid JSON, scripted latency and faults.
 
@@ -96,6 +99,7 @@ def simulator(
             chunk_tokens=chunk_tokens,
             faults=tuple(fault or ()),
             lacks=tuple(lacks or ()),
+            reply=reply,
             api_keys=tuple(map(SecretStr, api_key or ())),
         )
     except ValidationError as exc:

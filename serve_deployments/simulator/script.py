@@ -15,6 +15,7 @@ from secrets import compare_digest
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 from serve_deployments.simulator.lacks import Lack
+from serve_deployments.simulator.recorded import recorded_replies
 from serve_deployments.simulator.writer.chance import fraction
 from serve_deployments.simulator.writer.outputs import Behaviour
 
@@ -115,7 +116,8 @@ class Script(BaseModel):
 
     `duration_ms` is the time of a whole completion, spread evenly over its tokens; it overrides `ttft_ms` and
     `per_token_ms`. `jitter` scales a completion's times by a seeded factor in [1 - jitter, 1 + jitter]. `tokens` fixes
-    a completion's length; `chunk_tokens` is the least number per streamed chunk.
+    a completion's length; `chunk_tokens` is the least number per streamed chunk. `reply` names the recorded reply that
+    each completion gets.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -130,6 +132,14 @@ class Script(BaseModel):
     faults: tuple[str, ...] = ()
     api_keys: tuple[SecretStr, ...] = ()
     lacks: tuple[Lack, ...] = ()
+    reply: str | None = None
+
+    @field_validator("reply")
+    @classmethod
+    def _recorded(cls, reply: str | None) -> str | None:
+        if reply is not None and reply not in recorded_replies():
+            raise ValueError(f"no reply is called {reply!r}; there are {', '.join(recorded_replies())}")
+        return reply
 
     @field_validator("faults")
     @classmethod

@@ -12,6 +12,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from serve_deployments.simulator.lacks import BEHIND_PROXY, Lack, refuse_lacking
+from serve_deployments.simulator.recorded import recorded_replies
 from serve_deployments.simulator.script import FaultKind, FaultPlan, Script
 from serve_deployments.simulator.server.calls import CallLedger, ServedRequest
 from serve_deployments.simulator.server.completion import Generation, SimulatorSettings, complete, render
@@ -90,6 +91,10 @@ class Simulator:
             body = await exchange.body()
             request, conversation = parse_chat(body)
             self._ledger.keep_prompt(served, body)
+            if self._script.reply is not None:
+                await exchange.play(recorded_replies()[self._script.reply])
+                self._ledger.end(served, "finished")
+                return
             generation = self._generation(request, conversation, header)
             async with exchange.connected():
                 size = len(generation.choices)

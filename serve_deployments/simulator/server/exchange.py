@@ -11,6 +11,8 @@ from http import HTTPStatus
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
+from serve_deployments.simulator.recorded import RecordedReply
+
 BODY_BYTES_MAX = 16 * 1024 * 1024
 _STREAM_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 # The types that vLLM 0.32 gives: `vllm/entrypoints/serve/exception_handling`.
@@ -106,6 +108,12 @@ class Exchange(Request):
         head = [(b"content-type", content_type), (b"content-length", b"%d" % len(body)), *extra]
         await self._send({"type": "http.response.start", "status": status, "headers": head})
         await self.write(body[:cut_at], last=cut_at is None)
+
+    async def play(self, reply: RecordedReply) -> None:
+        await self._send({"type": "http.response.start", "status": reply.status, "headers": reply.headers})
+        for piece in reply.pieces:
+            await self.write(piece)
+        await self.write(b"", last=True)
 
     async def start_stream(self) -> None:
         await self._send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})

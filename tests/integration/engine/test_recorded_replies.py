@@ -12,6 +12,7 @@ from serve_deployments.engine.client import Engines
 from tests.fakes import InMemoryJournal
 from tests.integration.agent.test_agent_replica import PERSONA, call, outcomes, request
 from tests.integration.engine.raw_engine import RECORDED, RawEngine, recorded, whole
+from tests.integration.simulator.test_simulator_server import simulating
 
 ANSWERED = (
     "1a 2a 2b 2c 2e 2f 3a 4a 4b 5a 6a 8a 8c 9 13a 13b 13e 13f 15 16a 18a 20a 20c 20d 21a 32a 33a 33d 33e 33f".split()
@@ -96,3 +97,13 @@ async def test_an_engine_without_a_list_and_without_a_named_model_is_named() -> 
         await engines.probe()
         await engines.close()
     assert not engines.engines[0].healthy and "500" in engines.engines[0].list_problem
+
+
+async def test_the_simulator_plays_each_recorded_reply_by_name() -> None:
+    async with simulating("--model", "simulated-m") as (simulator, client):
+        for name in ("4a", "16a", "32a", "33e", "21a"):
+            (await client.post("/simulator/script", json={"reply": name})).raise_for_status()
+            outcome = await outcome_of(RawEngine([], url=simulator.url))
+            assert outcome.problem is None and json.loads(outcome.text or "")["answer"] == "42", name
+        refused = await client.post("/simulator/script", json={"reply": "nobody's"})
+        assert refused.status_code == 400 and "33e" in refused.text
