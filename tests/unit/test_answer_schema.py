@@ -4,9 +4,10 @@ from typing import Any
 import jsonschema
 import pytest
 
-from app.deliberation.answer_schema import ITEMS_MAX, SchemaRefused, rebuilt_schema, violation
+from app.deliberation.answer_schema import ITEMS_MAX, Budget, SchemaRefused, rebuilt_schema, violation
 from app.deliberation.errors import InvalidOutput
 from app.deliberation.outputs import Answer, DebateTurn, Output, OutputKind, Revision, json_schema, parse_output
+from app.deliberation.readings import read_output
 
 PERSON: dict[str, Any] = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -51,7 +52,7 @@ VALUES: list[object] = [
 
 @pytest.mark.parametrize("value", VALUES, ids=json.dumps)
 def test_agrees_with_jsonschema(value: object) -> None:
-    found = violation(rebuilt_schema(PERSON), value, "answer")
+    found = violation(json.dumps(rebuilt_schema(PERSON)), value, "answer", Budget())
     assert (found is None) == jsonschema.Draft202012Validator(PERSON).is_valid(value)
     assert found is None or found.startswith("answer")
 
@@ -91,7 +92,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no schema": (of(True), "must be an object"),
     "a foreign reference": (of({"$ref": "https://example.org/x"}), "$ref must name"),
     "the root's reference": (of({"$ref": "#"}), "$ref must name"),
-    "a malformed reference": (of({"$ref": 1}), "$ref must name"),
+    "a malformed reference": (of({"$ref": []}), "$ref must name"),
+    "a list of malformed types": (of({"type": [[]]}), "must be one of object"),
     "a circle": ({**of({"$ref": "#/$defs/a"}), "$defs": {"a": of({"$ref": "#/$defs/a"})}}, "back to itself"),
     "an explosion": (doubled(12), "nodes"),
     "deep nesting": (nested(40), "levels"),
@@ -101,6 +103,22 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a huge list": (of({"type": "array", "minItems": ITEMS_MAX + 1}), "minItems"),
     "a bound that is no number": (of({"minimum": "0"}), "minimum"),
     "long descriptions": (of({"description": "x" * 20_000}), "characters"),
+    "a long text that references repeat": (
+        {
+            "type": "object",
+            "properties": {f"p{n}": {"$ref": "#/$defs/a"} for n in range(500)},
+            "$defs": {"a": {"enum": ["x" * 100]}},
+        },
+        "characters",
+    ),
+    "lists that multiply": (
+        of({"type": "array", "minItems": 200, "items": {"type": "array", "minItems": 200}}) | {"required": ["x"]},
+        "lower `minItems`",
+    ),
+    "alternatives of a long list": (
+        of({"type": "array", "minItems": 500, "items": {"anyOf": [{"type": "integer"}] * 100}}) | {"required": ["x"]},
+        "schema/properties/x: its smallest answer takes more than 25,000 steps to check",
+    ),
     "an unknown keyword": ({"type": "object", "k" * 500: 1}, "k" * 64),
 }
 
@@ -134,20 +152,20 @@ def test_an_answer_of_a_schema_becomes_its_json(kind: OutputKind, others: dict[s
     [
         ('{"name": "Ada"}', "answer/kind: is missing"),
         ('"Ada"', "answer: must be of type object"),
-        ("NaN", "answer: must be"),
+        ("NaN", "answer: must be of type object"),
         ('{"name": "Ada", "kind": "person", "score": Infinity}', "infinite"),
     ],
 )
 def test_an_answer_that_breaks_its_schema_is_invalid(answer: str, fault: str) -> None:
     output = Output(kind="answer").with_answers_of(rebuilt_schema(PERSON))
     with pytest.raises(InvalidOutput, match=fault):
-        parse_output(output, f'{{"reasoning": "r", "answer": {answer}, "confidence": 7}}')
+        read_output(output, f'{{"reasoning": "r", "answer": {answer}, "confidence": 7}}')
 
 
 def test_a_repeated_name_within_an_answer_is_invalid() -> None:
     output = Output(kind="answer").with_answers_of({"type": "object"})
     with pytest.raises(InvalidOutput, match="stands twice"):
-        parse_output(output, '{"reasoning": "r", "answer": {"a": 1, "a": 2}, "confidence": 7}')
+        read_output(output, '{"reasoning": "r", "answer": {"a": 1, "a": 2}, "confidence": 7}')
 
 
 def test_outputs_without_an_answer_ignore_the_schema() -> None:
