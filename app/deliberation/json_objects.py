@@ -16,7 +16,7 @@ _TOKEN = re.compile(
     re.DOTALL,
 )
 # No object begins otherwise. Prose and formulas are full of braces.
-_BEGINNING = re.compile(r'\{(?=[ \t\r\n]*+["}])')
+_BEGINNING = re.compile(rf"\{{(?=[ \t\r\n]*+(?:\}}|{_STRING}[ \t\r\n]*+:))", re.DOTALL)
 _NAME = r"(?:\w{1,20}:)?(?:think(?:ing)?|thoughts?|reasoning)"
 _REASONING_TAG = re.compile(
     rf"(?P<end><\s?/\s?{_NAME}\s?>|\[/THINK\]|◁/think▷|<\|end_of_thought\|>|<\|END_THINKING\|>"

@@ -21,6 +21,8 @@ from app.deliberation.outputs import WHERE_CHARS_MAX, IssueResponse, Output, jso
 
 # The end of a longer reply is read. A token may be a hundred blanks.
 READ_CHARS_MAX = 1_048_576
+# As long as so many values of a client's schema, the look at an object takes.
+OBJECT_STEPS = 20
 
 Leniency = Literal[
     "thinking",
@@ -141,15 +143,16 @@ class _Reader:
         except InvalidOutput as fault:
             self.fault = self.fault or fault
             return None
-        names = json_schema(self._output)["properties"].keys()
+        schema = json_schema(self._output)
+        names = schema["properties"].keys()
         for fields in self._nested(value):
             wrapped: set[Leniency] = set() if fields is value else {"wrapper"}
             if fields.keys() == names and self._satisfied(fields, document):
                 return self._recorded(fields, notes | wrapped) if notes | wrapped else Reading(document)
         for fields in self._nested(value):
-            form = Form(self._output)
+            form = Form(schema, own=bool(self._output.answer_schema))
             shaped = form.shaped(fields)
-            if (fields is value or shaped.keys() == names) and self._satisfied(shaped, document):
+            if (self.fault is None or shaped.keys() == names) and self._satisfied(shaped, document):
                 return self._recorded(shaped, notes | form.notes | (set() if fields is value else {"wrapper"}))
         return None
 
@@ -160,7 +163,7 @@ class _Reader:
             each = pending.pop()
             if isinstance(each, dict):
                 fields = cast("Fields", each)
-                self._budget.spend(1 + len(fields))
+                self._budget.spend(OBJECT_STEPS + len(fields))
                 yield fields
                 pending += fields.values()
             elif isinstance(each, list):
@@ -236,20 +239,24 @@ def _surroundings(text: str, span: Span, thoughts: Reasoning) -> tuple[Leniency,
 
 
 class Form:
-    """Brings an object into the form of an output where its meaning is plain; `notes` says how."""
+    """Brings an object into the form of an output where its meaning is plain; `notes` says how.
 
-    def __init__(self, output: Output) -> None:
+    `own`: the answer has a schema of the client's, which is kept to the letter.
+    """
+
+    def __init__(self, schema: Fields, *, own: bool) -> None:
         self.notes: set[Leniency] = set()
-        self._output = output
+        self._schema = schema
+        self._own = own
 
     def shaped(self, fields: Fields) -> Fields:
         """The fields that were asked for, in their order. What cannot be brought into form stays as it is."""
-        return self._object(json_schema(self._output), fields)
+        return self._object(self._schema, fields)
 
     def _value(self, name: str, schema: Fields, given: object) -> object:
         if name == "confidence":
             return self._confidence(given)
-        if name == "answer" and self._output.answer_schema:
+        if name == "answer" and self._own:
             return self._own_object(given)
         if "enum" in schema:
             return self._named(given, schema["enum"]) or given
@@ -264,9 +271,14 @@ class Form:
     def _object(self, schema: Fields, given: Fields) -> Fields:
         properties: Fields = schema["properties"]
         keys = {name: name if name in given else None for name in properties}
-        if None in keys.values():
-            others = [key for key in given if key not in properties]
-            keys = {name: key or self._key(name, others) for name, key in keys.items()}
+        if None in keys.values() and given.keys() - properties.keys():
+            spelt: dict[str, str | None] = {}
+            for key in given.keys() - properties.keys():
+                # Of two fields of one spelling neither is meant.
+                spelt[_spelling(key)] = None if _spelling(key) in spelt else key
+            for name in (name for name, key in keys.items() if key is None):
+                keys[name] = spelt.get(_spelling(name))
+                self.notes |= {"spelling"} if keys[name] else set()
         if len(given) > sum(key is not None for key in keys.values()):
             self.notes.add("extra_fields")
         made: Fields = {}
@@ -283,13 +295,6 @@ class Form:
                 self.notes.add("responses")
                 made[name] = []
         return made
-
-    def _key(self, name: str, others: Sequence[str]) -> str | None:
-        matching = [key for key in others if _spelling(key) == _spelling(name)]
-        if len(matching) != 1:
-            return None
-        self.notes.add("spelling")
-        return matching[0]
 
     def _named(self, given: object, names: Sequence[str]) -> str | None:
         """The one of some names that a text is, but for its spelling."""
