@@ -36,8 +36,8 @@ READ_AS: dict[Normaliser, str] = {
 }
 
 TALLY_CHARS_MAX = 500
-# The end of a longer answer is where it states its option.
-OPTION_CHARS_MAX = 16_384
+# The end of a longer answer is where it states its choice.
+STATED_CHARS_MAX = 16_384
 
 
 def _distinct_options(options: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
@@ -63,12 +63,16 @@ _LINE_MARK = re.compile(r"^[ \t]*(?:#{1,6}|>|[-*+])[ \t]+", re.MULTILINE)
 _EMPHASIS = re.compile(r"(?<![\w*])\*{1,3}(?=[^\s*])|(?<=[^\s*])\*{1,3}(?![\w*])|`")
 _QUOTES = str.maketrans("‘’‚“”„«»–—−", '\'\'\'"""""---')
 _EDGE_QUOTE = re.compile(r"\"|(?<!\w)'|(?<=\w\w)'(?![\w(])")
-_SENTENCE_MARK = re.compile(r"[,;:.…]{1,8}(?=\s|$)|(?<=[^\W\d_])[!?]{1,8}(?=\s|$)|[。，、；：！？]")
+# Only the beginning of a run is tried, so that a long run takes linear time.
+_SENTENCE_MARK = re.compile(r"(?<![,;:.…])[,;:.…]++(?=\s|$)|(?<=[^\W\d_])[!?]++(?=\s|$)|[。，、；：！？]")
 
 
 def _text(text: str) -> str | None:
     bare = _LINE_MARK.sub("", _FENCE_LINE.sub("", text))
-    bare = _EDGE_QUOTE.sub("", _EMPHASIS.sub("", bare).translate(_QUOTES))
+    # Each of these takes a long look at every character.
+    bare = _EMPHASIS.sub("", bare) if "*" in bare or "`" in bare else bare
+    bare = bare if bare.isascii() else bare.translate(_QUOTES)
+    bare = _EDGE_QUOTE.sub("", bare) if '"' in bare or "'" in bare else bare
     bare = " ".join(_SENTENCE_MARK.sub(" ", bare).casefold().split())
     return bare or " ".join(text.casefold().split()) or None
 
@@ -109,14 +113,15 @@ def _letter(text: str) -> str | None:
     alone = _ALONE.fullmatch(text) or _ALONE.fullmatch(text[text.rstrip().rfind("\n") + 1 :])
     if alone is not None:
         return alone[1].upper()
-    if boxed := _said(_BOXED.finditer(text)):
+    end = text[-STATED_CHARS_MAX:]
+    if boxed := _said(_BOXED.finditer(end)):
         return boxed[-1]
-    if stated := _said(_STATEMENT.finditer(text)):
-        return _settled(stated, _said(_ANSWER.finditer(text)))
+    if stated := _said(_STATEMENT.finditer(end)):
+        return _settled(stated, _said(_ANSWER.finditer(end)))
     label = _LABEL.match(text)
     if label is not None:
         return label[1]
-    if marked := _said(_MARKED.finditer(text)):
+    if marked := _said(_MARKED.finditer(end)):
         return _settled(marked, ())
     last = _LAST_WORD.search(text[-64:].rstrip())
     return None if last is None else last[1]
@@ -126,7 +131,7 @@ def _option(text: str, options: Sequence[str]) -> str | None:
     by_text = {_text(option) or option: option for option in options}
     bare = _text(text) or ""
     # Each of 64 options may be tried at each of these words.
-    end = bare[-OPTION_CHARS_MAX:]
+    end = bare[-STATED_CHARS_MAX:]
     lines = text.strip().splitlines()
     for whole in (bare, (_text(lines[-1]) or "") if len(lines) > 1 else bare):
         if whole in by_text:

@@ -108,6 +108,7 @@ class _Reader:
 
     def __init__(self, output: Output) -> None:
         self._output = output
+        self._schema: Fields = {}
         self._budget = Budget()
         self.fault: InvalidOutput | None = None
 
@@ -118,6 +119,7 @@ class _Reader:
             return Reading(bare)
         except InvalidOutput as fault:
             whole = fault
+        self._schema = json_schema(self._output)
         thoughts = reasoning(text)
         for span in _candidates(text, thoughts, cut_off):
             found = self._in_object(text[span.start : span.end])
@@ -143,14 +145,13 @@ class _Reader:
         except InvalidOutput as fault:
             self.fault = self.fault or fault
             return None
-        schema = json_schema(self._output)
-        names = schema["properties"].keys()
+        names = self._schema["properties"].keys()
         for fields in self._nested(value):
             wrapped: set[Leniency] = set() if fields is value else {"wrapper"}
             if fields.keys() == names and self._satisfied(fields, document):
                 return self._recorded(fields, notes | wrapped) if notes | wrapped else Reading(document)
         for fields in self._nested(value):
-            form = Form(schema, own=bool(self._output.answer_schema))
+            form = Form(self._schema, own=bool(self._output.answer_schema))
             shaped = form.shaped(fields)
             if (self.fault is None or shaped.keys() == names) and self._satisfied(shaped, document):
                 return self._recorded(shaped, notes | form.notes | (set() if fields is value else {"wrapper"}))

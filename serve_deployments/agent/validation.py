@@ -12,7 +12,7 @@ from serve_deployments.engine.replies import EngineReply
 
 QUOTED_CHARS_MAX = 80
 # A longer text, or one of a client's schema, may take longer than other calls on the event loop should wait.
-ON_LOOP_CHARS_MAX = 8_192
+ON_LOOP_CHARS_MAX = 4_096
 _REMEDY = (
     "The engine must honour `response_format` with a JSON Schema, as vLLM, SGLang and llama.cpp's server do; declare "
     "`structured: prompt` for one that does not, whose model must follow a schema in the prompt."
