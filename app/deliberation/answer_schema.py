@@ -48,7 +48,7 @@ class TooManySteps(Exception):
 
 
 @dataclass(slots=True)
-class Budget:
+class StepBudget:
     """The steps that are left to the checks of one reply."""
 
     steps: int = STEPS_MAX
@@ -180,7 +180,7 @@ def _node(schema: Schema) -> _Node:
     return _Node(
         schema=schema,
         required=tuple(dict.fromkeys(schema.get("required", ()))),
-        kinds=frozenset(types or _TYPES) | ({"integer"} if "number" in types else set()),
+        kinds=frozenset([*(types or _TYPES), *(["integer"] if "number" in types else [])]),
         named=" or ".join(types),
         enum=frozenset(map(_typed, schema["enum"])) if "enum" in schema else None,
         properties={name: _node(each) for name, each in schema.get("properties", {}).items()},
@@ -200,7 +200,7 @@ def _ready(schema: str) -> _Node:
     return _node(json.loads(schema))
 
 
-def violation(schema: str, value: object, where: str, budget: Budget) -> str | None:
+def violation(schema: str, value: object, where: str, budget: StepBudget) -> str | None:
     """The first place at which a value breaks a schema that `rebuilt_schema` made, as JSON, and how.
 
     None for a valid value. Raises TooManySteps.
@@ -209,7 +209,7 @@ def violation(schema: str, value: object, where: str, budget: Budget) -> str | N
     return None if fault is None else where + fault
 
 
-def _fault(node: _Node, value: object, budget: Budget) -> str | None:
+def _fault(node: _Node, value: object, budget: StepBudget) -> str | None:
     """The fault behind its path, as in "/tags/0: is none of the values of its enum"."""
     budget.spend(1)
     kind = _kind(value)
@@ -233,7 +233,7 @@ def _fault(node: _Node, value: object, budget: Budget) -> str | None:
             return None
 
 
-def _object_fault(node: _Node, value: Mapping[str, object], budget: Budget) -> str | None:
+def _object_fault(node: _Node, value: Mapping[str, object], budget: StepBudget) -> str | None:
     budget.spend(len(value))
     for name in node.required:
         if name not in value:
@@ -248,7 +248,7 @@ def _object_fault(node: _Node, value: Mapping[str, object], budget: Budget) -> s
     return None
 
 
-def _list_fault(node: _Node, value: list[object], budget: Budget) -> str | None:
+def _list_fault(node: _Node, value: list[object], budget: StepBudget) -> str | None:
     if not node.schema.get("minItems", 0) <= len(value) <= node.schema.get("maxItems", len(value)):
         return f": has {len(value)} items"
     if node.items is not None:

@@ -8,13 +8,12 @@ Whatever is recorded satisfies `parse_output`, so that later readers need no che
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from pydantic import ValidationError
 
-from app.deliberation.answer_schema import STEPS_MAX, Budget, TooManySteps, violation
+from app.deliberation.answer_schema import STEPS_MAX, StepBudget, TooManySteps, violation
 from app.deliberation.errors import InvalidOutput
 from app.deliberation.json_objects import Reasoning, Span, mended, objects, reasoning
 from app.deliberation.outputs import WHERE_CHARS_MAX, IssueResponse, Output, json_schema, parse_output
@@ -109,7 +108,7 @@ class _Reader:
     def __init__(self, output: Output) -> None:
         self._output = output
         self._schema: Fields = {}
-        self._budget = Budget()
+        self._budget = StepBudget()
         self.fault: InvalidOutput | None = None
 
     def reading(self, text: str, cut_off: bool) -> Reading:
@@ -124,8 +123,7 @@ class _Reader:
         for span in _candidates(text, thoughts, cut_off):
             found = self._in_object(text[span.start : span.end])
             if found is not None:
-                around = ("thinking",) if thoughts.spans else ()
-                around += _surroundings(text, span, thoughts)
+                around = _surroundings(text, span, thoughts)
                 return Reading(found.text, tuple(sorted({*around, *found.lenient})))
         raise self.fault or whole
 
@@ -147,14 +145,14 @@ class _Reader:
             return None
         names = self._schema["properties"].keys()
         for fields in self._nested(value):
-            wrapped: set[Leniency] = set() if fields is value else {"wrapper"}
             if fields.keys() == names and self._satisfied(fields, document):
-                return self._recorded(fields, notes | wrapped) if notes | wrapped else Reading(document)
+                how = notes | _wrapper(fields, value)
+                return self._recorded(fields, how) if how else Reading(document)
         for fields in self._nested(value):
             form = Form(self._schema, own=bool(self._output.answer_schema))
             shaped = form.shaped(fields)
             if (self.fault is None or shaped.keys() == names) and self._satisfied(shaped, document):
-                return self._recorded(shaped, notes | form.notes | (set() if fields is value else {"wrapper"}))
+                return self._recorded(shaped, notes | form.notes | _wrapper(fields, value))
         return None
 
     def _nested(self, value: Fields) -> Iterator[Fields]:
@@ -187,6 +185,10 @@ class _Reader:
         text = json.dumps(fields, ensure_ascii=False)
         parse_output(self._output, text)
         return Reading(text, tuple(notes))
+
+
+def _wrapper(fields: Fields, value: Fields) -> set[Leniency]:
+    return set() if fields is value else {"wrapper"}
 
 
 def _decoded(document: str) -> tuple[Fields, set[Leniency]]:
@@ -231,12 +233,13 @@ def _beside(text: str, spans: Iterable[Span]) -> str:
     return "".join([*parts, text[place:]])
 
 
-def _surroundings(text: str, span: Span, thoughts: Reasoning) -> tuple[Leniency, ...]:
+def _surroundings(text: str, span: Span, thoughts: Reasoning) -> set[Leniency]:
+    found: set[Leniency] = {"thinking"} if thoughts.spans else set()
     before = _beside(text[: span.start], (each for each in thoughts.spans if each.end <= span.start))
     after = text[span.end :]
-    if not (before + after).strip(_BLANKS):
-        return ()
-    return ("fence",) if _FENCE.fullmatch(before) and _FENCE.fullmatch(after) else ("prose",)
+    if (before + after).strip(_BLANKS):
+        found.add("fence" if _FENCE.fullmatch(before) and _FENCE.fullmatch(after) else "prose")
+    return found
 
 
 class Form:
@@ -267,7 +270,7 @@ class Form:
             return self._object(schema, cast("Fields", given))
         if isinstance(given, list):
             return self._list(schema, cast("list[object]", given))
-        return given
+        return cast("object", given)
 
     def _object(self, schema: Fields, given: Fields) -> Fields:
         properties: Fields = schema["properties"]
@@ -358,11 +361,13 @@ class Form:
     def _own_object(self, given: object) -> object:
         """An object of the client's schema, also where the model wrote it as a text."""
         if isinstance(given, str):
-            with suppress(ValueError):
+            try:
                 value: object = _STRICT.decode(given)
-                if isinstance(value, dict):
-                    self.notes.add("text")
-                    return cast("Fields", value)
+            except ValueError:
+                return given
+            if isinstance(value, dict):
+                self.notes.add("text")
+                return cast("object", value)
         return given
 
     def _confidence(self, given: object) -> int | None:

@@ -4,7 +4,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from app.deliberation.answer_schema import ITEMS_MAX, Budget, SchemaRefused, rebuilt_schema, violation
+from app.deliberation.answer_schema import ITEMS_MAX, SchemaRefused, StepBudget, rebuilt_schema, violation
 from app.deliberation.errors import InvalidOutput
 from app.deliberation.outputs import Answer, DebateTurn, Output, OutputKind, Revision, json_schema, parse_output
 from app.deliberation.readings import read_output
@@ -52,7 +52,7 @@ VALUES: list[object] = [
 
 @pytest.mark.parametrize("value", VALUES, ids=json.dumps)
 def test_agrees_with_jsonschema(value: object) -> None:
-    found = violation(json.dumps(rebuilt_schema(PERSON)), value, "answer", Budget())
+    found = violation(json.dumps(rebuilt_schema(PERSON)), value, "answer", StepBudget())
     assert (found is None) == jsonschema.Draft202012Validator(PERSON).is_valid(value)
     assert found is None or found.startswith("answer")
 
@@ -170,3 +170,38 @@ def test_a_repeated_name_within_an_answer_is_invalid() -> None:
 
 def test_outputs_without_an_answer_ignore_the_schema() -> None:
     assert Output(kind="critique").with_answers_of({"type": "object"}) == Output(kind="critique")
+
+
+def of_branches(*branches: dict[str, Any]) -> Output:
+    items = {"type": "array", "items": {"anyOf": list(branches)}}
+    return Output(kind="answer").with_answers_of(rebuilt_schema(of(items)))
+
+
+def integers(count: int) -> str:
+    return json.dumps({"reasoning": "r", "answer": {"x": list(range(count))}, "confidence": 7})
+
+
+def test_a_check_beyond_its_budget_of_steps_finds_the_answer_invalid() -> None:
+    objects = of_branches(*[{"type": "object", "required": [f"r{n}"]} for n in range(200)], {"type": "object"})
+    text = json.dumps({"reasoning": "r", "answer": {"x": [{}] * 1_000}, "confidence": 7})
+    assert read_output(objects, text).text == text
+    with pytest.raises(InvalidOutput, match="the reply takes more than 250,000 steps to check"):
+        read_output(objects, text.replace("{}", ", ".join(["{}"] * 2)))
+
+
+def test_alternatives_are_told_apart_by_type_and_constant_before_they_are_tried() -> None:
+    constants = [{"enum": [f"c{n}", n + 0.5, None]} for n in range(200)]
+    output, budget = of_branches(*constants, {"type": "object"}, {"type": "integer"}), StepBudget()
+    for value in ([1] * 10_000, ["c7"] * 10_000, [3.5] * 10_000):
+        budget.steps = 20_003
+        assert violation(output.answer_schema, {"x": value}, "answer", budget) is None
+    for value in ("c200", True, 1.25, [], 2e300):
+        expected = value == 2e300
+        assert (violation(output.answer_schema, {"x": [value]}, "answer", StepBudget()) is None) == expected
+
+
+def test_a_record_is_trusted_and_not_checked_against_the_schema_again() -> None:
+    output = of_branches({"type": "null"})
+    with pytest.raises(InvalidOutput, match="fits no schema"):
+        read_output(output, integers(3))
+    assert parse_output(output, integers(3)) == Answer(reasoning="r", answer='{"x":[0,1,2]}', confidence=7)

@@ -1,12 +1,14 @@
 import json
 import random
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from app.deliberation import json_objects
 from app.deliberation.errors import InvalidOutput
-from app.deliberation.json_objects import objects
+from app.deliberation.json_objects import Span, objects
 from app.deliberation.outputs import Output, parse_output
 from app.deliberation.readings import LENIENCIES, Reading, read_output
 from tests.unit.test_outputs import OUTPUTS, VALID
@@ -134,6 +136,21 @@ def test_finds_the_objects_that_a_quadratic_search_finds() -> None:
     assert seen > 500
 
 
+def test_a_beginning_that_was_read_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+
+    def run(text: str, place: int, decided: set[int]) -> list[Span]:
+        tried.append(place)
+        return real(text, place, decided)
+
+    real: Any = vars(json_objects)["_run"]
+    monkeypatch.setattr(json_objects, "_run", run)
+    assert objects('{"a":' * 1_000) == [] and tried == [0]
+    tried.clear()
+    # Outside of strings for one run is within them for the other: two runs read it all.
+    assert objects('{"a":"{",":"{",' * 300) == [] and len(tried) <= 300
+
+
 # What decides nothing
 
 
@@ -254,3 +271,48 @@ def test_an_object_of_a_schema_may_be_written_as_a_text() -> None:
     assert json.loads(reading.text)["answer"] == {"x": 1} and reading.lenient == ("text",)
     with pytest.raises(InvalidOutput, match="answer: must be of type object"):
         read_output(output, answer(answer="{}"))
+
+
+PIECES = [
+    *'{}[]",:\\ \n\x00é',
+    "\ud83d",
+    r"\ud83d",
+    "NaN",
+    "1e999",
+    "-",
+    "null",
+    "[]",
+    "<think>",
+    "</think>",
+    "```",
+    ANSWER,
+]
+
+
+def test_any_reply_is_read_into_a_record_or_is_invalid() -> None:
+    """Replies that are mutated from valid ones: what is recorded can be stored, decoded and parsed."""
+    chance, recorded = random.Random(5), 0
+    schema = Output(kind="answer").with_answers_of({"type": "object", "properties": {"x": {"type": "integer"}}})
+    forms = [*OUTPUTS.items(), ("answer", schema)]
+    for _ in range(4_000):
+        name, output = chance.choice(forms)
+        value = {**VALID[name], "answer": {"x": 1}} if output is schema else VALID[name]
+        text = json.dumps(value, indent=chance.choice((None, 1)))
+        for _ in range(chance.randint(1, 2)):
+            place, length = chance.randrange(len(text) + 1), chance.choice((0, 0, 1, 1, 2, 9))
+            text = text[:place] + chance.choice(("", "", *PIECES)) + text[place + length :]
+        try:
+            reading = read_output(output, text, cut_off=chance.random() < 0.2)
+        except InvalidOutput as invalid:
+            str(invalid).encode()
+            continue
+        recorded += 1
+        reading.text.encode()
+        parse_output(output, reading.text)
+    assert recorded > 800
+
+
+def test_the_documentation_names_each_lenient_reading() -> None:
+    page = Path("docs/engines.md").read_text(encoding="utf-8")
+    for kind, meaning in LENIENCIES.items():
+        assert f"| `{kind}` | {meaning} |" in page
