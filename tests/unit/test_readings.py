@@ -146,9 +146,6 @@ def test_a_beginning_that_was_read_is_not_tried_again(monkeypatch: pytest.Monkey
     real: Any = vars(json_objects)["_run"]
     monkeypatch.setattr(json_objects, "_run", run)
     assert objects('{"a":' * 1_000) == [] and tried == [0]
-    tried.clear()
-    # Outside of strings for one run is within them for the other: two runs read it all.
-    assert objects('{"a":"{",":"{",' * 300) == [] and len(tried) <= 300
 
 
 # What decides nothing
