@@ -33,6 +33,7 @@ PURE_STDLIB = {
     "types",
     "typing",
     "urllib.parse",
+    "unicodedata",
 }
 IMPURE_CALLS = {"now", "utcnow", "today", "open", "print", "input", "eval", "exec", "__import__"}
 

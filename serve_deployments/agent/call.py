@@ -155,12 +155,12 @@ class CallRun:
         The second prompt shows the schema too: an engine may ignore `response_format` without a word.
         """
         try:
-            return valid_reply(self.call, await self._retried(), lambda _: None)
+            return await valid_reply(self.call, await self._retried())
         except InvalidOutput as invalid:
             # The error quotes the reply, and no answer is logged.
             log.info("output_invalid", call_id=self.call.call_id, error=str(invalid.__cause__ or "cut off"))
         self._shows_schema = True
-        return valid_reply(self.call, await self._retried(), lambda _: None)
+        return await valid_reply(self.call, await self._retried())
 
     async def _retried(self) -> EngineReply:
         """The first reply of at most three attempts; raises the last CallFailure.
@@ -347,6 +347,7 @@ class CallRun:
             model=self._model,
             engine=self._engine,
             structured=reply and reply.structured,
+            lenient=reply.lenient if reply else (),
             # Of earlier replicas' requests only their number is known. Requests that reached no engine do not count.
             usage=self._usage + Usage(calls=self._before),
             usage_estimated=self._usage_estimated,

@@ -71,6 +71,7 @@ class EngineReply:
     reasoning: str = ""
     withheld: str = ""
     remark: str = ""
+    lenient: tuple[str, ...] = ()
 
 
 def _count(claimed: object, most: int) -> int | None:
