@@ -1,9 +1,8 @@
-"""Replies taken from public bug reports, byte by byte (tests/fixtures/replies.json), and their right value."""
+"""Replies taken from public bug reports, and their right value."""
 
 import asyncio
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,12 +11,10 @@ from app.deliberation.calls import Call, Usage
 from app.deliberation.errors import InvalidOutput
 from app.deliberation.outputs import Output
 from serve_deployments.agent.validation import ON_LOOP_CHARS_MAX, valid_reply
-from serve_deployments.engine.replies import EngineReply
+from serve_deployments.engine.replies import EngineReply, Meter, StreamedChoice
 from tests.integration.agent.test_agent_replica import ANSWER, call
+from tests.integration.engine.raw_engine import RECORDED
 
-REPLIES: dict[str, Any] = {
-    each["case"]: each for each in json.loads(Path("tests/fixtures/replies.json").read_text(encoding="utf-8"))
-}
 PLAIN = {"reasoning": "r", "answer": "42", "confidence": 90}
 RIGHT: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "1a": (PLAIN, ("thinking",)),
@@ -34,7 +31,7 @@ RIGHT: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 
 def reply_of(case: str, number: int = 0) -> EngineReply:
     text, finish = "", ""
-    for data in re.findall(r"^data: (\{.*\})$", "".join(REPLIES[case]["replies"][number]["pieces"]), re.MULTILINE):
+    for data in re.findall(r"^data: (\{.*\})$", "".join(RECORDED[case]["replies"][number]["pieces"]), re.MULTILINE):
         choice = json.loads(data)["choices"][0]
         content = choice["delta"].get("content")
         text += content if isinstance(content, str) else ""
@@ -51,7 +48,8 @@ async def test_a_reply_that_holds_an_answer_is_one(case: str) -> None:
 async def test_the_case_of_endless_blanks_was_cut_off() -> None:
     assert reply_of("15").finish_reason == "length"
     with pytest.raises(InvalidOutput, match=r"cut off at max_tokens=\d+; raise sampling.max_tokens"):
-        await valid_reply(call(), EngineReply(ANSWER[:20], "length", Usage(), None))
+        cut = StreamedChoice(call(), "trace", None, Meter(call()), texts=[ANSWER[:20]], finish_reason="length")
+        await valid_reply(call(), cut.reply(None))
 
 
 @pytest.mark.parametrize(("number", "quoted"), [(0, '"{\\"reasoning\\":\\"abc"'), (1, '"I cannot help with that."')])
@@ -74,7 +72,7 @@ def ballot(score: object, *criteria: str) -> EngineReply:
 
 @pytest.mark.parametrize(("case", "score"), [("13h", 8.5), ("13i", "8"), ("13j", "8/10"), ("13k", 11)])
 async def test_a_score_that_is_none_names_its_place(case: str, score: object) -> None:
-    assert REPLIES[case]["right"] == "such a score is invalid, with the reason"
+    assert RECORDED[case]["right"] == "such a score is invalid, with the reason"
     with pytest.raises(InvalidOutput, match=r"^A\.criteria\.0\.score: Input should be "):
         await valid_reply(judge(), ballot(score))
 

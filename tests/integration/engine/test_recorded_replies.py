@@ -37,7 +37,8 @@ async def test_a_readable_answer_is_taken_at_its_first_request(case: str) -> Non
     played = RECORDED[case]
     async with recorded(case).serving() as engine:
         outcome = await outcome_of(engine, played["url_ends_with"], **played["engine"])
-    assert outcome.problem is None and json.loads(outcome.text or "")["answer"] == "42", played["right"]
+    right = "x = 1\n\ty = 2" if case == "9" else "42"
+    assert outcome.problem is None and json.loads(outcome.text or "")["answer"] == right, played["right"]
     assert len(engine.bodies) == outcome.usage.calls == 1
 
 
