@@ -61,6 +61,10 @@ class UnsupportedMediaType(InvalidRequest):
     code = "unsupported_media_type"
 
 
+class UnsupportedCoding(UnsupportedMediaType, HttpError):
+    headers = MappingProxyType({"Accept-Encoding": "identity"})
+
+
 class NotAcceptable(InvalidRequest):
     code = "not_acceptable"
 
@@ -299,7 +303,8 @@ async def _on_error(request: Request, error: Exception) -> Response:
 def _allowed(request: Request) -> str:
     routes: Sequence[BaseRoute] = request.app.state.served_routes
     matching = (route for route in routes if route.matches(request.scope)[0] != Match.NONE)
-    return ", ".join(sorted({method for route in matching for method in getattr(route, "methods", None) or ()}))
+    methods = {method for route in matching for method in getattr(route, "methods", None) or ()}
+    return ", ".join(sorted(methods | {"HEAD"} if "GET" in methods else methods))
 
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:

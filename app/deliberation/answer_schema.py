@@ -1,12 +1,15 @@
 """The JSON Schema that a client may demand of answers: a bounded subset, which engines' grammars can enforce.
 
 An engine never gets a client's schema as it came, but one that is rebuilt from the keywords below, with references
-resolved. Regular expressions are refused, because one can stall an engine and this check alike.
+resolved. Keywords of which engines' grammars differ become words of a description: agents read them, and nothing
+enforces them. A client's regular expression is never run, because one can stall an engine and this check alike.
 """
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
 from typing import Any, cast
+from urllib.parse import unquote
 
 NODES_MAX = 512
 DEPTH_MAX = 16
@@ -14,6 +17,7 @@ ENUM_MAX = 256
 ITEMS_MAX = 1_024
 CHARS_MAX = 16_384
 NAME_CHARS_MAX = 64
+ONE_OF_MAX = 32
 
 _TYPES: Mapping[str, type | tuple[type, ...]] = {
     "object": dict,
@@ -24,7 +28,22 @@ _TYPES: Mapping[str, type | tuple[type, ...]] = {
     "boolean": bool,
     "null": type(None),
 }
-_DROPPED = {"$schema", "$id", "$comment", "$defs", "definitions", "title", "default", "examples", "deprecated"}
+_DROPPED = {
+    *("$schema", "$id", "$comment", "$anchor", "$defs", "definitions", "title", "default", "example", "examples"),
+    *("deprecated", "readOnly", "writeOnly", "discriminator"),
+}
+_TOLD = {
+    *("format", "pattern", "minLength", "maxLength", "multipleOf", "uniqueItems", "minProperties", "maxProperties"),
+    *("propertyNames", "contentEncoding", "contentMediaType"),
+}
+_INSTEAD: Mapping[str, str] = {
+    "allOf": "Merge its entries into one.",
+    "oneOf": f"Write anyOf, or up to {ONE_OF_MAX} entries that the constant of a required property tells apart.",
+    "patternProperties": "List the names under properties, or give additionalProperties a schema.",
+    "prefixItems": "Name the entries as properties of an object.",
+    "nullable": 'Write "null" into the list of types.',
+    "$ref": "Write the recursion out to the levels that you need, and no keyword but description beside $ref.",
+}
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _COUNTS = ("minItems", "maxItems")
 
@@ -32,29 +51,39 @@ Schema = dict[str, Any]
 
 
 class SchemaRefused(ValueError):
-    """A schema is malformed, too large, or uses a keyword outside the subset; the text names the place."""
+    """A schema is malformed, too large, or uses a keyword outside the subset; the text names the place.
+
+    `remedy` is how to write it instead; empty where the list of keywords says it.
+    """
+
+    def __init__(self, detail: str, keyword: str = "") -> None:
+        super().__init__(detail)
+        self.remedy = _INSTEAD.get(keyword, "")
 
 
 class _Rebuilding:
     def __init__(self, root: Schema) -> None:
-        self._definitions: dict[str, object] = {
-            f"#/{place}/{name}": each
-            for place in ("$defs", "definitions")
-            for name, each in _object(root.get(place, {}), place).items()
-        }
+        self._root = root
         self._nodes = 0
+        # The keywords that were replaced, each with the one that has its meaning now.
+        self.replaced: dict[str, str] = {}
 
     def rebuilt(self, given: object, where: str, open_references: tuple[str, ...] = (), depth: int = 0) -> Schema:
         self._nodes += 1
         if self._nodes > NODES_MAX or depth > DEPTH_MAX:
             raise SchemaRefused(f"{where}: the schema has more than {NODES_MAX} nodes or {DEPTH_MAX} levels")
-        node = _object(given, where)
+        node = {} if given is True else _object(given, where)
         if "$ref" in node:
             reference = node["$ref"]
-            if reference not in self._definitions or reference in open_references:
-                raise SchemaRefused(f"{where}: $ref must name an entry of $defs, and must not lead back to itself")
-            return self.rebuilt(self._definitions[reference], where, (*open_references, reference), depth)
+            if reference in open_references:
+                raise SchemaRefused(f"{where}: $ref must not lead back to itself", "$ref")
+            return self._beside(
+                node, "$ref", self._target(reference, where), where, (*open_references, reference), depth
+            )
+        if isinstance(node.get("allOf"), list) and len(node["allOf"]) == 1:
+            return self._beside(node, "allOf", node["allOf"][0], where, open_references, depth)
         made: Schema = {}
+        told: list[str] = []
         for keyword, value in node.items():
             if keyword in _DROPPED:
                 continue
@@ -74,6 +103,11 @@ class _Rebuilding:
                         self.rebuilt(each, f"{at}/{place}", open_references, depth + 1)
                         for place, each in enumerate(_list(value, at))
                     ]
+                case "oneOf" if "anyOf" not in node:
+                    made["anyOf"] = self._one_of(node, at, open_references, depth)
+                case "prefixItems" if "items" not in node and all(each == value[0] for each in _list(value, at)):
+                    self.replaced[keyword] = "items"
+                    made["items"] = self.rebuilt(value[0], at, open_references, depth + 1)
                 case "const":
                     made["enum"] = _scalars([value], at)
                 case "enum":
@@ -82,15 +116,100 @@ class _Rebuilding:
                     made[keyword] = value
                 case "additionalProperties" if isinstance(value, bool):
                     made[keyword] = value
+                case "additionalProperties":
+                    made[keyword] = self.rebuilt(value, at, open_references, depth + 1)
                 case "description" if isinstance(value, str):
                     made[keyword] = value
                 case _ if keyword in _BOUNDS and _is(value, "number"):
                     made[keyword] = value
                 case _ if keyword in _COUNTS and _is(value, "integer") and 0 <= value <= ITEMS_MAX:
                     made[keyword] = value
+                case _ if keyword in _TOLD:
+                    if value not in (False, {"type": "string"}):
+                        self.replaced[keyword] = "description"
+                        told.append(f"{keyword}: {value if isinstance(value, str) else json.dumps(value)}")
                 case _:
-                    raise SchemaRefused(f"{at}: this keyword, or its value, is not supported")
+                    raise SchemaRefused(f"{at}: this keyword, or its value, is not supported", keyword)
+        if told:
+            described = made.pop("description", "")
+            made["description"] = f"{described}{' ' * bool(described)}({'; '.join(told)})"
         return made
+
+    def _target(self, reference: object, where: str) -> object:
+        """The place that a JSON pointer (RFC 6901) within the schema names."""
+        found: object = self._root
+        steps = (
+            reference.removeprefix("#/").split("/") if isinstance(reference, str) and reference[:2] == "#/" else [""]
+        )
+        for step in steps:
+            name = unquote(step).replace("~1", "/").replace("~0", "~")
+            match found:
+                case dict() if name in found:
+                    found = cast("Schema", found)[name]
+                case list() if len(name) < 5 and name.isdecimal() and int(name) < len(cast("list[object]", found)):
+                    found = cast("list[object]", found)[int(name)]
+                case _:
+                    raise SchemaRefused(f"{where}: $ref must name a place in this schema, such as an entry of $defs")
+        return found
+
+    def _beside(
+        self, node: Schema, keyword: str, target: object, where: str, open_references: tuple[str, ...], depth: int
+    ) -> Schema:
+        """A schema that another one has by a keyword, with the description beside it."""
+        others = {name: each for name, each in node.items() if name != keyword}
+        beside = self.rebuilt(others, where, open_references, depth) if others.keys() - _DROPPED else {}
+        if beside.keys() - {"description"}:
+            raise SchemaRefused(f"{where}: {min(beside.keys() - {'description'})} stands beside {keyword}", keyword)
+        made = self.rebuilt(target, where, open_references, depth)
+        described = " ".join(each["description"] for each in (beside, made) if "description" in each)
+        return made | ({"description": described} if described else {})
+
+    def _one_of(self, node: Schema, at: str, open_references: tuple[str, ...], depth: int) -> list[Schema]:
+        """The entries as those of anyOf, which means the same where no value fits two."""
+        discriminator = node.get("discriminator")
+        tag: object = cast("Schema", discriminator).get("propertyName") if isinstance(discriminator, dict) else None
+        entries = [
+            self.rebuilt(each, f"{at}/{place}", open_references, depth + 1)
+            for place, each in enumerate(_list(node["oneOf"], at))
+        ]
+        for entry in entries:
+            if isinstance(tag, str) and tag in entry.get("properties", {}) and tag not in entry.get("required", ()):
+                # A constant with a default is not required in pydantic's schemas.
+                entry["required"] = [*entry.get("required", ()), tag]
+        if len(entries) > ONE_OF_MAX or not all(_apart(*pair) for pair in combinations(entries, 2)):
+            raise SchemaRefused(f"{at}: a value may fit two of its entries", "oneOf")
+        self.replaced["oneOf"] = "anyOf"
+        return entries
+
+
+def _apart(one: Schema, other: Schema) -> bool:
+    """Whether no value fits both, by their types, their constants, or those of a property that both require."""
+
+    def values(schema: Schema) -> set[tuple[bool, object]] | None:
+        return {(isinstance(each, bool), each) for each in schema["enum"]} if "enum" in schema else None
+
+    def differ(left: Schema, right: Schema) -> bool:
+        pair = values(left), values(right)
+        return pair[0] is not None and pair[1] is not None and pair[0].isdisjoint(pair[1])
+
+    shared = _kinds(one) & _kinds(other)
+    if not shared or differ(one, other):
+        return True
+    both = set(one.get("required", ())) & set(other.get("required", ()))
+    properties = [one.get("properties", {}), other.get("properties", {})]
+    return shared == {"object"} and any(differ(*(each.get(name, {}) for each in properties)) for name in both)
+
+
+def _kinds(schema: Schema) -> set[str]:
+    types = schema.get("type", [*_TYPES])
+    return {"number" if each == "integer" else each for each in ([types] if isinstance(types, str) else types)}
+
+
+def replaced_keywords(given: Schema) -> Mapping[str, str]:
+    """The keywords of a schema that `rebuilt_schema` replaces, each with the one that has its meaning then."""
+    rebuilding = _Rebuilding(given)
+    rebuilding.rebuilt(given, "schema")
+    return rebuilding.replaced
 
 
 def rebuilt_schema(given: Schema) -> Schema:
@@ -142,6 +261,8 @@ def _object_violations(schema: Mapping[str, Any], value: Mapping[str, object], w
             yield from _violations(properties[name], each, f"{where}/{name[:NAME_CHARS_MAX]}")
         elif schema.get("additionalProperties") is False:
             yield f"{where}/{name[:NAME_CHARS_MAX]}: is not expected"
+        elif isinstance(schema.get("additionalProperties"), dict):
+            yield from _violations(schema["additionalProperties"], each, f"{where}/{name[:NAME_CHARS_MAX]}")
 
 
 def _number_violations(schema: Mapping[str, Any], value: float, where: str) -> Iterator[str]:
