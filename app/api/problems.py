@@ -103,6 +103,7 @@ STATUSES: Mapping[str, tuple[int, str]] = {
     "invalid_request": (422, "The request is not valid"),
     "unknown_role": (422, "The role does not exist"),
     "unknown_strategy": (422, "The strategy does not exist"),
+    "search_too_slow": (422, "The search takes too long"),
     "malformed_request": (400, "The request is not HTTP"),
     "invalid_json": (400, "The body is not strict JSON"),
     "invalid_cursor": (400, "The cursor is not valid"),
