@@ -16,7 +16,6 @@ stdout carries JSON only, one document per line, and an error is one JSON docume
 
 import asyncio
 import inspect
-import json
 import re
 import signal
 import sys
@@ -32,7 +31,7 @@ import typer.exceptions
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from app.cli.render.text import line_of
+from app.cli.render.text import json_line, line_of
 
 EXIT_HELP = (
     "Exit codes: 0 success · 1 failed, timed out, or differs · 2 usage · 3 gateway unreachable · 4 refused · "
@@ -91,7 +90,7 @@ def cause(error: OSError | UnicodeDecodeError) -> str:
 
 def print_error(error: CommandError, *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(error.document(), ensure_ascii=False), file=sys.stderr)
+        print(json_line(error.document()), file=sys.stderr)
         return
     lines = [line_of(f"{each.field}: {each.detail.rstrip('.')}. {each.remedy}") for each in error.fields]
     # The detail of an invalid request says no more than its fields do.
@@ -222,7 +221,7 @@ def run(work: Callable[[], Coroutine[Any, Any, Exit]], *, as_json: bool) -> NoRe
 
 def print_json(document: object) -> None:
     """Print a JSON document on one line of stdout, unbuffered."""
-    print(json.dumps(document, ensure_ascii=False, separators=(",", ":")), flush=True)
+    print(json_line(document), flush=True)
 
 
 def output(document: object, rendered: Callable[[], RenderableType], *, as_json: bool) -> Exit:
