@@ -127,9 +127,10 @@ chaos: $(DEV_STAMP) ## Kill, stop and cut off everything at random for two minut
 attack: $(DEV_STAMP) ## Play what an attacker would try against running gateways, and print the figures; ATTACKS='-m "not long"' for a part
 	$(BIN)/pytest tests/attack $(ATTACKS)
 
-sbom: $(DEV_STAMP) ## Write build/sbom.json: the packages of requirements.lock with their hashes, in CycloneDX
+sbom: $(DEV_STAMP) ## Write build/sbom.json: the packages of requirements.lock, hashes and licences; another licence fails
 	@mkdir -p build
 	$(BIN)/cyclonedx-py requirements requirements.lock --pyproject pyproject.toml --output-reproducible -o build/sbom.json
+	$(BIN)/python deploy/licences.py build/sbom.json
 
 audit: $(DEV_STAMP) ## Look for known vulnerabilities in all locked packages; says so when there is no network
 	$(BIN)/python deploy/audit.py
