@@ -9,7 +9,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, cast
-from urllib.parse import unquote
 
 NODES_MAX = 512
 DEPTH_MAX = 16
@@ -142,7 +141,7 @@ class _Rebuilding:
             reference.removeprefix("#/").split("/") if isinstance(reference, str) and reference[:2] == "#/" else [""]
         )
         for step in steps:
-            name = unquote(step).replace("~1", "/").replace("~0", "~")
+            name = step.replace("~1", "/").replace("~0", "~")
             match found:
                 case dict() if name in found:
                     found = cast("Schema", found)[name]
