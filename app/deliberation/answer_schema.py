@@ -136,7 +136,7 @@ class _Rebuilding:
 
     def _target(self, reference: object, where: str) -> object:
         """The place that a JSON pointer (RFC 6901) within the schema names."""
-        found: object = self._root
+        found: Any = self._root
         steps = (
             reference.removeprefix("#/").split("/") if isinstance(reference, str) and reference[:2] == "#/" else [""]
         )
@@ -144,9 +144,9 @@ class _Rebuilding:
             name = step.replace("~1", "/").replace("~0", "~")
             match found:
                 case dict() if name in found:
-                    found = cast("Schema", found)[name]
-                case list() if len(name) < 5 and name.isdecimal() and int(name) < len(cast("list[object]", found)):
-                    found = cast("list[object]", found)[int(name)]
+                    found = found[name]
+                case list() if len(name) < 5 and name.isdecimal() and int(name) < len(found):
+                    found = found[int(name)]
                 case _:
                     raise SchemaRefused(f"{where}: $ref must name a place in this schema, such as an entry of $defs")
         return found

@@ -88,8 +88,9 @@ def within_bounds(chat: ChatCompletionRequest) -> tuple[ChatCompletionRequest, l
 def schema_changes(chat: ChatCompletionRequest) -> list[str]:
     """The keywords of the answer's schema that are replaced, as `schema.format=description`; the schema is valid."""
     schema = None if chat.response_format is None else chat.response_format.answer_schema
-    replaced = {} if schema is None else replaced_keywords(schema)
-    return [f"schema.{keyword}={now}" for keyword, now in replaced.items()]
+    if schema is None:
+        return []
+    return [f"schema.{keyword}={now}" for keyword, now in replaced_keywords(schema).items()]
 
 
 def _size(chat: ChatCompletionRequest, options: DeliberationOptions, strategy: str) -> int | None:

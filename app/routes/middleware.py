@@ -54,7 +54,7 @@ class RequestContext:
         status, streamed = 500, False
         # Uvicorn leaves out the body by the method in its own scope.
         head = scope["method"] == "HEAD"
-        inner = {**scope, "method": "GET"} if head else scope
+        inner: Scope = {**scope, "method": "GET"} if head else scope
 
         async def send_identified(message: Message) -> None:
             nonlocal status, streamed

@@ -178,7 +178,7 @@ ENTRANCES = (
     Guard(
         "HEAD is answered where GET is",
         "app/routes/middleware.py",
-        '        inner = {**scope, "method": "GET"} if head else scope\n',
+        '        inner: Scope = {**scope, "method": "GET"} if head else scope\n',
         "        inner = scope\n",
         f"{HABITS}test_head_has_status_and_headers_of_get[/healthz]",
     ),
