@@ -1,15 +1,25 @@
 """The declaration of settings, and the settings that several processes share."""
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import AliasGenerator, Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import AfterValidator, AliasGenerator, BeforeValidator, Field, SecretStr
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.deliberation.errors import InvalidRequest
-from app.deliberation.roles import AgentRunner, Role, parse_roles
+from app.deliberation.roles import (
+    DEFAULT_KEY_VARIABLE,
+    AgentRunner,
+    EngineSpec,
+    Role,
+    api_key,
+    engines_of,
+    parse_roles,
+)
+from app.log.signature import SECRET_CHARS_MIN
 from app.log.stream_settings import (
     ACK_WAIT_S_MAX,
     ACK_WAIT_S_MIN,
@@ -33,6 +43,17 @@ def setting(default: Any, description: str, unit: str = "", *, env: str | None =
 
 def listed(given: object) -> object:
     return tuple(each.strip() for each in given.split(",") if each.strip()) if isinstance(given, str) else given
+
+
+def _long_enough(secret: SecretStr) -> SecretStr:
+    if len(secret) < SECRET_CHARS_MIN:
+        fault = f"It has {len(secret)} characters, and needs {SECRET_CHARS_MIN} or more"
+        raise ValueError(f"{fault}. Set it to what `openssl rand -hex 32` writes.")
+    return secret
+
+
+Secret = Annotated[SecretStr, AfterValidator(_long_enough)]
+Secrets = Annotated[tuple[Secret, ...], NoDecode, BeforeValidator(listed)]
 
 
 class ProcessSettings(BaseSettings):
@@ -66,6 +87,10 @@ class LogAccess(LogServer, LogLevel):
     )
 
 
+def read_text(path: Path | str) -> str:
+    return Path(path).read_text(encoding="utf-8")
+
+
 class RolesFile(ProcessSettings):
     roles_file: Path | None = setting(
         None, "Roles of the councils, the same for every part; the packaged ones if unset."
@@ -76,9 +101,29 @@ def read_roles(path: Path | None) -> Mapping[str, Role]:
     """The roles of a YAML file, by default the packaged one; raises InvalidRequest naming the fault."""
     path = path or PACKAGED_ROLES
     try:
-        return parse_roles(yaml.safe_load(path.read_text(encoding="utf-8")), str(path))
+        return parse_roles(yaml.safe_load(read_text(path)), str(path))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InvalidRequest(f"{path} cannot be read as YAML: {error}", "roles_file") from error
+        fault = getattr(error, "strerror", None) or error
+        fault = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else fault
+        remedy = "correct the file, or name a YAML file of roles by --roles or ROLES_FILE"
+        raise InvalidRequest(f"{path}: {fault}", "roles_file", remedy) from error
+
+
+def load_roles(path: Path | None) -> Mapping[str, Role]:
+    """As `read_roles`. Reads every key of their engines once, to name a missing one before anything starts."""
+    roles = read_roles(path)
+    for engine in engines_of(roles):
+        api_key(engine, os.environ, read_text, str(path or PACKAGED_ROLES))
+    return roles
+
+
+def default_engines(urls: Sequence[str]) -> tuple[EngineSpec, ...]:
+    """The engines of roles that name none; raises InvalidRequest when VLLM_API_KEY is set and no key."""
+    variable = DEFAULT_KEY_VARIABLE if os.environ.get(DEFAULT_KEY_VARIABLE) else None
+    engines = tuple(EngineSpec(url=url, api_key_env=variable) for url in urls)
+    for engine in engines:
+        api_key(engine, os.environ, read_text, DEFAULT_KEY_VARIABLE)
+    return engines
 
 
 class RoleRules(RolesFile):
@@ -134,6 +179,8 @@ class WorkerDrain(ProcessSettings):
 
 
 class StackSettings(StreamRules, GatewayDrain, WebhookTimeout, WorkerDrain):
-    """The settings of children that `deliberate up` needs too: the streams, and how long children take to stop."""
+    """The settings of children that `deliberate up` needs too, and those that it checks before anything starts."""
 
     planning: bool = setting(True, "Whether the stack runs `python -m app.planning`.")
+    key_pepper: Secret | None = setting(None, "The gateway's.")
+    webhook_secrets: Secrets = setting((), "The sender's.")

@@ -8,11 +8,11 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 from pydantic_settings import NoDecode
 
-from app.access.keys import PEPPER_CHARS_MIN
 from app.access.origins import checked_host, checked_origin
 from app.api.webhook_targets import Rules
 from app.deliberation.roles import ROLE_PATTERN, ROLES_BY_COMPLEXITY, Complexity
 from app.deliberation.specification import TIMEOUT_S_MAX, TOKEN_PATTERN
+from app.log.signature import SECRET_CHARS_MIN
 from app.log.stream_settings import DAY_S, RETENTION_S_MAX, RETENTION_S_MIN
 from app.process_settings import (
     GatewayDrain,
@@ -21,6 +21,7 @@ from app.process_settings import (
     ProcessSettings,
     RoleRules,
     RolesFile,
+    Secret,
     StreamRules,
     listed,
     setting,
@@ -194,12 +195,12 @@ class Settings(AcceptanceRules, RoleRules, StreamRules, ArchiveRetention, Gatewa
 
     host: str = setting("127.0.0.1", "Address to listen on.", min_length=1)
     port: int = setting(8080, "Port to listen on; 0 takes a free one.", ge=0, le=65_535)
-    key_pepper: SecretStr | None = setting(
+    key_pepper: Secret | None = setting(
         None,
         "Secret that hashes keys, the same for all gateways and `deliberate keys`. Without it requests need no key, "
         "and the gateway listens on loopback only.",
         "characters",
-        min_length=PEPPER_CHARS_MIN,
+        min_length=SECRET_CHARS_MIN,
     )
     session_lifetime_s: int = setting(
         43_200, "How long a browser session lasts; it never outlasts its key.", ge=60, le=2_592_000

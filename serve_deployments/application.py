@@ -22,7 +22,8 @@ from ray.serve.schema import ApplicationStatus
 
 from app.deliberation.errors import InvalidRequest
 from app.deliberation.roles import Role, roles_over_nats
-from serve_deployments.arguments import ApplicationArgs, default_engines, load_roles, with_engines
+from app.process_settings import default_engines, load_roles
+from serve_deployments.arguments import ApplicationArgs, with_engines
 from serve_deployments.deployments import Agent, Coordinator
 
 NAME = "deliberations"

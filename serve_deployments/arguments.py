@@ -1,32 +1,12 @@
-"""The arguments of the application, of workers and of coordinators without Ray, and what they read from files."""
+"""The arguments of the application, of workers and of coordinators without Ray."""
 
-import os
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
-from app.deliberation.roles import (
-    DEFAULT_KEY_VARIABLE,
-    EngineSpec,
-    Role,
-    api_key,
-    engine_base,
-    engines_of,
-)
-from app.process_settings import (
-    PACKAGED_ROLES,
-    LogLevel,
-    LogServer,
-    RoleRules,
-    WorkerDrain,
-    listed,
-    read_roles,
-    setting,
-)
-from serve_deployments.engine.state import read_text
+from app.deliberation.roles import EngineSpec, Role, engine_base
+from app.process_settings import LogLevel, LogServer, RoleRules, WorkerDrain, listed, setting
 
 EngineUrls = Annotated[tuple[Annotated[str, AfterValidator(engine_base)], ...], NoDecode, BeforeValidator(listed)]
 RoleNames = Annotated[tuple[str, ...], NoDecode, BeforeValidator(listed)]
@@ -77,23 +57,6 @@ class WorkerArgs(LogLevel, WorkerDrain, ApplicationArgs):
     )
     worker_host: str = setting("127.0.0.1", "Address of /healthz.", min_length=1)
     worker_port: int = setting(8085, "Port of /healthz; 0 takes a free one.", ge=0, le=65_535)
-
-
-def load_roles(path: Path | None) -> Mapping[str, Role]:
-    """As `read_roles`. Reads every key of their engines once, to name a missing one before anything starts."""
-    roles = read_roles(path)
-    for engine in engines_of(roles):
-        api_key(engine, os.environ, read_text, str(path or PACKAGED_ROLES))
-    return roles
-
-
-def default_engines(urls: Sequence[str]) -> tuple[EngineSpec, ...]:
-    """The engines of roles that name none; raises InvalidRequest when VLLM_API_KEY is set and no key."""
-    variable = DEFAULT_KEY_VARIABLE if os.environ.get(DEFAULT_KEY_VARIABLE) else None
-    engines = tuple(EngineSpec(url=url, api_key_env=variable) for url in urls)
-    for engine in engines:
-        api_key(engine, os.environ, read_text, DEFAULT_KEY_VARIABLE)
-    return engines
 
 
 def with_engines(role: Role, engines: tuple[EngineSpec, ...], model: str | None) -> Role:

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import os
 import signal
 import socket
@@ -88,9 +89,12 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def logging_of_its_own() -> Iterator[None]:
     """Restores the process's logging configuration after each test."""
-    before = structlog.get_config()
+    before, root = structlog.get_config(), logging.getLogger()
+    handlers, level = root.handlers[:], root.level
     yield
     structlog.configure(**before)
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.fixture(scope="session")

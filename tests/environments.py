@@ -1,6 +1,7 @@
 """Environments of their own, beside the product's, for servers that pin other versions of the same packages."""
 
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -19,17 +20,24 @@ class Environment:
 
     @property
     def python(self) -> Path:
-        """Its interpreter."""
         return self.path / "bin" / "python"
 
     def create(self) -> None:
-        """Make it anew, empty."""
         shutil.rmtree(self.path, ignore_errors=True)
         subprocess.run([sys.executable, "-m", "venv", self.path], check=True)
 
     def pip(self, *arguments: str | Path) -> None:
-        """Run its pip, which then prints errors only."""
         subprocess.run([self.python, "-m", "pip", "--disable-pip-version-check", "-qq", *arguments], check=True)
+
+    def write(self, module: str, target: Path, *packages: str) -> None:
+        """Run a module of the checkout that writes `target`, with the folders `packages` on its path as well."""
+        environment = {
+            "PYTHONPATH": os.pathsep.join((str(ROOT), *packages)),
+            "HF_HUB_OFFLINE": "1",
+            "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        }
+        command = [self.python, "-W", "ignore", "-m", module, target]
+        subprocess.run(command, check=True, cwd=ROOT, env={**os.environ, **environment})
 
     def once(self, name: str, made_of: bytes, make: Callable[[], None]) -> None:
         """Run `make` unless the stamp `name` says that it has run to its end with the same `made_of`."""
@@ -43,5 +51,4 @@ class Environment:
         stamp.write_text(digest)
 
     def stamp(self, name: str) -> Path:
-        """The file that says what `name` was made of."""
         return self.path / f".{name}.stamp"

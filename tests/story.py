@@ -1,16 +1,19 @@
 """Facts of a deliberation that tests append in place of a coordinator and agents."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from app.deliberation.facts import (
     Accepted,
     CallDelta,
     CallFinished,
     CallStarted,
+    CallWaiting,
     Completed,
     PlannedCall,
     StageClosed,
     StageOpened,
+    UnreachableEngine,
 )
 from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Constraints, Specification
 
@@ -24,7 +27,8 @@ class Story:
         self.id = deliberation_id
         self.agents = [f"dev-{number:03d}" for number in range(1, size + 1)]
 
-    def accepted(self) -> Accepted:
+    def accepted(self, at: datetime = NOW, timeout_s: int = 300, **specified: Any) -> Accepted:
+        """Returns an acceptance whose specification has the fields `specified` in place of its own."""
         specification = Specification(
             task="Name a colour.",
             agents=tuple(AgentSpec(agent_id=agent, role="DEV") for agent in self.agents),
@@ -34,10 +38,10 @@ class Story:
             constraints=Constraints(rubric=DEFAULT_RUBRIC, timeout_seconds=300),
             quorum=1,
             seed=1,
-        )
-        deadline = NOW + timedelta(seconds=300)
+        ).model_copy(update=specified)
+        deadline = at + timedelta(seconds=timeout_s)
         return Accepted(
-            deliberation_id=self.id, ts=NOW, specification=specification, deadline_at=deadline, body_sha256="0" * 64
+            deliberation_id=self.id, ts=at, specification=specification, deadline_at=deadline, body_sha256="0" * 64
         )
 
     def opened(self, stage: int = 1) -> StageOpened:
@@ -63,6 +67,20 @@ class Story:
             role="DEV",
             model="simulated",
             attempt=attempt,
+        )
+
+    def waiting(self, agent: str, at: datetime, since: datetime | None = None) -> CallWaiting:
+        """Returns that the call of an agent waits for an engine that cannot be connected to `since` then."""
+        engine = UnreachableEngine(url="http://e1:8000", since=since or at, cause="connection refused")
+        return CallWaiting(
+            deliberation_id=self.id,
+            ts=at,
+            call_id=f"s1-{agent}",
+            agent_id=agent,
+            role="DEV",
+            engines=(engine,),
+            gives_up_at=at,
+            detail=f"{engine}; start it",
         )
 
     def delta(self, agent: str, offset: int, text: str, attempt: int = 1, stage: int = 1) -> CallDelta:

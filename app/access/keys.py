@@ -26,7 +26,6 @@ from app.deliberation.specification import Token
 Scope = Literal["submit", "read", "admin"]
 SCOPES: tuple[Scope, ...] = ("submit", "read", "admin")
 KEYS_PATTERN = "keys.>"
-PEPPER_CHARS_MIN = 32
 SECRET_BYTES = 32
 _ID_CHARS = 12
 _SIGNATURE_VERSION = "v1:"

@@ -12,7 +12,7 @@ Little's law gives an upper bound: the work in hand, over its latency.
 Work waits when the oldest has waited for `WAITED_SHARE` of the newcomer's deadline. So a burst is accepted. At 30 times
 the capacity, the work accepted by then still ends within half of the deadline.
 
-Retry-After is the time until there is room, and by chance up to `SPREAD` times what all accepted work takes. So few
+Retry-After is the time until there is room, plus a random share of `SPREAD` times what all accepted work takes. So few
 clients return at once that most find room, and nothing is stored about them. After a refusal, work is refused until the
 depth has fallen to `REOPEN_SHARE` of the bound. Otherwise each free place would go to the client of the work that has
 just ended.

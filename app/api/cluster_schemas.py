@@ -20,20 +20,25 @@ class ReplicaBounds(Resource):
     max: int
 
 
-class EngineView(Resource):
-    """An engine as a replica of the role sees it."""
+class EngineHealth(Resource):
+    """The state of an engine: healthy, or failed in one of these ways."""
 
-    url: str
-    name: str | None = Field(default=None, description="Its name under `engines` in roles.yaml")
+    url: str = Field(description="Without user and password")
     healthy: bool
     circuit: CircuitState = Field(description="Open: it failed and gets no calls for a while")
-    models: tuple[str, ...]
     unreachable: Unreachable | None = Field(
         default=None, description="Since when and why a replica cannot connect to it; null when all can"
     )
     key_rejected: KeyRejected | None = Field(
         default=None, description="Since when it refuses its key, and what to do; null when it does not"
     )
+
+
+class EngineView(EngineHealth):
+    """An engine as a replica of the role sees it."""
+
+    name: str | None = Field(default=None, description="Its name under `engines` in roles.yaml")
+    models: tuple[str, ...]
 
 
 class LiveRole(Resource):
@@ -132,15 +137,10 @@ class CoordinatorView(Resource):
     versions: ReplicaVersions
 
 
-class EngineOfReplica(Resource):
+class EngineOfReplica(EngineHealth):
     """An engine as one replica sees it."""
 
-    url: str
-    healthy: bool
-    circuit: CircuitState
     in_flight: int
-    unreachable: Unreachable | None = Field(default=None, description="Null while it can connect to the engine")
-    key_rejected: KeyRejected | None = Field(default=None, description="Null while the engine takes its key")
 
 
 class AgentView(Resource):
@@ -161,24 +161,13 @@ class AgentView(Resource):
     versions: ReplicaVersions
 
 
-class EngineLoad(Resource):
+class EngineLoad(EngineView):
     """An engine, summed over the replicas that use it; `circuit` is the worst of theirs."""
 
-    url: str = Field(description="Without user and password")
-    name: str | None = Field(default=None, description="Its name under `engines` in roles.yaml")
     roles: tuple[str, ...]
-    models: tuple[str, ...]
     version: str | None
     simulated: bool
-    healthy: bool
-    circuit: CircuitState
     in_flight: int = Field(description="Requests of these replicas; requests of other clients are unknown")
-    unreachable: Unreachable | None = Field(
-        default=None, description="Since when and why a replica cannot connect to it; null when all can"
-    )
-    key_rejected: KeyRejected | None = Field(
-        default=None, description="Since when it refuses its key, and what to do; null when it does not"
-    )
 
 
 class QueueOfRole(Resource):

@@ -58,13 +58,9 @@ def is_end(record: Record) -> bool:
     return record.tokens[3:] == [_END]
 
 
-def subscribed(record: Record, webhook: Webhook) -> bool:
-    return event_type(record.data) in webhook.events
-
-
 def due(facts: Sequence[Record], webhook: Webhook) -> list[Record]:
     end = next((index for index, fact in enumerate(facts) if is_end(fact)), len(facts))
-    return [fact for fact in facts[: end + 1] if subscribed(fact, webhook)]
+    return [fact for fact in facts[: end + 1] if event_type(fact.data) in webhook.events]
 
 
 def delivery_id(fact: Record) -> str:

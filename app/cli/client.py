@@ -198,16 +198,15 @@ class GatewayClient:
                 found += page["items"]
         return found
 
-    async def events(self, types: str, deliberation_id: str | None = None) -> list[JsonObject]:
-        """The recorded events of these types, separated by commas, up to now: of one deliberation, or of all."""
-        path = "/events" if deliberation_id is None else f"/deliberations/{deliberation_id}/events"
+    async def events(self, types: str, deliberation_id: str) -> list[JsonObject]:
+        """The deliberation's recorded events of these types, separated by commas, up to now."""
+        path = f"/deliberations/{deliberation_id}/events"
         found, after = list[JsonObject](), "0"
         while True:
             params = {"after": after, "types": types, "limit": _EVENTS_ON_PAGE}
             page = await self.request("GET", path, params=params, headers={"Accept": "application/json"})
             found += page["items"]
-            # The log of all deliberations may grow as fast as its pages are read.
-            if page["ended"] or page["next"] == after or (deliberation_id is None and not page["items"]):
+            if page["ended"] or page["next"] == after:
                 return found
             after = page["next"]
 

@@ -1,14 +1,4 @@
-"""Exit codes, and the conversion of a command's errors to text on stderr and an exit code.
-
-| code | meaning |
-|------|---------|
-| 0    | success; the deliberation that the command waited for is completed |
-| 1    | the deliberation failed or timed out, or a check found a difference (`streams`, `openapi --check`) |
-| 2    | usage: an option or argument is not valid, whoever found it; nothing was started |
-| 3    | unreachable: no gateway (or NATS) answers, or it cannot serve now (5xx) |
-| 4    | refused: the gateway answered 4xx for another reason, such as the key, the id or its load |
-| 5    | the deliberation was cancelled |
-| 130  | interrupted by Ctrl-C (128 + signal: 143 for SIGTERM); a submitted deliberation continues |
+"""Exit codes, which docs/command-line.md explains, and the conversion of a command's errors to text and a code.
 
 An error is one line on stderr: code, sentence and remedy; several faulty fields have a line each. With `--json`,
 stdout carries JSON only, one document per line, and an error is one JSON document on stderr.
@@ -28,10 +18,12 @@ from typing import Any, NamedTuple, NoReturn
 import typer
 import typer.core
 import typer.exceptions
+from pydantic import ValidationError
 from rich.console import Console, RenderableType
 from rich.text import Text
 
 from app.cli.render.text import json_line, line_of
+from app.deliberation.errors import InvalidRequest, fault_of
 
 EXIT_HELP = (
     "Exit codes: 0 success · 1 failed, timed out, or differs · 2 usage · 3 gateway unreachable · 4 refused · "
@@ -86,6 +78,23 @@ class CommandError(Exception):
 def cause(error: OSError | UnicodeDecodeError) -> str:
     """The reason why a file cannot be used, without its path."""
     return (error.strerror or str(error)) if isinstance(error, OSError) else "it is not UTF-8"
+
+
+@contextmanager
+def usage_errors(remedy: str) -> Generator[None]:
+    """Translate refused settings and files to an error of usage; `remedy` is for an error that brings none."""
+    try:
+        yield
+    except InvalidRequest as exc:
+        raise CommandError(Exit.USAGE, "invalid_setting", str(exc), remedy=exc.remedy or remedy) from exc
+    except ValidationError as exc:
+        errors = exc.errors(include_url=False, include_input=False)
+        # A setting that was given by its name has the variable of that name.
+        faults = [FieldFault(str(error["loc"][0]).upper(), *fault_of(error)) for error in errors]
+        detail = "; ".join(fault.detail for fault in faults)
+        remedy = f"correct {', '.join(fault.field for fault in faults)} in the environment"
+        # Without `from`: the error quotes the values, and some are secrets.
+        raise CommandError(Exit.USAGE, "invalid_setting", detail, fields=faults, remedy=remedy) from None
 
 
 def print_error(error: CommandError, *, as_json: bool) -> None:
@@ -187,8 +196,11 @@ def _usage_error(error: typer.exceptions.TyperException, command: str) -> Comman
     return CommandError(Exit.USAGE, "usage", detail, remedy=remedy)
 
 
-def run(work: Callable[[], Coroutine[Any, Any, Exit]], *, as_json: bool) -> NoReturn:
-    """Run a command's coroutine and exit with its code; Ctrl-C, SIGTERM and SIGHUP cancel it first."""
+def run(work: Callable[[], Coroutine[Any, Any, Exit]], *, as_json: bool, cancels_again: bool = False) -> NoReturn:
+    """Run a command's coroutine and exit with its code; Ctrl-C, SIGTERM and SIGHUP cancel it first.
+
+    Later signals are ignored, so that the cleanup completes, or cancel that too.
+    """
     received: list[int] = []
 
     async def cancellable() -> Exit:
@@ -196,9 +208,8 @@ def run(work: Callable[[], Coroutine[Any, Any, Exit]], *, as_json: bool) -> NoRe
         assert task is not None, "asyncio.run gives every coroutine a task"
 
         def cancel(number: int) -> None:
-            # Later signals are ignored, so that the cleanup completes.
-            if not received:
-                received.append(number)
+            received.append(number)
+            if cancels_again or len(received) == 1:
                 task.cancel()
 
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -10,14 +10,12 @@ from urllib.parse import urlsplit
 import typer
 from pydantic_core import from_json
 
-import app
 from app.deliberation.errors import InvalidToken, JournalUnavailable
 from app.deliberation.roles import AgentRunner
 from app.deliberation.specification import checked_token
 
 URL_VARIABLE = "DELIBERATE_URL"
 DATA_DIR = Path(".deliberate")
-PACKAGED_ROLES = Path(app.__file__).with_name("roles.yaml")
 
 RolesOption = Annotated[
     Path | None, typer.Option("--roles", envvar="ROLES_FILE", help="File with the roles; default: the packaged roles.")

@@ -235,7 +235,7 @@ def _same_gateway(one: str, other: str) -> bool:
 
 
 async def full_id(gateway: GatewayClient, given: str) -> str:
-    """The id of the one deliberation, deleted or not, that a whole id, a unique beginning of one, or `last` names.
+    """The id of the one deliberation that a whole id, a unique beginning of one, or `last` names.
 
     Raises CommandError when no deliberation or more than one begins with `given`, and lists these.
     """
@@ -255,18 +255,11 @@ async def full_id(gateway: GatewayClient, given: str) -> str:
             searched += len(items)
             if searched >= _SEARCHED_MAX or any(item.id == given for item in items):
                 break
-    return _the_one(given, found) if found else await _deleted_id(gateway, given)
-
-
-async def _deleted_id(gateway: GatewayClient, given: str) -> str:
-    tombstones = await gateway.events("deliberation.deleted")
-    deleted = [id for each in tombstones if (id := str(each["deliberation_id"])).startswith(given)]
-    if len(deleted) == 1:
-        return deleted[0]
-    detail = f"no deliberation that is kept has an id that begins with {given!r}"
-    fields = [FieldFault(id, "it is deleted") for id in deleted[:_CANDIDATES_MAX]]
-    remedy = "`deliberate list` shows the deliberations that are kept"
-    raise CommandError(Exit.REFUSED, "gone" if deleted else "not_found", detail, fields=fields, remedy=remedy)
+    if not found:
+        detail = f"no deliberation that is kept has an id that begins with {given!r}"
+        remedy = "`deliberate list` shows the deliberations that are kept"
+        raise CommandError(Exit.REFUSED, "not_found", detail, remedy=remedy)
+    return _the_one(given, found)
 
 
 def _the_one(given: str, found: Sequence[DeliberationSummary]) -> str:

@@ -136,19 +136,15 @@ class _Rebuilding:
 
     def _target(self, reference: object, where: str) -> object:
         """The place that a JSON pointer (RFC 6901) within the schema names."""
-        found: Any = self._root
+        found: object = self._root
         steps = (
             reference.removeprefix("#/").split("/") if isinstance(reference, str) and reference[:2] == "#/" else [""]
         )
         for step in steps:
-            name = step.replace("~1", "/").replace("~0", "~")
-            match found:
-                case dict() if name in found:
-                    found = found[name]
-                case list() if len(name) < 5 and name.isdecimal() and int(name) < len(found):
-                    found = found[int(name)]
-                case _:
-                    raise SchemaRefused(f"{where}: $ref must name a place in this schema, such as an entry of $defs")
+            name, inner = step.replace("~1", "/").replace("~0", "~"), _members(found)
+            if name not in inner:
+                raise SchemaRefused(f"{where}: $ref must name a place in this schema, such as an entry of $defs")
+            found = inner[name]
         return found
 
     def _beside(
@@ -179,6 +175,16 @@ class _Rebuilding:
             raise SchemaRefused(f"{at}: a value may fit two of its entries", "oneOf")
         self.replaced["oneOf"] = "anyOf"
         return entries
+
+
+def _members(value: object) -> Mapping[str, object]:
+    match value:
+        case dict():
+            return cast("Schema", value)
+        case list() if len(cast("list[object]", value)) <= ENUM_MAX:
+            return {str(place): each for place, each in enumerate(cast("list[object]", value))}
+        case _:
+            return {}
 
 
 def _apart(one: Schema, other: Schema) -> bool:

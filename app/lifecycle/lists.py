@@ -39,11 +39,12 @@ class InvalidListCursor(InvalidCursor):
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """Entries in order of acceptance, newest first, the cursor of the next page, and how far the archive is behind."""
+    """Entries in order of acceptance, newest first, the cursor of the next page, and how far the archive has come."""
 
     entries: Sequence[Entry]
     next_cursor: str | None
     behind_s: float | None = None
+    copied: Copied | None = None
 
 
 def list_cursor(epoch: str, sequence: int) -> str:
@@ -73,11 +74,6 @@ class Lists:
     async def page(
         self, tenant: str, asked: ListFilter, search: Search | None = None, *, limit: int, cursor: str | None = None
     ) -> Listed:
-        return (await self._page(tenant, asked, search, limit, cursor))[0]
-
-    async def _page(
-        self, tenant: str, asked: ListFilter, search: Search | None, limit: int, cursor: str | None
-    ) -> tuple[Listed, Copied | None]:
         archive, before = self._archive(), VERSION_MAX
         if cursor is not None:
             epoch, sequence = _parsed(cursor)
@@ -89,7 +85,7 @@ class Lists:
         entries, next_cursor = [entry for _, entry in found[:limit]], None
         if len(found) > limit:
             next_cursor = list_cursor(await archive.epoch(found[limit - 1][0] >> SEQUENCE_BITS), entries[-1].sequence)
-        return Listed(entries, next_cursor, self._behind_s(copied)), copied
+        return Listed(entries, next_cursor, self._behind_s(copied), copied)
 
     def _archive(self) -> Store:
         if self.archive is None:
@@ -131,7 +127,8 @@ class Lists:
         Without an archive that is fresher than FRESH, the page has the active deliberations and a cursor of all.
         """
         try:
-            listed, copied = await self._page(tenant, asked, None, limit, None)
+            listed = await self.page(tenant, asked, limit=limit)
+            copied = listed.copied
             if copied is not None and copied.epoch == log.epoch and self.clock.now() - copied.at <= FRESH:
                 return listed, min(copied.sequence, log.last_sequence)
         except ArchiveUnavailable:

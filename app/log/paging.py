@@ -29,10 +29,6 @@ def of_tenant(tenant: str, *, deltas: bool) -> Patterns:
     return (f"{stem}.>",) if deltas else tuple(f"{stem}.*.{tail}" for tail in _WITHOUT_DELTAS)
 
 
-def tombstones_of(tenant: str) -> Patterns:
-    return (f"deliberations.{checked_token(tenant, 'tenant')}.*.deleted",)
-
-
 @dataclass(frozen=True, slots=True)
 class Page:
     """Records in the order of the log, none missing up to `position`; `complete` when no more were requested."""

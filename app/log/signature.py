@@ -15,7 +15,7 @@ import structlog
 from app.deliberation.errors import InvalidRequest
 
 SIGNATURE_HEADER = "Deliberate-Signature"
-LOG_KEY_CHARS_MIN = 32
+SECRET_CHARS_MIN = 32
 LOG_KEY_VARIABLE = "LOG_KEY_FILE"
 LOG_KEY_NAME = "log_key"
 """The file's name in the data directory of `deliberate up`."""
@@ -57,8 +57,8 @@ class LogSigner:
         except (OSError, ValueError) as exc:
             # Without `from`: the error of a wrong encoding quotes the file.
             raise InvalidRequest(f"{LOG_KEY_VARIABLE}={path}: {type(exc).__name__}") from None
-        if not keys or any(len(key) < LOG_KEY_CHARS_MIN for key in keys):
-            raise InvalidRequest(f"{LOG_KEY_VARIABLE}={path}: a key has at least {LOG_KEY_CHARS_MIN} characters")
+        if not keys or any(len(key) < SECRET_CHARS_MIN for key in keys):
+            raise InvalidRequest(f"{LOG_KEY_VARIABLE}={path}: a key has at least {SECRET_CHARS_MIN} characters")
         return cls(keys)
 
     @classmethod

@@ -1,6 +1,6 @@
 """Metrics for Prometheus: rate, errors and duration of requests, deliberations, agents and open streams."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Protocol, get_args
 
@@ -33,13 +33,31 @@ class _Collected(Collector):
         return self._collect()
 
 
-def _labelled(
-    kind: type[CounterMetricFamily | GaugeMetricFamily], name: str, text: str, label: str, counts: Mapping[str, int]
-) -> Metric:
-    family = kind(name, text, labels=[label])
-    for value, count in counts.items():
-        family.add_metric([value], count)
+_Kind = type[CounterMetricFamily | GaugeMetricFamily]
+
+
+def _family(kind: _Kind, name: str, text: str, labels: str, samples: Iterable[tuple[Sequence[str], float]]) -> Metric:
+    family = kind(name, text, labels=labels.split())
+    for values, value in samples:
+        family.add_metric(values, value)
     return family
+
+
+def _labelled(kind: _Kind, name: str, text: str, label: str, counts: Mapping[str, int]) -> Metric:
+    return _family(kind, name, text, label, (([value], count) for value, count in counts.items()))
+
+
+class _Counting(Protocol):
+    @property
+    def replica(self) -> str: ...
+
+    @property
+    def counts(self) -> Mapping[str, int]: ...
+
+
+def _outcomes(processes: Iterable[_Counting], *outcomes: str) -> Iterator[tuple[Sequence[str], float]]:
+    for each in processes:
+        yield from (([each.replica, outcome], each.counts.get(outcome, 0)) for outcome in outcomes)
 
 
 def _of_deliberations(catalog: Catalog, outcomes: Mapping[SubmissionOutcome, int]) -> Iterator[Metric]:
@@ -117,62 +135,44 @@ def _of_replicas(replicas: Sequence[AgentStatus]) -> Iterator[Metric]:
 
 def _of_senders(senders: Sequence[SenderStatus]) -> Iterator[Metric]:
     yield GaugeMetricFamily("webhook_senders", "Senders that answered", value=len(senders))
-    attempts = CounterMetricFamily("webhook_attempts", "Requests to receivers by outcome", labels=["sender", "outcome"])
-    ended = CounterMetricFamily("webhook_deliveries", "Deliveries by how they ended", labels=["sender", "ending"])
-    in_flight = GaugeMetricFamily("webhook_attempts_in_flight", "Requests in flight", labels=["sender"])
-    waiting = GaugeMetricFamily("webhook_attempts_waiting", "Requests that wait for a slot", labels=["sender"])
-    queue = GaugeMetricFamily(
-        "webhook_queue",
+    text, attempts = "Requests to receivers by outcome", _outcomes(senders, "succeeded", "failed")
+    yield _family(CounterMetricFamily, "webhook_attempts", text, "sender outcome", attempts)
+    text, ended = "Deliveries by how they ended", _outcomes(senders, "delivered", "stopped", "exhausted", "expired")
+    yield _family(CounterMetricFamily, "webhook_deliveries", text, "sender ending", ended)
+    in_flight = {each.replica: each.in_flight for each in senders}
+    yield _labelled(GaugeMetricFamily, "webhook_attempts_in_flight", "Requests in flight", "sender", in_flight)
+    waiting = {each.replica: each.waiting for each in senders}
+    yield _labelled(GaugeMetricFamily, "webhook_attempts_waiting", "Requests that wait for a slot", "sender", waiting)
+    text = (
         "In the log: `webhooks`, deliberations to follow; `attempts`, attempts to make. `new` ones wait; `taken` "
-        "ones are in progress or scheduled",
-        labels=["queue", "state"],
+        "ones are in progress or scheduled"
     )
-    for sender in senders:
-        name = sender.replica
-        for outcome in ("succeeded", "failed"):
-            attempts.add_metric([name, outcome], sender.counts.get(outcome, 0))
-        for ending in ("delivered", "stopped", "exhausted", "expired"):
-            ended.add_metric([name, ending], sender.counts.get(ending, 0))
-        in_flight.add_metric([name], sender.in_flight)
-        waiting.add_metric([name], sender.waiting)
-    queues = senders[0].queues if senders else {}
-    for name, states in queues.items():
-        for state, items in states.items():
-            queue.add_metric([name, state], items)
-    yield from (attempts, ended, in_flight, waiting, queue)
+    queues = senders[0].queues.items() if senders else ()
+    items = (([name, state], count) for name, states in queues for state, count in states.items())
+    yield _family(GaugeMetricFamily, "webhook_queue", text, "queue state", items)
 
 
 def _of_projectors(projectors: Sequence[ProjectorStatus]) -> Iterator[Metric]:
     yield GaugeMetricFamily("archive_projectors", "Projectors that answered", value=len(projectors))
-    copied = CounterMetricFamily(
-        "archive_deliberations",
-        "By what was done: `written`, `deleted`, `expired`; `skipped`: damaged, refused by the database, or lost",
-        labels=["projector", "outcome"],
-    )
-    for projector in projectors:
-        for outcome in ("written", "deleted", "expired", "skipped"):
-            copied.add_metric([projector.replica, outcome], projector.counts.get(outcome, 0))
+    text = "By what was done: `written`, `deleted`, `expired`; `skipped`: damaged, refused by the database, or lost"
+    copied = _outcomes(projectors, "written", "deleted", "expired", "skipped")
+    yield _family(CounterMetricFamily, "archive_deliberations", text, "projector outcome", copied)
     pending = projectors[0].pending if projectors else 0
-    yield copied
     yield GaugeMetricFamily("archive_pending", "Facts in the log that are not in the archive yet", value=pending)
 
 
 def _of_planners(planners: Sequence[PlannerStatus]) -> Iterator[Metric]:
     yield GaugeMetricFamily("planning_processes", "Processes that take plans and answered", value=len(planners))
-    events = CounterMetricFamily(
-        "planning_events",
+    text = (
         "Events of the planning service: plans `started`, `repeated`, `delayed` by a full queue; `transitions` of "
-        "stories; `rejected` of both",
-        labels=["process", "outcome"],
+        "stories; `rejected` of both"
     )
-    contexts = CounterMetricFamily("planning_contexts", _CONTEXTS, labels=["process", "status"])
-    for planner in planners:
-        for outcome in ("started", "repeated", "delayed", "rejected", "transitions"):
-            events.add_metric([planner.replica, outcome], planner.counts.get(outcome, 0))
-        for status in get_args(ContextStatus):
-            contexts.add_metric([planner.replica, status], planner.contexts.get(status, 0))
+    events = _outcomes(planners, "started", "repeated", "delayed", "rejected", "transitions")
+    yield _family(CounterMetricFamily, "planning_events", text, "process outcome", events)
+    statuses = get_args(ContextStatus)
+    asked = (([each.replica, status], each.contexts.get(status, 0)) for each in planners for status in statuses)
+    yield _family(CounterMetricFamily, "planning_contexts", _CONTEXTS, "process status", asked)
     pending = planners[0].pending if planners else 0
-    yield from (events, contexts)
     yield GaugeMetricFamily("planning_pending", "Events of the planning service that wait", value=pending)
 
 

@@ -47,16 +47,6 @@ NEIGHBOURS: dict[str, Model] = {
 }
 
 
-def _neighbours_channel(address: str, name: str, description: str, **parameters: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "address": address,
-        "description": description,
-        "servers": [{"$ref": "#/servers/nats"}],
-        "messages": {name: {"$ref": f"#/components/messages/{name}"}},
-        "parameters": parameters,
-    }
-
-
 def _message(name: str, model: Model, schemas: dict[str, Any]) -> dict[str, Any]:
     payload = {"$ref": _REFS.format(model=model.__name__)}
     return {
@@ -70,13 +60,13 @@ def _message(name: str, model: Model, schemas: dict[str, Any]) -> dict[str, Any]
 
 
 def _channel(
-    address: str, server: str, models: Sequence[Model], description: str, **parameters: dict[str, Any]
+    address: str, messages: Sequence[str], description: str, server: str = "nats", **parameters: dict[str, Any]
 ) -> dict[str, Any]:
     return {
         "address": address,
         "description": description,
         "servers": [{"$ref": f"#/servers/{server}"}],
-        "messages": {type_of(model): {"$ref": f"#/components/messages/{type_of(model)}"} for model in models},
+        "messages": {name: {"$ref": f"#/components/messages/{name}"} for name in messages},
         "parameters": parameters,
     }
 
@@ -91,47 +81,46 @@ def _channels() -> dict[str, dict[str, Any]]:
     return {
         "deliberationEvents": _channel(
             "/deliberations/{deliberation_id}/events",
-            "gateway",
-            (*EVENTS, *STREAM_EVENTS),
+            [type_of(model) for model in (*EVENTS, *STREAM_EVENTS)],
             "One deliberation's events as server-sent events (text/event-stream): replayed, then live, until the "
             "terminal one. `Last-Event-ID` or `after` is the cursor to resume from; `deltas` and `types` filter.",
+            server="gateway",
             deliberation_id=id,
         ),
         "facts": _channel(
             "live.deliberations.{tenant}.{deliberation_id}.>",
-            "nats",
-            EVENTS,
+            [type_of(model) for model in EVENTS],
             "Every stored event, republished by the stream DELIBERATIONS with its sequence in the header "
             "`Nats-Sequence`. Earlier events are in the stream itself, at the subject without `live.`.",
             tenant=_TENANT,
             deliberation_id=id,
         ),
-        "endings": _neighbours_channel(
+        "endings": _channel(
             "orchestration.deliberation.{status}",
-            "announcement",
+            ["announcement"],
             "The end of each deliberation with all that led to it, once for ever, kept 7 days in ORCHESTRATOR_EVENTS.",
             status=status,
         ),
-        "responses": _neighbours_channel(
+        "responses": _channel(
             "agent.response.{outcome}.{deliberation_id}.{call_id}",
-            "agent.response",
+            ["agent.response"],
             "Each recorded outcome of a call, once, kept for an hour in AGENT_RESPONSES.",
             outcome={"description": "Whether there is an answer", "enum": ["completed", "failed"]},
             deliberation_id=id,
             call_id={"description": "The call, unique within the deliberation", "examples": ["s1-dev-001"]},
         ),
-        "plans": _neighbours_channel(
-            "planning.plan.approved", "plan.approved", "Approved plans, kept 30 days in PLANNING_EVENTS."
+        "plans": _channel(
+            "planning.plan.approved", ["plan.approved"], "Approved plans, kept 30 days in PLANNING_EVENTS."
         ),
-        "transitions": _neighbours_channel(
-            "planning.story.transitioned", "story.transitioned", "A story moved on, kept 30 days in PLANNING_EVENTS."
+        "transitions": _channel(
+            "planning.story.transitioned", ["story.transitioned"], "A story moved on, kept 30 days in PLANNING_EVENTS."
         ),
-        "rejections": _neighbours_channel(
-            "planning.plan.rejected", "plan.rejected", "Events that were not taken, kept 30 days in PLANNING_EVENTS."
+        "rejections": _channel(
+            "planning.plan.rejected", ["plan.rejected"], "Events that were not taken, kept 30 days in PLANNING_EVENTS."
         ),
-        "contexts": _neighbours_channel(
+        "contexts": _channel(
             "context.get",
-            "context.request",
+            ["context.request"],
             "Asked before the acceptance of work with `story_id` in its metadata, where CONTEXT is on; not stored.",
         ),
         "contextReplies": {
@@ -140,22 +129,20 @@ def _channels() -> dict[str, dict[str, Any]]:
             "servers": [{"$ref": "#/servers/nats"}],
             "messages": {"context.reply": {"$ref": "#/components/messages/context.reply"}},
         },
-        "contextUpdates": _neighbours_channel(
+        "contextUpdates": _channel(
             "context.updated",
-            "context.updated",
+            ["context.updated"],
             "A context service knows more of a story, kept 7 days in CONTEXT_EVENTS. Nothing here reads it.",
         ),
         "answers": _channel(
             "agent.results.{deliberation_id}",
-            "nats",
-            (CallFinished,),
+            [type_of(CallFinished)],
             "The outcome of each call, kept for an hour in AGENT_RESULTS.",
             deliberation_id=id,
         ),
         "pieces": _channel(
             "vllm.streaming.{deliberation_id}",
-            "nats",
-            (CallDelta,),
+            [type_of(CallDelta)],
             "Text deltas as the engines generate them, kept for 10 minutes in VLLM_STREAMING.",
             deliberation_id=id,
         ),
@@ -164,8 +151,7 @@ def _channels() -> dict[str, dict[str, Any]]:
 
 def asyncapi() -> dict[str, Any]:
     models = (*EVENTS, *STREAM_EVENTS)
-    neighbours = [*((model, "serialization") for model in NEIGHBOURS.values())]
-    given: Any = [(model, "serialization") for model in models] + neighbours
+    given: Any = [(model, "serialization") for model in (*models, *NEIGHBOURS.values())]
     _, schemas = models_json_schema(given, ref_template=_REFS)
     get = {"http": {"method": "GET", "bindingVersion": "0.3.0"}}
     return {

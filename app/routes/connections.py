@@ -89,9 +89,8 @@ class ConnectionTable:
     """The open connections of the process, bounded in all and per client address.
 
     At a bound a new connection replaces the oldest idle one, and is refused when all of them carry a request. `proxies`
-    may open any number, because many clients share their address. There each client, the last address in
-    X-Forwarded-For that is no proxy, is bounded in its requests under way; with `*` for `proxies` none is, since it may
-    lie.
+    may open any number, because many clients share their address. Behind a proxy, a client is the last address in
+    X-Forwarded-For that is no proxy; its open requests are bounded. With `*` they are not, since the header may lie.
     """
 
     def __init__(self, connections_max: int, per_client_max: int, proxies: Collection[str] = ()) -> None:

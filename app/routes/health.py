@@ -78,24 +78,12 @@ async def _archive_faults(gateway: Gateway) -> list[FieldProblem]:
     return [_missing("archive", f"No projector answered within {INQUIRY_TIMEOUT_S:g} s", remedy)]
 
 
-async def _unanswered(gateway: Gateway, subject: str, check: str, which: str, remedy: str) -> list[FieldProblem]:
-    if await gateway["journal"].inquire(subject, timeout_s=INQUIRY_TIMEOUT_S):
+async def _unanswered(
+    gateway: Gateway, subject: str, check: str, which: str, remedy: str, *, wanted: bool = True
+) -> list[FieldProblem]:
+    if not wanted or await gateway["journal"].inquire(subject, timeout_s=INQUIRY_TIMEOUT_S):
         return []
     return [_missing(check, f"No {which} answered within {INQUIRY_TIMEOUT_S:g} s", remedy)]
-
-
-async def _missing_senders(gateway: Gateway) -> list[FieldProblem]:
-    if not gateway["settings"].webhooks:
-        return []
-    remedy = "Run `python -m app.webhooks`; it sends the deliveries that wait in the log."
-    return await _unanswered(gateway, SENDERS_SUBJECT, "webhooks", "webhook sender", remedy)
-
-
-async def _missing_planners(gateway: Gateway) -> list[FieldProblem]:
-    if not gateway["settings"].planning:
-        return []
-    remedy = "Run `python -m app.planning`; it takes the plans that wait. `POST /plans` works without it."
-    return await _unanswered(gateway, PLANNERS_SUBJECT, "planning", "process that takes plans", remedy)
 
 
 def _troubled(
@@ -117,27 +105,27 @@ async def _unusable_engines(gateway: Gateway) -> list[FieldProblem]:
     # has used has none, and that is known at once.
     found = await asyncio.gather(*(replicas_of(gateway, name, role, max(1, role.replicas.min)) for name, role in roles))
     replicas = list(chain.from_iterable(found))
-    affected = _troubled(replicas, lambda engine: engine.unreachable)
-    refusing = _troubled(replicas, lambda engine: engine.key_rejected)
     # This route answers without a key, so it names an engine's URL only in development mode.
     development = gateway["access"].development
-    where = "" if development else ", which `GET /roles` names"
+    restart = f"Restart it, or correct its URL{'' if development else ', which `GET /roles` names'}"
+
+    def fault(url: str, names: set[str], state: str, remedy: str) -> FieldProblem:
+        engine = f"Engine {url}" if development else "An engine"
+        return _missing("engines", f"{engine} of {', '.join(sorted(names))} {state}", remedy)
+
     return [
-        _missing(
-            "engines",
-            f"{f'Engine {url}' if development else 'An engine'} of {', '.join(sorted(names))} {outage}",
-            f"Restart it, or correct its URL{where} (VLLM_URL, or `engines` of the role).",
-        )
-        for url, (names, outage) in affected.items()
+        fault(url, names, str(outage), f"{restart} (VLLM_URL, or `engines` of the role).")
+        for url, (names, outage) in _troubled(replicas, lambda engine: engine.unreachable).items()
     ] + [
-        _missing(
-            "engines",
-            f"{f'Engine {url}' if development else 'An engine'} of {', '.join(sorted(names))} refuses its key",
+        fault(
+            url,
+            names,
+            "refuses its key",
             f"{rejected.remedy[0].upper()}{rejected.remedy[1:]}."
             if development
             else "Correct its key as `GET /roles` says.",
         )
-        for url, (names, rejected) in refusing.items()
+        for url, (names, rejected) in _troubled(replicas, lambda engine: engine.key_rejected).items()
     ]
 
 
@@ -204,12 +192,19 @@ async def get_readiness(gateway: InGateway) -> Response:
 
 
 async def _readiness(gateway: Gateway) -> Readiness:
+    settings = gateway["settings"]
+    sender = "Run `python -m app.webhooks`; it sends the deliveries that wait in the log."
+    planner = "Run `python -m app.planning`; it takes the plans that wait. `POST /plans` works without it."
+    senders = _unanswered(gateway, SENDERS_SUBJECT, "webhooks", "webhook sender", sender, wanted=settings.webhooks)
+    planners = _unanswered(
+        gateway, PLANNERS_SUBJECT, "planning", "process that takes plans", planner, wanted=settings.planning
+    )
     async with asyncio.TaskGroup() as group:
         faults = group.create_task(_faults(gateway))
         lacking = {
-            "webhooks": group.create_task(_missing_senders(gateway)),
+            "webhooks": group.create_task(senders),
             "archive": group.create_task(_archive_faults(gateway)),
-            "planning": group.create_task(_missing_planners(gateway)),
+            "planning": group.create_task(planners),
             "engines": group.create_task(_unusable_engines(gateway)),
         }
     return Readiness(faults.result(), {name: task.result() for name, task in lacking.items()})

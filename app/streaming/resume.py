@@ -9,8 +9,8 @@ from app.api.cursor import BEGINNING, Cursor
 from app.api.event_schemas import StreamGap
 from app.api.schemas import Status
 from app.deliberation.ports import Record, StreamState
-from app.log.paging import Patterns, of_deliberations, of_tenant, tombstones_of
-from app.streaming.frames import DELETED, EventSelection
+from app.log.paging import Patterns, of_deliberations, of_tenant
+from app.streaming.frames import EventSelection
 from app.streaming.snapshots import SnapshotKey, SnapshotSet
 
 
@@ -46,13 +46,6 @@ class EventsRequest:
         if self.ids:
             return of_deliberations(self.tenant, self.ids)
         return of_tenant(self.tenant, deltas=self.selection.deltas)
-
-    @property
-    def paged(self) -> Patterns:
-        """The subjects to read for a page: tombstones alone are few among all facts of a tenant."""
-        if not self.ids and self.selection.types == frozenset([DELETED]):
-            return tombstones_of(self.tenant)
-        return self.stored
 
     @property
     def live(self) -> Patterns:

@@ -215,7 +215,7 @@ class Streams:
         takes, examined, size, complete = self._filter(request), 0, 0, point.gap is not None
         while not complete and (unended or not request.single) and len(items) < limit and examined < EXAMINED_MAX:
             if point.archived is None:
-                read = await read_page(self.journal, request.paged, position, up_to, PAGE_RECORDS)
+                read = await read_page(self.journal, request.stored, position, up_to, PAGE_RECORDS)
             else:
                 left = [record for record in point.archived if record.sequence > position]
                 read = Page(left, position, complete=True)

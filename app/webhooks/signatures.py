@@ -10,8 +10,6 @@ from datetime import datetime
 
 from standardwebhooks import Webhook
 
-MASTER_CHARS_MIN = 32
-
 
 def tenant_secret(master: str, tenant: str) -> str:
     """The secret that a tenant's receivers verify with: `whsec_` and 32 bytes in base64."""

@@ -21,8 +21,9 @@ from app.log.signature import LogSigner
 from app.log.stream_settings import ACK_WAIT_S_MIN, TASKS_STREAM, worker_consumer
 from app.log.work_queue import QueueItem
 from app.observability.process import health_server, stop_signal
+from app.process_settings import default_engines, load_roles
 from serve_deployments.agent.agent import APPEND_TIMEOUT_S, FINISH_WITHIN_S, AgentReplica
-from serve_deployments.arguments import WorkerArgs, default_engines, load_roles, with_engines
+from serve_deployments.arguments import WorkerArgs, with_engines
 from serve_deployments.engine.client import Engines
 
 # Three of them within the shortest `ack_wait`, as for coordinators.

@@ -7,7 +7,8 @@ from app.deliberation.roles import roles_over_nats
 from app.log.journal import JetStreamJournal
 from app.log.signature import LogSigner
 from app.observability.process import run_process, work_until_stopped
-from serve_deployments.arguments import CoordinatorArgs, load_roles
+from app.process_settings import load_roles
+from serve_deployments.arguments import CoordinatorArgs
 from serve_deployments.coordinator.coordinator import CoordinatorReplica
 from serve_deployments.coordinator.fact_store import APPEND_TIMEOUT_S
 from serve_deployments.coordinator.task_queue import worker_agents

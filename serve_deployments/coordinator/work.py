@@ -46,13 +46,12 @@ class Work:
                         ▼
                      ENDING ───▶ RELEASED      (any state may be RELEASED: requeued, hung, or deleted)
 
-    WAITING for its turn nothing was done. RUNNING, calls may have been made. STOPPING, no call is made again, and those
-    that were stopped record their cost. ENDING, this coordinator writes the end. RELEASED, others may hold it.
+    WAITING: the coordinator has made no call. RUNNING: calls may have been made. STOPPING: no call is made again, and
+    stopped calls record their cost. ENDING: this coordinator writes the end. RELEASED: others may hold the work.
 
     `state` is the fold of the known facts, set by `FactStore` alone. `inbox` holds facts that were heard; None says
     that some were missed. `resumed` says that calls may have been made before. `takeovers` counts the takeovers up to
-    this coordinator's own. Until `alive_until` heartbeats keep the item: a work that hangs for longer is handed out
-    again.
+    this coordinator's own. Heartbeats keep the item until `alive_until`; others get work that hangs for longer.
     """
 
     tenant: str

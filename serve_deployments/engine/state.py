@@ -6,7 +6,6 @@ import os
 import time
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 import httpx
 import structlog
@@ -14,6 +13,7 @@ import structlog
 from app.deliberation.errors import EngineRejected, EngineUnavailable, InvalidRequest
 from app.deliberation.roles import EngineSpec, KeyRejected, api_key
 from app.deliberation.specification import Structured
+from app.process_settings import read_text
 from serve_deployments.engine.limits import Circuit
 from serve_deployments.engine.reachability import Outage, cause_of
 from serve_deployments.engine.replies import DETAIL_CHARACTERS
@@ -24,10 +24,6 @@ REFUSED_FOR_S = 30.0
 KEY_REFUSED = frozenset({401, 403})
 
 log = structlog.get_logger(__name__)
-
-
-def read_text(path: str) -> str:
-    return Path(path).read_text(encoding="utf-8")
 
 
 class EngineKey:

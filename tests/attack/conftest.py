@@ -4,7 +4,8 @@ import pytest
 from _pytest.terminal import TerminalReporter
 
 from app.log.journal import JetStreamJournal
-from benchmarks.reconnects import gateway
+from benchmarks import reconnects
+from tests.attack.gateways import Gateway, gateway
 from tests.conftest import NatsServer
 
 
@@ -16,5 +17,18 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
 
 @pytest.fixture
 async def gateway_port(nats_server: NatsServer, jetstream_journal: JetStreamJournal) -> AsyncIterator[int]:
-    async with gateway(nats_server.url, LOG_LEVEL="error") as (_, port):
+    async with reconnects.gateway(nats_server.url, LOG_LEVEL="error") as (_, port):
         yield port
+
+
+@pytest.fixture(scope="module")
+async def attacked(
+    request: pytest.FixtureRequest,
+    nats_server: NatsServer,
+    jetstream_journal: JetStreamJournal,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[Gateway]:
+    """A gateway with the variables that the module names in SETTINGS."""
+    settings: dict[str, str] = getattr(request.module, "SETTINGS", {})
+    async with gateway(nats_server.url, tmp_path_factory.mktemp("gateway"), **settings) as opened:
+        yield opened

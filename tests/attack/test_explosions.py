@@ -1,7 +1,7 @@
 import itertools
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,10 +11,8 @@ from app.api.webhook_targets import UnfitUrl, parsed
 from app.deliberation.answers import normalise
 from app.deliberation.errors import InvalidOutput
 from app.deliberation.outputs import TEXT_CHARS_MAX, Output, parse_output
-from app.log.journal import JetStreamJournal
 from serve_deployments.simulator.writer.prompt import PromptReader
-from tests.attack.gateways import Gateway, gateway
-from tests.conftest import NatsServer
+from tests.attack.gateways import Gateway
 
 # Bounds for a noisy machine; quadratic work on these inputs takes minutes.
 ANSWERED_WITHIN_S = 3.0
@@ -122,14 +120,6 @@ HEADERS: dict[str, tuple[str, str]] = {
     "a long range": ("Range", "bytes=" + "0-0," * 7_000),
     "a long Host": ("Host", "a." * 4_000),
 }
-
-
-@pytest.fixture(scope="module")
-async def attacked(
-    nats_server: NatsServer, jetstream_journal: JetStreamJournal, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Gateway]:
-    async with gateway(nats_server.url, tmp_path_factory.mktemp("gateway")) as opened:
-        yield opened
 
 
 async def seconds(attacked: Gateway, method: str, path: str, **request: Any) -> float:

@@ -28,8 +28,6 @@ from app.access.keys import (
     key_subject,
 )
 from app.api.schemas import dump
-from app.archive.database.connection import Database
-from app.archive.database.migrate import migrate
 from app.archive.database.store import Store
 from app.deliberation.calls import StageRequest
 from app.deliberation.facts import (
@@ -56,8 +54,9 @@ from serve_deployments.deployments import Handle, RayAgents
 from tests.components.routes.served import APP, answering
 from tests.conditions import until
 from tests.conftest import LOG_KEY, NatsServer
+from tests.integration.archive.conftest import migrated
 from tests.integration.archive.test_projector import projecting
-from tests.integration.coordinator.test_coordinator import Role, accepted, answered
+from tests.integration.coordinator.test_coordinator import Role, accepted, answered, until_done
 
 PEPPER = "the pepper of an installation under attack"
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -122,16 +121,17 @@ async def attacked_on(server: NatsServer, log_key: Path | None) -> AsyncGenerato
     attacker = await nats.connect(server.url)
     with TemporaryDirectory() as directory:
         url = f"sqlite:///{directory}/archive.db"
-        await migrate(url)
         settings = Settings.model_validate(
             {"nats_url": server.url, "key_pepper": PEPPER, "log_key_file": log_key, "database_url": url}
         )
-        app_lifespan = lifespan_of(settings, None, SystemClock())
-        database = Database(url)
-        async with app_lifespan(APP) as gateway, answering(gateway) as client, projecting(journal, Store(database)):
+        async with (
+            migrated(url) as database,
+            lifespan_of(settings, None, SystemClock())(APP) as gateway,
+            answering(gateway) as client,
+            projecting(journal, Store(database)),
+        ):
             await until(lambda: gateway["catalog"].caught_up)
             yield Attacked(server.url, gateway, client, journal, attacker)
-        await database.close()
     await attacker.close()
     await journal.close()
 
@@ -340,14 +340,7 @@ async def test_nothing_starts_by_a_forged_acceptance(signed: Attacked, forgery: 
         for _ in range(5):
             await signed.stored(subject, data, signature)
             await signed.live(subject, data, signature)
-
-        async def handled() -> bool:
-            state = await signed.journal.request("$JS.API.CONSUMER.INFO.DELIBERATIONS.coordinator")
-            return (state["num_pending"], state["num_ack_pending"]) == (0, 0)
-
-        async with asyncio.timeout(5):
-            while not await handled():
-                await asyncio.sleep(0.02)
+        await until_done(signed.journal, 5)
         assert role.asked == [posted.json()["id"]]
     listed = (await signed.client.get("/deliberations?after=now", headers=headers)).json()["items"]
     assert [each["id"] for each in listed] == [posted.json()["id"]]

@@ -1,14 +1,11 @@
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from app.api.request_body import BODY_BYTES_MAX, BODY_TIMEOUT_S
-from app.log.journal import JetStreamJournal
-from tests.attack.gateways import HIDDEN, Answer, Gateway, gateway, send
-from tests.conftest import NatsServer
+from tests.attack.gateways import HIDDEN, Answer, Gateway, send
 
 POST = b"POST /deliberations HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
@@ -96,15 +93,6 @@ ONE_REQUEST = {
     + HIDDEN_IN_BODY,
     "in a body with a header of a similar name": POST + b"Transfer_Encoding: chunked\r\n" + LENGTH + HIDDEN_IN_BODY,
 }
-
-
-@pytest.fixture(scope="module")
-async def attacked(
-    nats_server: NatsServer, jetstream_journal: JetStreamJournal, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Gateway]:
-    place: Path = tmp_path_factory.mktemp("gateway")
-    async with gateway(nats_server.url, place) as opened:
-        yield opened
 
 
 @pytest.mark.parametrize("name", REFUSED)

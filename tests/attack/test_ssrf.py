@@ -10,12 +10,13 @@ import aiohttp
 import pytest
 
 from app.log.journal import JetStreamJournal
-from tests.attack.gateways import Gateway, gateway
+from tests.attack.gateways import Gateway
 from tests.components.webhooks.rebinding import ANSWERS, PUBLIC, attempts_of
 from tests.components.webhooks.receiving import Receiver, receiving
 from tests.components.webhooks.sending import SenderProcess, declared, sending, submit
 from tests.conftest import NatsServer
 
+SETTINGS = {"WEBHOOKS": "true", "WEBHOOK_PORTS": "443,8443,80", "WEBHOOK_HOSTS": ""}
 # Spellings of 127.0.0.1 and its neighbours that some parser or resolver understands.
 LOOPBACK = [
     "127.0.0.1", "127.1", "127.0.1", "0", "0.0.0.0", "2130706433", "017700000001", "0x7f000001", "0x7F.1", "0177.0.0.1",
@@ -35,15 +36,6 @@ DISGUISED = [
     "javascript:fetch('//{}')", " https://{}/", "https://{}/ ", "https://{}/\r\nHost: hooks.example", "https://\t{}/",
     "https://hooks.example\n@{}/", "https://[{}]/", "https://{}:443/", "https://\u202e{}/",
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-async def attacked(
-    nats_server: NatsServer, jetstream_journal: JetStreamJournal, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Gateway]:
-    settings = {"WEBHOOKS": "true", "WEBHOOK_PORTS": "443,8443,80", "WEBHOOK_HOSTS": ""}
-    async with gateway(nats_server.url, tmp_path_factory.mktemp("gateway"), **settings) as opened:
-        yield opened
 
 
 def urls(receiver: Receiver) -> list[str]:

@@ -12,11 +12,8 @@ def test_operators_names_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DELIBERATION_TIMEOUT", "9")
     monkeypatch.setenv("DELIBERATION_CLEANUP", "3601")
     settings = Settings()
-    assert (settings.nats_url, settings.deliberation_timeout_s, settings.retention_s) == (
-        "nats://elsewhere:1",
-        9,
-        3_601,
-    )
+    assert settings.nats_url == "nats://elsewhere:1"
+    assert (settings.deliberation_timeout_s, settings.retention_s) == (9, 3_601)
 
 
 def test_the_gateway_listens_only_on_localhost_by_default(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,9 +22,10 @@ from app.log.streams import apply
 from app.log.work_queue import QueueItem, WorkQueue
 from tests.conditions import until
 from tests.conftest import NatsServer
-from tests.contracts.test_journal import NOW, accepted
+from tests.contracts.test_journal import accepted
 from tests.crash.client import journal_over
 from tests.crash.server import InMemoryServer
+from tests.story import NOW
 
 FIRST_WRITE = {"Nats-Expected-Last-Subject-Sequence": "0"}
 

@@ -1,7 +1,7 @@
 """The journal's contract: one suite against the journal in memory and over a real nats-server."""
 
 import asyncio
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
@@ -9,54 +9,24 @@ from app.deliberation.errors import InvalidToken
 from app.deliberation.facts import (
     Accepted,
     CallDelta,
-    CallFinished,
-    CallStarted,
     CancelRequested,
     Completed,
     Deleted,
-    StageClosed,
-    StageOpened,
     decode,
     event_type,
 )
 from app.deliberation.ports import Journal, Record
-from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Constraints, Specification
 from app.log.stream_settings import CONSUMER
 from tests.conditions import until
-
-NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+from tests.story import NOW, Story
 
 
 def accepted(deliberation_id: str, task: str = "t") -> Accepted:
-    specification = Specification(
-        task=task,
-        agents=(AgentSpec(agent_id="dev-001", role="DEV"),),
-        strategy="single",
-        strategy_version=1,
-        rounds=1,
-        constraints=Constraints(rubric=DEFAULT_RUBRIC, timeout_seconds=300),
-        quorum=1,
-        seed=1,
-    )
-    return Accepted(
-        deliberation_id=deliberation_id,
-        ts=NOW,
-        specification=specification,
-        deadline_at=NOW + timedelta(seconds=300),
-        body_sha256="0" * 64,
-    )
+    return Story(deliberation_id, 1).accepted(task=task)
 
 
 def delta(deliberation_id: str, offset: int, text: str) -> CallDelta:
-    return CallDelta(
-        deliberation_id=deliberation_id,
-        ts=NOW,
-        call_id="s1-dev-001",
-        agent_id="dev-001",
-        attempt=1,
-        offset=offset,
-        text=text,
-    )
+    return Story(deliberation_id).delta("dev-001", offset, text)
 
 
 async def every(journal: Journal, pattern: str, after: int = 0, limit: int | None = None) -> list[Record]:
@@ -119,19 +89,15 @@ async def test_of_fifty_concurrent_ends_one_is_stored(any_journal: Journal, fres
 async def test_facts_returns_every_fact_of_one_deliberation_in_order_and_no_view(
     any_journal: Journal, fresh_id: str
 ) -> None:
-    stage = {"stage": 1, "purpose": "propose", "round": 0}
-    times = {"soft_deadline_at": NOW, "call_deadline_at": NOW}
+    story = Story(fresh_id, 1)
     written = [
-        accepted(fresh_id),
-        StageOpened(deliberation_id=fresh_id, ts=NOW, calls=(), quorum=1, **stage, **times),
-        CallFinished(
-            deliberation_id=fresh_id, ts=NOW, call_id="s1-dev-001", agent_id="dev-001", role="DEV", stage=1, attempt=1,
-            text="x", duration_ms=5,
-        ),
-        StageClosed(deliberation_id=fresh_id, ts=NOW, seen=("s1-dev-001",), reason="all", **stage),
+        story.accepted(),
+        story.opened(),
+        story.finished("dev-001"),
+        story.closed(),
         CancelRequested(deliberation_id=fresh_id, ts=NOW, reason=None),
-        Completed(deliberation_id=fresh_id, ts=NOW),
-    ]  # fmt: skip
+        story.completed(),
+    ]
     await any_journal.append("default", accepted(f"{fresh_id}-other"))
     for fact in written:
         await any_journal.append("default", fact)
@@ -145,20 +111,8 @@ async def test_facts_returns_every_fact_of_one_deliberation_in_order_and_no_view
 async def test_facts_on_more_subjects_than_one_batch_allows_are_all_read(any_journal: Journal, fresh_id: str) -> None:
     """NATS allows 1,024 subjects; a round robin of 32 members has that many calls, and stages."""
     await any_journal.append("default", accepted(fresh_id))
-    finished = [
-        CallFinished(
-            deliberation_id=fresh_id,
-            ts=NOW,
-            call_id=f"s1-{number}",
-            agent_id="a",
-            role="DEV",
-            stage=1,
-            attempt=1,
-            text="x",
-            duration_ms=5,
-        )
-        for number in range(1_100)
-    ]
+    outcome = Story(fresh_id).finished("dev-001")
+    finished = [outcome.model_copy(update={"call_id": f"s1-{number}"}) for number in range(1_100)]
     for begin in range(0, len(finished), 100):
         await asyncio.gather(*(any_journal.append("default", fact) for fact in finished[begin : begin + 100]))
     records = await any_journal.facts("default", fresh_id)
@@ -189,10 +143,7 @@ async def test_a_subscriber_receives_the_facts_stored_from_then_on(any_journal: 
     await any_journal.append("default", accepted(fresh_id))
     received: list[Record] = []
     subscription = await any_journal.subscribe([f"deliberations.default.{fresh_id}.>"], received.append)
-    started = CallStarted(
-        deliberation_id=fresh_id, ts=NOW, call_id="s1-dev-001", agent_id="dev-001", role="DEV", model="m", attempt=1
-    )
-    await any_journal.publish_view("default", started)
+    await any_journal.publish_view("default", Story(fresh_id).started("dev-001"))
     await any_journal.publish_view("default", delta(fresh_id, 0, "é"))
     end = (await any_journal.append("default", Completed(deliberation_id=fresh_id, ts=NOW))).record
     await until(lambda: len(received) == 3)
@@ -226,13 +177,12 @@ async def test_events_under_several_patterns_arrive_in_the_order_of_the_log(
     received: list[Record] = []
     tails = ("*.cancel", "*.end", "*.call.*.delta", "*.call.*.started", "*.deleted")
     subscription = await any_journal.subscribe([f"deliberations.{fresh_id}.{tail}" for tail in tails], received.append)
-    started = {"ts": NOW, "call_id": "s1-dev-001", "agent_id": "dev-001", "role": "DEV", "model": "m", "attempt": 1}
 
     async def write_one(number: int) -> None:
         id = f"{fresh_id}-{number}"
         for offset in range(5):
             await any_journal.publish_view(fresh_id, delta(id, offset, "x"))
-            await any_journal.publish_view(fresh_id, CallStarted(deliberation_id=id, **started))
+            await any_journal.publish_view(fresh_id, Story(id).started("dev-001"))
         await any_journal.append(fresh_id, CancelRequested(deliberation_id=id, ts=NOW))
         await any_journal.append(fresh_id, Completed(deliberation_id=id, ts=NOW))
         await any_journal.append(fresh_id, Deleted(deliberation_id=id, ts=NOW))

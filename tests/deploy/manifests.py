@@ -123,6 +123,15 @@ def containers(documents: Sequence[Document]) -> Iterator[tuple[str, Document]]:
             yield f"{pod.owner} {container['name']}", container
 
 
+def put(document: Document, path: str, value: object) -> None:
+    """Sets the value at a path such as `spec.ports.0.port`."""
+    place: Any = document
+    *steps, last = path.split(".")
+    for step in steps:
+        place = place[int(step) if step.isdigit() else step]
+    place[last] = value
+
+
 def compose_services() -> dict[str, Document]:
     return yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"]
 

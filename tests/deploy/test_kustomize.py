@@ -33,18 +33,7 @@ def test_the_ray_service_matches_kuberays_schema(variant: list[Document]) -> Non
     assert schemas.ray_faults(service) == []
 
 
-@pytest.mark.parametrize(
-    "check",
-    [
-        wiring.environment_faults,
-        wiring.selector_faults,
-        wiring.address_faults,
-        wiring.probe_faults,
-        wiring.reference_faults,
-        wiring.hardening_faults,
-        wiring.drain_faults,
-    ],
-)
+@pytest.mark.parametrize("check", wiring.FAULTS)
 def test_references_resolve(variant: list[Document], check: Callable[[list[Document]], list[str]]) -> None:
     assert check(variant) == []
 

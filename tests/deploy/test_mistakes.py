@@ -1,10 +1,9 @@
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from tests.deploy import manifests, schemas, wiring
-from tests.deploy.manifests import Document, the
+from tests.deploy.manifests import Document, put, the
 
 CONTAINER = "spec.template.spec.containers.0"
 RAY = "spec.rayClusterConfig"
@@ -15,12 +14,8 @@ GRACE = "spec.template.spec.terminationGracePeriodSeconds"
 
 
 def broken(documents: list[Document], owner: str, path: str, value: object) -> Document:
-    resource: Any = the(documents, owner)
-    place: Any = resource
-    *steps, last = path.split(".")
-    for step in steps:
-        place = place[int(step) if step.isdigit() else step]
-    place[last] = value
+    resource = the(documents, owner)
+    put(resource, path, value)
     return resource
 
 

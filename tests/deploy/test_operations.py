@@ -16,16 +16,8 @@ WORDS = {"REGISTRY", "USER", "PASSWORD", "STREAM", "DIRECTORY", "DELIBERATIONS"}
 
 
 def exposed() -> set[str]:
-    text = (
-        Metrics(
-            Catalog(SystemClock(), Backlog(SystemClock(), 1, {}), retention_s=60),
-            {},
-            ConnectionTable(1, 1),
-            dict,
-        )
-        .exposition()
-        .decode()
-    )
+    catalog = Catalog(SystemClock(), Backlog(SystemClock(), 1, {}), retention_s=60)
+    text = Metrics(catalog, {}, ConnectionTable(1, 1), dict).exposition().decode()
     return set(re.findall(r"^# TYPE (\w+)", text, re.MULTILINE))
 
 

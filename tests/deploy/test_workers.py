@@ -19,18 +19,7 @@ def rendered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return combined(tmp_path_factory.mktemp(request.param), ["overlays/local"], [*WORKERS, *scaled, *USERS])
 
 
-@pytest.mark.parametrize(
-    "check",
-    [
-        wiring.environment_faults,
-        wiring.selector_faults,
-        wiring.address_faults,
-        wiring.probe_faults,
-        wiring.reference_faults,
-        wiring.hardening_faults,
-        wiring.drain_faults,
-    ],
-)
+@pytest.mark.parametrize("check", wiring.FAULTS)
 def test_references_resolve(rendered: list[Document], check: Callable[[list[Document]], list[str]]) -> None:
     assert check(rendered) == []
 

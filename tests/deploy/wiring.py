@@ -18,11 +18,7 @@ from tests.deploy.manifests import IMAGE, ROOT, Document, Pod, containers, name_
 USERS = ("GATEWAY", "AGENTS", "STREAMS", "KEYS", "WEBHOOKS", "ARCHIVE", "PLANNING", "PLANNER", "CONTEXT", "WORKER")
 # Variables that third-party programs read.
 FOREIGN_VARIABLES = {
-    "nats": {
-        "POD_NAME",
-        "GOMEMLIMIT",
-        *(f"{user}_PASSWORD" for user in USERS),
-    },
+    "nats": {"POD_NAME", "GOMEMLIMIT", *(f"{user}_PASSWORD" for user in USERS)},
     "vllm": {"HF_HOME", "HF_TOKEN"},
 }
 DAEMON_SETTINGS = ("worker_niceness",)
@@ -259,3 +255,14 @@ def drain_faults(documents: Sequence[Document]) -> list[str]:
     needed = int(values["DRAIN_DELAY"]) + int(values["DRAIN_TIMEOUT"])
     grace: int = spec["terminationGracePeriodSeconds"]
     return [] if grace > needed else [f"{grace} s of grace for {needed} s of draining"]
+
+
+FAULTS = (
+    environment_faults,
+    selector_faults,
+    address_faults,
+    probe_faults,
+    reference_faults,
+    hardening_faults,
+    drain_faults,
+)

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from app.cli.options import nats_url_file
+from app.deliberation.facts import CallFinished, decode
 from app.log.journal import JetStreamJournal
 from app.log.signature import LogSigner
 
@@ -88,6 +89,10 @@ class Stack:
                 assert response.status_code == 503, response.text
                 await asyncio.sleep(0.1)
 
+    async def recorded(self, deliberation_id: str) -> dict[str, CallFinished]:
+        events = [decode(record.data) for record in await self.journal.facts("default", deliberation_id)]
+        return {event.call_id: event for event in events if isinstance(event, CallFinished)}
+
     async def until(self, deliberation_id: str, timeout_s: float = 90, **wanted: Any) -> dict[str, Any]:
         async with asyncio.timeout(timeout_s):
             while True:
@@ -155,6 +160,14 @@ async def connected(process: subprocess.Popen[str], data_dir: Path, ready: dict[
     ):
         yield Stack(process, data_dir, ready, client, engine, journal)
     await journal.close()
+
+
+@asynccontextmanager
+async def own_stack(data_dir: Path, *options: str) -> AsyncGenerator[Stack]:
+    process, ready = start_up(data_dir, *options)
+    async with connected(process, data_dir, ready) as stack:
+        yield stack
+    assert stop_up(process) == 0
 
 
 @pytest.fixture(scope="session")

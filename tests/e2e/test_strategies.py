@@ -13,7 +13,7 @@ from app.deliberation.choice.ballots import author
 from app.deliberation.facts import CallFinished, PlannedCall, StageClosed, StageOpened, decode
 from app.deliberation.strategies import STRATEGIES
 from app.process_settings import read_roles
-from tests.e2e.conftest import Stack, connected, prepared, start_up, stop_up
+from tests.e2e.conftest import Stack, own_stack, prepared
 
 pytestmark = pytest.mark.e2e
 
@@ -128,11 +128,8 @@ def test_every_registered_strategy_is_run_here() -> None:
 
 @pytest.fixture(scope="module")
 async def over_nats(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
-    data_dir = tmp_path_factory.mktemp("over-nats")
-    process, ready = start_up(data_dir, "--agents", "nats")
-    async with connected(process, data_dir, ready) as stack:
+    async with own_stack(tmp_path_factory.mktemp("over-nats"), "--agents", "nats") as stack:
         yield stack
-    assert stop_up(process) == 0
 
 
 @pytest.fixture(scope="module", params=["ray", "nats"])
@@ -193,9 +190,6 @@ def test_a_reviewer_reads_the_candidates_that_are_recorded_and_nothing_of_its_ow
             assert planned.agent_id not in read
 
 
-# An engine that fails now and then, and a coordinator that dies
-
-
 async def test_usage_of_retries_equals_the_engines_count(stack: Stack) -> None:
     """Refused, overloaded, and answers without form or end: all are asked for again, and nothing is lost by it.
 
@@ -218,16 +212,16 @@ async def test_every_strategy_goes_on_after_its_coordinator_was_killed(stack: St
     pid, worker = await stack.replica_pid("control.coordinator"), stack.worker
     ids = {real.strategy: await stack.submit(**real.body) for real in REALS}
     async with asyncio.timeout(30):
-        while not all([await recorded(stack, id) for id in ids.values()]):
+        while not all([await stack.recorded(id) for id in ids.values()]):
             await asyncio.sleep(0.02)
-    before = {strategy: await recorded(stack, ids[strategy]) for strategy in ids}
+    before = {strategy: await stack.recorded(ids[strategy]) for strategy in ids}
     os.kill(pid, signal.SIGKILL)
     at_work = [strategy for strategy in ids if not await ends_of(stack, ids[strategy])]
     assert len(at_work) >= 3, "the coordinator was killed too late"
     for strategy, deliberation_id in ids.items():
         found = await stack.until(deliberation_id, status="completed")
         assert found["degraded"] is None, f"{strategy}: {found['degraded']}"
-        after = await recorded(stack, deliberation_id)
+        after = await stack.recorded(deliberation_id)
         assert {call_id: after[call_id] for call_id in before[strategy]} == before[strategy]
         assert await ends_of(stack, deliberation_id) == 1
     assert stack.worker == worker, "the worker ended too, and took the tokens of its requests with it"
@@ -242,8 +236,3 @@ async def test_every_strategy_goes_on_after_its_coordinator_was_killed(stack: St
 
 async def ends_of(stack: Stack, deliberation_id: str) -> int:
     return len(await stack.journal.last([f"deliberations.default.{deliberation_id}.end"]))
-
-
-async def recorded(stack: Stack, deliberation_id: str) -> dict[str, CallFinished]:
-    events = [decode(record.data) for record in await stack.journal.facts("default", deliberation_id)]
-    return {event.call_id: event for event in events if isinstance(event, CallFinished)}

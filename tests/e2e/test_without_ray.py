@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from app.deliberation.facts import CallFinished, decode
 from tests.conditions import until
-from tests.e2e.conftest import DELIBERATE, FAST, ONE_ROLE, SLOW, TASK, Stack, connected, start_up, stop_up
+from tests.e2e.conftest import DELIBERATE, FAST, ONE_ROLE, SLOW, TASK, Stack, own_stack
 
 pytestmark = pytest.mark.e2e
 
@@ -31,15 +30,8 @@ def without_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 async def stack(without_ray: Path) -> AsyncIterator[Stack]:
-    process, ready = start_up(without_ray, "--agents", "nats", "--roles", str(ONE_ROLE))
-    async with connected(process, without_ray, ready) as stack:
+    async with own_stack(without_ray, "--agents", "nats", "--roles", str(ONE_ROLE)) as stack:
         yield stack
-    assert stop_up(process) == 0
-
-
-async def recorded(stack: Stack, deliberation_id: str) -> set[str]:
-    events = [decode(record.data) for record in await stack.journal.facts("default", deliberation_id)]
-    return {f"{deliberation_id}.{event.call_id}" for event in events if isinstance(event, CallFinished)}
 
 
 @contextmanager
@@ -84,14 +76,14 @@ async def test_of_four_workers_two_are_killed_and_nothing_is_lost(stack: Stack) 
         killed = stack.child("worker")["pid"]
         for pid in (killed, workers[0].pid):
             os.kill(pid, signal.SIGKILL)
-        before = set[str]().union(*[await recorded(stack, each) for each in ids])
+        before = {f"{each}.{call_id}" for each in ids for call_id in await stack.recorded(each)}
         assert len(before) >= COUNCILS
         for each in ids:
             found = await stack.until(each, status="completed")
             assert found["degraded"] is None and len(found["verdict"]["ranking"]) == 3
         asked = (await stack.engine_calls())["calls"]
         assert {call for call in before if asked[call]["started"] != 1} == set()
-        assert {call for each in ids for call in await recorded(stack, each)} <= asked.keys()
+        assert {f"{each}.{call_id}" for each in ids for call_id in await stack.recorded(each)} <= asked.keys()
         ends = [record async for record in stack.journal.read("deliberations.*.*.end", 0)]
         assert len({record.subject for record in ends}) == len(ends)
         await until(lambda: stack.child("worker")["pid"] != killed)

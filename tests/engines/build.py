@@ -34,12 +34,7 @@ def make_environment() -> None:
 
 
 def make_model() -> None:
-    subprocess.run(
-        [ENVIRONMENT.python, "-m", "tests.engines.make_gguf", model()],
-        check=True,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+    ENVIRONMENT.write("tests.engines.make_gguf", model())
 
 
 def main() -> None:

@@ -16,9 +16,14 @@ from tests.integration.cli.children import Events, Run, RunningChildren
 
 
 @pytest.fixture
-async def journal(own_nats_server: NatsServer) -> AsyncIterator[JetStreamJournal]:
+def stream_settings() -> StreamSettings:
+    return StreamSettings()
+
+
+@pytest.fixture
+async def journal(own_nats_server: NatsServer, stream_settings: StreamSettings) -> AsyncIterator[JetStreamJournal]:
     journal = await JetStreamJournal.connect(own_nats_server.url, name="tests", timeout_s=20)
-    await apply(journal, StreamSettings())
+    await apply(journal, stream_settings)
     yield journal
     await journal.close()
 

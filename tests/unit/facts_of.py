@@ -1,7 +1,7 @@
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from app.deliberation.calls import Call, FactProblem, Usage
@@ -13,11 +13,11 @@ from app.deliberation.facts import (
     Completed,
     Fact,
     Failed,
-    PlannedCall,
     Resumed,
     StageClosed,
     StageOpened,
     TimedOut,
+    Verdict,
 )
 from app.deliberation.specification import (
     AgentSpec,
@@ -30,9 +30,9 @@ from app.deliberation.specification import (
 )
 from app.deliberation.strategies import STRATEGIES
 from tests.fakes import FakeClock, Reply, ScriptedAgents
+from tests.story import NOW, Story
 
 ID = "d1"
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TIMEOUT_S = 100
 RUBRIC = (Criterion(id="right", description="Is it right?", weight=2), Criterion(id="clear", description="Is it?"))
 BROKEN = FactProblem(code="engine_unavailable", detail="broken off", retryable=True)
@@ -80,57 +80,24 @@ def specification(
 
 
 def accepted(asked: Specification | None = None) -> Accepted:
-    return Accepted(
-        deliberation_id=ID,
-        ts=NOW,
-        specification=asked or specification(),
-        deadline_at=NOW + timedelta(seconds=TIMEOUT_S),
-        body_sha256="0" * 64,
-    )
+    fact = Story(ID).accepted(timeout_s=TIMEOUT_S)
+    return fact.model_copy(update={"specification": asked or specification()})
 
 
 def opened(stage: int = 1, size: int = 3) -> StageOpened:
-    return StageOpened(
-        deliberation_id=ID,
-        ts=NOW,
-        stage=stage,
-        purpose="propose",
-        round=0,
-        calls=tuple(PlannedCall(call_id=f"s{stage}-{each}", agent_id=each, role="DEV") for each in agent_ids(size)),
-        quorum=2,
-        soft_deadline_at=NOW + timedelta(seconds=25),
-        call_deadline_at=NOW + timedelta(seconds=60),
-    )
+    times = {"soft_deadline_at": in_seconds(25), "call_deadline_at": in_seconds(60)}
+    return Story(ID, size).opened(stage).model_copy(update={"quorum": 2, **times})
 
 
 def finished(
     agent: str = "dev-001", stage: int = 1, text: str | None = "{}", usage: Usage | None = None
 ) -> CallFinished:
-    return CallFinished(
-        deliberation_id=ID,
-        ts=NOW,
-        call_id=f"s{stage}-{agent}",
-        agent_id=agent,
-        role="DEV",
-        stage=stage,
-        attempt=1,
-        text=text,
-        problem=BROKEN if text is None else None,
-        usage=usage or Usage(calls=1),
-        duration_ms=5,
-    )
+    outcome = {"text": text, "problem": BROKEN if text is None else None, "usage": usage or Usage(calls=1)}
+    return Story(ID).finished(agent, stage=stage).model_copy(update=outcome)
 
 
 def closed(stage: int = 1, seen: Sequence[str] = ()) -> StageClosed:
-    return StageClosed(
-        deliberation_id=ID,
-        ts=NOW,
-        stage=stage,
-        purpose="propose",
-        round=0,
-        seen=tuple(f"s{stage}-{agent}" for agent in seen),
-        reason="all",
-    )
+    return Story(ID).closed(stage).model_copy(update={"seen": tuple(f"s{stage}-{agent}" for agent in seen)})
 
 
 def cancelling(reason: str | None = None) -> CancelRequested:
@@ -287,19 +254,21 @@ class Run:
         return self.end
 
     @property
-    def winner(self) -> str | None:
+    def verdict(self) -> Verdict:
         assert self.completed.verdict is not None
-        return self.completed.verdict.winner
+        return self.completed.verdict
+
+    @property
+    def winner(self) -> str | None:
+        return self.verdict.winner
 
     @property
     def content(self) -> str | None:
-        assert self.completed.verdict is not None
-        return self.completed.verdict.content
+        return self.verdict.content
 
     @property
     def order(self) -> list[str]:
-        assert self.completed.verdict is not None
-        return [standing.agent_id for standing in self.completed.verdict.ranking]
+        return [standing.agent_id for standing in self.verdict.ranking]
 
     @property
     def degraded(self) -> tuple[str, ...]:

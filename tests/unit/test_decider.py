@@ -2,8 +2,6 @@ from collections.abc import Sequence
 from datetime import datetime
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from app.deliberation.calls import Usage
 from app.deliberation.decider import (
@@ -27,13 +25,11 @@ from app.deliberation.facts import (
     StageClosed,
     StageOpened,
     TimedOut,
-    encode,
 )
 from app.deliberation.fold import fold
 from app.deliberation.specification import Budget
 from app.deliberation.strategies import STRATEGIES
 from tests.unit.facts_of import (
-    NOW,
     TIMEOUT_S,
     CouncilScript,
     Run,
@@ -46,8 +42,7 @@ from tests.unit.facts_of import (
     specification,
     taken_over,
 )
-
-NAMES = tuple(STRATEGIES)
+from tests.unit.strategies.every_strategy import transcript
 
 
 def decided(
@@ -56,30 +51,6 @@ def decided(
     state = fold(enumerate(facts, start=1))
     assert state is not None
     return decide(state, now or facts[-1].ts, definition or STRATEGIES[state.specification.strategy])
-
-
-def without_times(facts: Sequence[Fact]) -> list[bytes]:
-    fixed = {"ts": NOW, "soft_deadline_at": NOW, "call_deadline_at": NOW, "duration_ms": 0}
-    return [
-        encode(fact.model_copy(update={name: fixed[name] for name in fixed.keys() & type(fact).model_fields.keys()}))
-        for fact in facts
-    ]
-
-
-# Crash recovery
-
-
-@pytest.mark.parametrize("strategy", NAMES)
-def test_every_prefix_of_the_log_leads_to_the_same_end(strategy: str) -> None:
-    whole = run(specification(strategy=strategy), CouncilScript(failing=["s1-dev-003", "s3-dev-001"]))
-    for cut in range(1, len(whole.facts) + 1):
-        again = resumed(whole.facts[:cut], CouncilScript(failing=["s1-dev-003", "s3-dev-001"]))
-        assert again.facts == whole.facts
-        recorded = {fact.call_id for fact in whole.facts[:cut] if isinstance(fact, CallFinished)}
-        made = [call.call_id for call in again.calls]
-        assert recorded.isdisjoint(made)
-        assert len(set(made)) == len(made)
-        assert recorded | set(made) == {call.call_id for call in whole.calls}
 
 
 def test_a_running_stage_asks_only_for_missing_outcomes() -> None:
@@ -98,38 +69,11 @@ def test_a_running_stage_asks_only_for_missing_outcomes() -> None:
     assert (closing.fact.reason, closing.fact.seen) == ("all", ("s1-dev-001", "s1-dev-002", "s1-dev-003"))
 
 
-# Order of arrival
-
-
-@pytest.mark.parametrize("strategy", ["best_of_n", "council"])
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_the_same_seed_and_answers_give_the_same_facts_in_any_order_of_arrival(
-    strategy: str, data: st.DataObject
-) -> None:
-    asked = specification(4, strategy=strategy)
-    script = CouncilScript(
-        failing=["s1-dev-002"], issues=lambda call_id: ["major"] if call_id.endswith("3") else ["minor"]
-    )
-    straight = run(asked, script)
-    ids = [call.call_id for call in straight.calls]
-    script.after_s = dict(
-        zip(ids, data.draw(st.lists(st.floats(0, 2), min_size=len(ids), max_size=len(ids))), strict=True)
-    )
-    shuffled = run(asked, script)
-    assert sorted(without_times(shuffled.all(CallFinished))) == sorted(without_times(straight.all(CallFinished)))
-    for kind in (StageOpened, StageClosed, Completed):
-        assert without_times(shuffled.all(kind)) == without_times(straight.all(kind))
-
-
-# Late answers
-
-
 def decisions_of(ended: Run) -> list[bytes]:
     verdict = ended.completed.verdict
     assert verdict is not None
     decided_facts: list[Fact] = [*ended.all(StageOpened), *ended.all(StageClosed)]
-    return [*without_times(decided_facts), verdict.model_copy(update={"calls": 0}).model_dump_json().encode()]
+    return [*transcript(decided_facts), verdict.model_copy(update={"calls": 0}).model_dump_json().encode()]
 
 
 @pytest.mark.parametrize("place", range(1, 20))
@@ -167,9 +111,6 @@ def test_the_cost_of_a_late_answer_does_not_change_admission_in_a_replay() -> No
     late = finished("dev-002", usage=Usage(prompt_tokens=1_000_000, calls=50))
     after = [*whole.facts[: first_close + 1], late.model_copy(update={"ts": whole.facts[first_close].ts})]
     assert decisions_of(resumed(after, script)) == decisions_of(whole)
-
-
-# Deadlines
 
 
 @pytest.mark.parametrize(
@@ -278,9 +219,6 @@ def test_a_first_answer_that_is_very_late_is_still_taken() -> None:
     assert isinstance(ended.end, Completed)
 
 
-# Stopping
-
-
 def test_a_request_to_stop_ends_it_in_every_phase() -> None:
     whole = run(specification())
     for cut in range(1, len(whole.facts)):
@@ -291,9 +229,6 @@ def test_a_request_to_stop_ends_it_in_every_phase() -> None:
         assert decision.fact.verdict is decision.fact.problem is None
         assert decision.fact.usage.calls == sum(isinstance(fact, CallFinished) for fact in whole.facts[:cut])
         assert resumed(facts).facts == [*facts, decision.fact]
-
-
-# Drift
 
 
 def test_another_version_of_the_strategy_is_refused() -> None:
@@ -336,9 +271,6 @@ def test_a_log_that_records_more_stages_than_the_strategy_asks_for_is_refused() 
     ):
         with pytest.raises(StrategyDrift, match="ends before it"):
             decided([first, *two_stages[1:-1]])
-
-
-# Valid answers
 
 
 @pytest.mark.parametrize(

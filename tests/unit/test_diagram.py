@@ -16,16 +16,6 @@ def mermaid() -> str:
     return "\n".join(["stateDiagram-v2", *arrows, *ends]) + "\n"
 
 
-def test_the_diagram_has_an_arrow_for_every_transition_and_no_other() -> None:
-    drawn = {
-        ("" if status == "[*]" else status, fact): following
-        for status, following, facts in re.findall(r"^    (\S+) --> (\S+): (.+)$", mermaid(), re.MULTILINE)
-        for fact in facts.split(", ")
-    }
-    assert drawn == TRANSITIONS
-    assert set(re.findall(r"^    (\S+) --> \[\*\]$", mermaid(), re.MULTILINE)) == TERMINAL
-
-
 def test_the_facts_page_shows_the_diagram_as_the_code_draws_it() -> None:
     found = re.search(r"<!-- transitions -->\n(.*?)<!-- /transitions -->", FACTS.read_text(), re.DOTALL)
     assert found is not None, "docs/facts.md has the markers <!-- transitions --> and <!-- /transitions -->"

@@ -4,10 +4,11 @@ from datetime import timedelta
 import pytest
 
 from app.deliberation.decider import RunStage, awaits_stopped_calls, next_moment, waits_for_calls
-from app.deliberation.facts import CallFinished, CallStarted, Fact, View
+from app.deliberation.facts import CallFinished, Fact, View
 from app.deliberation.fold import State, begin, fold
 from app.deliberation.strategies import STRATEGIES
 from tests.fakes import drive
+from tests.story import Story
 from tests.unit.facts_of import NOW, TIMEOUT_S, accepted, answer, cancelling, closed, end, finished, opened
 from tests.unit.facts_of import specification as of
 
@@ -53,9 +54,7 @@ def test_a_closed_stage_a_cancel_and_the_deadline_stop_the_calls_that_lack_their
 
 def run(_: State, stage: RunStage) -> Iterator[CallFinished | View]:
     for call in stage.calls:
-        yield CallStarted(
-            deliberation_id="d1", ts=NOW, call_id=call.call_id, agent_id=call.agent_id, role="DEV", model="m", attempt=1
-        )
+        yield Story("d1").started(call.agent_id, stage=stage.opened.stage)
         yield finished(call.agent_id, stage.opened.stage, answer("Blue."))
 
 

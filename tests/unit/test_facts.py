@@ -13,8 +13,6 @@ from app.deliberation.facts import (
     FACT_SUFFIXES,
     TERMINAL_STATUS,
     AgentUsage,
-    CallDelta,
-    CallStarted,
     CallWaiting,
     Cancelled,
     Completed,
@@ -37,6 +35,7 @@ from app.deliberation.facts import (
     suffix,
 )
 from tests.fakes import subject_matches
+from tests.story import Story
 from tests.unit.facts_of import BROKEN, ID, NOW, accepted, cancelling, closed, finished, opened, taken_over
 
 VERDICT = Verdict(
@@ -59,18 +58,8 @@ USAGE = TotalUsage(
 EVENTS: list[tuple[Event, str]] = [
     (accepted(), "accepted"),
     (opened(), "stage.1.opened"),
-    (
-        CallStarted(
-            deliberation_id=ID, ts=NOW, call_id="s1-dev-001", agent_id="dev-001", role="DEV", model="m", attempt=2
-        ),
-        "call.s1-dev-001.started",
-    ),
-    (
-        CallDelta(
-            deliberation_id=ID, ts=NOW, call_id="s1-dev-001", agent_id="dev-001", attempt=1, offset=3, text="é\n"
-        ),
-        "call.s1-dev-001.delta",
-    ),
+    (Story(ID).started("dev-001", attempt=2), "call.s1-dev-001.started"),
+    (Story(ID).delta("dev-001", 3, "é\n"), "call.s1-dev-001.delta"),
     (
         CallWaiting(
             deliberation_id=ID,

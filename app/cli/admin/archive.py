@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from app.cli.exits import EXIT_HELP, CommandError, Exit, run
+from app.cli.exits import EXIT_HELP, CommandError, Exit, run, usage_errors
 from app.cli.stack.layout import DATABASE_URL_FILE
 from app.cli.target import find_data_dir
-from app.deliberation.errors import ArchiveUnavailable, InvalidRequest
+from app.deliberation.errors import ArchiveUnavailable
 
 DATABASE_REMEDY = "start the database, or correct the URL"
 
@@ -68,9 +68,8 @@ async def _migrate(database_url: str | None, data_dir: Path | None) -> Exit:
     from app.archive.database.tables import REVISION
 
     try:
-        await migrate(url)
-    except InvalidRequest as exc:
-        raise CommandError(Exit.USAGE, "invalid_setting", str(exc), remedy="correct DATABASE_URL") from exc
+        with usage_errors("correct DATABASE_URL"):
+            await migrate(url)
     except ArchiveUnavailable as exc:
         raise CommandError(Exit.UNREACHABLE, exc.code, str(exc), remedy=DATABASE_REMEDY) from exc
     print(f"the archive has the tables of version {REVISION}")

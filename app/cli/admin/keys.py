@@ -20,7 +20,6 @@ from rich.text import Text
 
 from app.access.keys import (
     KEYS_PATTERN,
-    PEPPER_CHARS_MIN,
     SCOPES,
     HeldKey,
     KeyBook,
@@ -41,6 +40,7 @@ from app.cli.render.lines import print_to_stderr
 from app.cli.render.text import plain, printable
 from app.cli.target import LocalStack
 from app.log.journal import JetStreamJournal
+from app.log.signature import SECRET_CHARS_MIN
 
 keys_cli = typer.Typer(no_args_is_help=True, help="Make, list and revoke API keys.", epilog=EXIT_HELP)
 
@@ -50,8 +50,8 @@ _NAME_CHARS_MAX = 100
 
 def pepper_of_environment() -> Pepper:
     secret = os.environ.get("KEY_PEPPER", "")
-    if len(secret) < PEPPER_CHARS_MIN:
-        detail = f"KEY_PEPPER is {'too short' if secret else 'not set'}; it needs {PEPPER_CHARS_MIN} characters or more"
+    if len(secret) < SECRET_CHARS_MIN:
+        detail = f"KEY_PEPPER is {'too short' if secret else 'not set'}; it needs {SECRET_CHARS_MIN} characters or more"
         remedy = "set it to the gateway's value; `openssl rand -hex 32` writes a new one"
         raise CommandError(Exit.USAGE, "no_pepper", detail, remedy=remedy)
     return Pepper(secret)

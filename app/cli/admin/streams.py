@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from app.cli.exits import EXIT_HELP, CommandError, Exit, FieldFault, print_json, run
+from app.cli.exits import EXIT_HELP, CommandError, Exit, FieldFault, print_json, run, usage_errors
 from app.cli.options import (
     DATA_DIR,
     AgentsOption,
@@ -22,9 +22,8 @@ from app.cli.options import (
     StackOption,
     checked_nats_url,
 )
-from app.cli.stack.layout import roles_of
 from app.cli.target import LocalStack, find_local
-from app.deliberation.errors import InvalidRequest, JournalUnavailable, StreamsDiffer
+from app.deliberation.errors import JournalUnavailable, StreamsDiffer
 from app.deliberation.roles import roles_over_nats
 from app.log import stream_settings as bounds
 from app.log.journal import JetStreamJournal
@@ -101,13 +100,10 @@ def find_log(nats_url: str | None, data_dir: Path | None, *, user: str, of_stack
 
 
 def _signer_of(log: LogTarget) -> LogSigner:
-    try:
+    with usage_errors("give the file that the gateway has"):
         if log.key_file is not None and not os.environ.get(LOG_KEY_VARIABLE):
             return LogSigner.of_file(log.key_file)
         return LogSigner.of_environment()
-    except InvalidRequest as exc:
-        remedy = "give the file that the gateway has"
-        raise CommandError(Exit.USAGE, "invalid_setting", str(exc), remedy=remedy) from exc
 
 
 async def _check_identity(journal: JetStreamJournal, stack: LocalStack) -> None:
@@ -192,7 +188,11 @@ def _add_command(name: str, work: Callable[..., Awaitable[Exit]]) -> None:
         wait_s: WaitOption = 10.0,
     ) -> None:
         async def declared(journal: JetStreamJournal) -> Exit:
-            worker_roles = roles_over_nats(roles_of(roles), agents)
+            # Imported here, because pydantic-settings would slow every command.
+            from app.process_settings import read_roles
+
+            with usage_errors("correct the file"):
+                worker_roles = roles_over_nats(read_roles(roles), agents)
             settings = StreamSettings(retention_s, replicas, ack_wait_s, worker_roles)
             return await work(journal, settings, as_json=as_json)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
 import typer
 
 from app.cli.admin.archive import DATABASE_REMEDY, ArchiveDirectoryOption, DatabaseOption, archive_url
-from app.cli.exits import CommandError, Exit, cause, run
+from app.cli.exits import CommandError, Exit, cause, run, usage_errors
 from app.cli.options import checked_tenant
 from app.cli.render.text import counted
 from app.deliberation.errors import ArchiveRefused, ArchiveUnavailable, InvalidRequest
@@ -47,10 +47,8 @@ async def _opened(url: str) -> AsyncGenerator["Store"]:
     from app.archive.database.connection import Database
     from app.archive.database.store import Store
 
-    try:
+    with usage_errors("correct DATABASE_URL"):
         database = Database(url)
-    except InvalidRequest as exc:
-        raise CommandError(Exit.USAGE, "invalid_setting", str(exc), remedy="correct DATABASE_URL") from exc
     try:
         await database.check()
         yield Store(database)

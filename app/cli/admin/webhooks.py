@@ -15,7 +15,8 @@ from app.cli.options import DATA_DIR, JsonOption, StackOption, checked_tenant
 from app.cli.render.lines import print_to_stderr
 from app.cli.stack.layout import WEBHOOK_SECRET_FILE
 from app.cli.target import find_local
-from app.webhooks.signatures import MASTER_CHARS_MIN, tenant_secret
+from app.log.signature import SECRET_CHARS_MIN
+from app.webhooks.signatures import tenant_secret
 
 webhooks_cli = typer.Typer(no_args_is_help=True, help="Secrets for receivers of webhooks.", epilog=EXIT_HELP)
 
@@ -29,8 +30,8 @@ def masters(data_dir: Path | None) -> list[str]:
         kept = stack / WEBHOOK_SECRET_FILE
         given = kept.read_text(encoding="utf-8") if kept.is_file() else ""
     secrets = [secret for secret in map(str.strip, given.split(",")) if secret]
-    if not secrets or any(len(secret) < MASTER_CHARS_MIN for secret in secrets):
-        detail = f"there is no secret of {MASTER_CHARS_MIN} characters or more in WEBHOOK_SECRETS or {kept}"
+    if not secrets or any(len(secret) < SECRET_CHARS_MIN for secret in secrets):
+        detail = f"there is no secret of {SECRET_CHARS_MIN} characters or more in WEBHOOK_SECRETS or {kept}"
         remedy = "set WEBHOOK_SECRETS to the sender's value, or give the stack's --data-dir"
         raise CommandError(Exit.USAGE, "no_secret", detail, remedy=remedy)
     return secrets

@@ -3,28 +3,30 @@
 import asyncio
 import json
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from app.cli.stack.supervisor import ChildHealth
 
 _TIMEOUT_S = 3.0
-_UNREACHABLE = (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError)
+_T = TypeVar("_T")
 
 
-@asynccontextmanager
-async def _connected(
-    host: str, port: int, request: bytes, *, tls: bool = False
-) -> AsyncGenerator[asyncio.StreamReader]:
-    """A connection's reader after `request` was sent; the timeout includes the body of the `async with`."""
-    async with asyncio.timeout(_TIMEOUT_S):
-        reader, writer = await asyncio.open_connection(host, port, ssl=tls or None)
-        try:
-            writer.write(request)
-            yield reader
-        finally:
-            writer.close()
+async def _reply(
+    host: str, port: int, request: bytes, read: Callable[[asyncio.StreamReader], Awaitable[_T]], *, tls: bool = False
+) -> _T | None:
+    """Returns what `read` makes of the response to `request`; None without a response in time."""
+    with suppress(OSError, TimeoutError, ValueError, asyncio.IncompleteReadError):
+        async with asyncio.timeout(_TIMEOUT_S):
+            reader, writer = await asyncio.open_connection(host, port, ssl=tls or None)
+            try:
+                writer.write(request)
+                return await read(reader)
+            finally:
+                writer.close()
+    return None
 
 
 async def status_of(url: str) -> int | None:
@@ -32,12 +34,12 @@ async def status_of(url: str) -> int | None:
     parts = urlsplit(url)
     tls = parts.scheme == "https"
     request = f"GET {parts.path or '/'} HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n\r\n".encode()
-    with suppress(*_UNREACHABLE):
-        port = parts.port or (443 if tls else 80)
-        async with _connected(parts.hostname or "", port, request, tls=tls) as reader:
-            version, status, *_ = (await reader.readline()).split(maxsplit=2)
-            return int(status) if version.startswith(b"HTTP/") else None
-    return None
+
+    async def status(reader: asyncio.StreamReader) -> int | None:
+        version, status, *_ = (await reader.readline()).split(maxsplit=2)
+        return int(status) if version.startswith(b"HTTP/") else None
+
+    return await _reply(parts.hostname or "", parts.port or (443 if tls else 80), request, status, tls=tls)
 
 
 async def nats_reply(url: str, subject: str) -> bytes | None:
@@ -46,20 +48,21 @@ async def nats_reply(url: str, subject: str) -> bytes | None:
     options = json.dumps({"user": parts.username, "pass": parts.password, "verbose": False})
     inbox = f"_INBOX.{secrets.token_hex(8)}"
     request = f"CONNECT {options}\r\nSUB {inbox} 1\r\nPUB {subject} {inbox} 0\r\n\r\n".encode()
-    with suppress(*_UNREACHABLE):
-        async with _connected(parts.hostname or "", parts.port or 4222, request) as reader:
-            while line := await reader.readline():
-                if line.startswith(b"MSG "):
-                    return await reader.readexactly(int(line.split()[-1]))
-    return None
+
+    async def message(reader: asyncio.StreamReader) -> bytes | None:
+        while line := await reader.readline():
+            if line.startswith(b"MSG "):
+                return await reader.readexactly(int(line.split()[-1]))
+        return None
+
+    return await _reply(parts.hostname or "", parts.port or 4222, request, message)
 
 
 def responds_to_http(url: str) -> Callable[[], Awaitable[ChildHealth]]:
-    """Healthy while a GET of `url` returns any HTTP status in time; ready once that status is 200."""
+    """Healthy while a GET of `url` returns any HTTP status in time."""
 
     async def check() -> ChildHealth:
-        status = await status_of(url)
-        return ChildHealth(answers=status is not None, is_ready=status == 200)
+        return ChildHealth(answers=await status_of(url) is not None)
 
     return check
 
@@ -67,13 +70,8 @@ def responds_to_http(url: str) -> Callable[[], Awaitable[ChildHealth]]:
 def responds_to_bytes(host: str, ports: tuple[int, ...], request: bytes) -> Callable[[], Awaitable[ChildHealth]]:
     """Healthy while a connection to each of the ports returns at least one byte for `request` in time."""
 
-    async def responds(port: int) -> bool:
-        with suppress(*_UNREACHABLE):
-            async with _connected(host, port, request) as reader:
-                return await reader.read(1) != b""
-        return False
-
     async def check() -> ChildHealth:
-        return ChildHealth(answers=all(await asyncio.gather(*map(responds, ports))))
+        replies = (_reply(host, port, request, lambda reader: reader.read(1)) for port in ports)
+        return ChildHealth(answers=all(await asyncio.gather(*replies)))
 
     return check

@@ -13,7 +13,6 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -114,7 +113,6 @@ def _nats(layout: Layout) -> Child:
         environment=_inherited(layout),
         prepare=lambda: declare_streams(layout),
         health_check=health,
-        ports={"nats": port},
         detail=f"{layout.nats_url}  JetStream, streams declared",
         hint="check the disk of the data directory and the port",
     )
@@ -152,20 +150,18 @@ def store_health(reply: bytes, free_bytes: int) -> ChildHealth:
     return ChildHealth(problem=problem, restart_helps=bool(problem))
 
 
-async def declare_streams(layout: Layout, on_wait: Callable[[], None] = lambda: None) -> None:
+async def declare_streams(layout: Layout) -> None:
     """Declare the streams, idempotently, and note the log's id; raises JournalUnavailable or StreamsDiffer.
 
-    The wait for the server has no bound; `on_wait` is called when the server is slow.
+    The wait for the server has no bound.
     """
     # Imported here, while the other children are starting.
     from app.log.journal import JetStreamJournal
     from app.log.streams import apply
 
     journal = JetStreamJournal(layout.nats_url_of("streams"), name="deliberate up")
-    slow = asyncio.get_running_loop().call_later(_NATS_SLOW_AFTER_S, on_wait)
     try:
         await journal.open()
-        slow.cancel()
         deadline_s = time.monotonic() + _STREAMS_WITHIN_S
         while True:
             try:
@@ -178,21 +174,23 @@ async def declare_streams(layout: Layout, on_wait: Callable[[], None] = lambda: 
                     raise
                 await asyncio.sleep(0.1)
     finally:
-        slow.cancel()
         await journal.close()
 
 
 async def declare_on_given(layout: Layout, report: ProgressReport) -> None:
-    url = layout.nats_url
+    given = PartGiven("nats", layout.nats_url, answers=True)
+    slow = asyncio.get_running_loop().call_later(_NATS_SLOW_AFTER_S, report, replace(given, answers=False))
     try:
-        await declare_streams(layout, on_wait=lambda: report(PartGiven("nats", url, answers=False)))
+        await declare_streams(layout)
     except JournalUnavailable as error:
         remedy = "check that it has JetStream and accepts the credentials; without --nats-url one is started"
         raise CommandError(Exit.UNREACHABLE, error.code, str(error), remedy=remedy) from error
     except StreamsDiffer as error:
         remedy = "`deliberate streams plan` lists each difference; nothing was changed"
         raise CommandError(Exit.FAILED, error.code, str(error), remedy=remedy) from error
-    report(PartGiven("nats", url, answers=True))
+    finally:
+        slow.cancel()
+    report(given)
 
 
 def _simulator(layout: Layout) -> Child:
@@ -208,7 +206,6 @@ def _simulator(layout: Layout) -> Child:
         health_check=checks.responds_to_http(f"{url}/health"),
         environment=_python_environment(layout, None, **key),
         stop_within_s=3.0,
-        ports={"simulator": port},
         detail=f"{url}  simulated; --engine-url names a real one",
         hint="`deliberate simulator --help` lists the arguments for --simulate",
     )
@@ -240,9 +237,9 @@ def _ray_environment(layout: Layout) -> dict[str, str]:
 
 
 def _ray(layout: Layout) -> Child:
-    ports = {name: layout.ports[name] for name in ("ray", "raylet")}
+    ports = layout.ports["ray"], layout.ports["raylet"]
     options = (
-        f"--port={ports['ray']} --node-manager-port={ports['raylet']} --node-ip-address={LOOPBACK} "
+        f"--port={ports[0]} --node-manager-port={ports[1]} --node-ip-address={LOOPBACK} "
         f"--temp-dir={layout.ray_dir} --object-store-memory={_RAY_OBJECTS_BYTES} --num-cpus=64 --num-gpus=0 "
         "--dashboard-agent-listen-port=0 --include-log-monitor=false --no-monitor --disable-usage-stats "
         "--log-color=false"
@@ -252,9 +249,8 @@ def _ray(layout: Layout) -> Child:
         command=(_program("ray"), "start", "--head", "--block", *options.split()),
         ready_line=r".*Ray runtime started\.",
         # Ray's two daemons detect each other's hang only after minutes, and `ray start --block` never does.
-        health_check=checks.responds_to_bytes(LOOPBACK, tuple(ports.values()), _HTTP2_PREFACE),
+        health_check=checks.responds_to_bytes(LOOPBACK, ports, _HTTP2_PREFACE),
         environment=_ray_environment(layout),
-        ports=ports,
         detail=layout.ray_address,
         hint=f"Ray's own logs are in {layout.stack_run.logs_dir}/ray",
     )
@@ -290,7 +286,6 @@ def _process(layout: Layout, name: str, *module: str, user: str | None = None, *
         environment=_python_environment(layout, user or name, **listen, **variables),
         needs=_needs(layout),
         stop_within_s=5.0,
-        ports={name: port},
         hint="correct the variable that its log names",
     )
 
@@ -333,7 +328,6 @@ def _gateway(layout: Layout, **shared: str) -> Child:
         environment=_python_environment(layout, "gateway", **shared, **variables),
         needs=_needs(layout),
         stop_within_s=settings.drain_delay_s + settings.drain_timeout_s + _STOP_MARGIN_S,
-        ports={"gateway": layout.ports["gateway"]},
         detail=f"{layout.url}  the dashboard; documentation at /docs",
         hint="another process may have taken the port; choose another by --port",
     )

@@ -15,29 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-import yaml
-from pydantic import ValidationError
-
-from app.access.keys import PEPPER_CHARS_MIN, Pepper
-from app.cli.exits import CommandError, Exit, FieldFault, cause
-from app.cli.options import DATA_DIR, PACKAGED_ROLES, nats_url_file
+from app.access.keys import Pepper
+from app.cli.exits import CommandError, Exit, cause, usage_errors
+from app.cli.options import DATA_DIR, nats_url_file
 from app.cli.render.progress import PortShifted, ProgressReport
 from app.cli.stack.supervisor import StackRun, write_private
-from app.deliberation.errors import InvalidRequest, fault_of
-from app.deliberation.roles import (
-    DEFAULT_KEY_VARIABLE,
-    AgentRunner,
-    EngineSpec,
-    Role,
-    api_key,
-    currency_of,
-    engines_of,
-    parse_roles,
-    roles_over_nats,
-)
+from app.deliberation.roles import AgentRunner, currency_of, engines_of, roles_over_nats
 from app.log.signature import LOG_KEY_NAME, LOG_KEY_VARIABLE, LogSigner
 from app.log.stream_settings import StreamSettings
-from app.webhooks.signatures import MASTER_CHARS_MIN
 
 if TYPE_CHECKING:
     from app.process_settings import StackSettings
@@ -142,34 +127,36 @@ class Layout:
 
     @property
     def stack_run(self) -> StackRun:
-        files = {
-            "data_dir": self.data_dir,
-            "ray_dir": ray_dir_of(self.mark),
-            "nats_url_files": self.data_dir / "nats_urls",
-            "ray_token_file": self.data_dir / "ray_token",
-            "log_key_file": self.log_key_file,
-            "webhook_secret_file": self.data_dir / WEBHOOK_SECRET_FILE,
+        facts = {
+            "url": self.url,
+            "ports": self.ports,
+            "log": self.log,
+            # The pepper's public identifier; empty where the gateway asks for no keys.
+            "key_pepper": Pepper(self.options.key_pepper).id if self.options.key_pepper else "",
+            "ray_dir": str(self.ray_dir),
+            "nats_url_files": str(self.data_dir / "nats_urls"),
+            "ray_token_file": str(self.data_dir / "ray_token"),
         }
-        # The pepper's public identifier; empty where the gateway asks for no keys.
-        pepper = Pepper(self.options.key_pepper).id if self.options.key_pepper else ""
-        facts = {"url": self.url, "nats_url": self.nats_url, "log": self.log, "key_pepper": pepper}
         return StackRun(
-            mark=self.mark,
-            logs_dir=self.data_dir / "logs",
-            state_file=self.data_dir / "stack.json",
-            facts=facts | {name: str(path) for name, path in files.items()},
+            mark=self.mark, logs_dir=self.data_dir / "logs", state_file=self.data_dir / "stack.json", facts=facts
         )
 
 
 def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
     """Choose ports and make the data directory; raises CommandError for unusable roles, secrets and settings."""
-    roles = roles_of(options.roles_file)
-    key_variables = _key_variables(roles, str(options.roles_file or PACKAGED_ROLES))
-    settings = _settings(options)
-    make_data_dir(options.data_dir)
-    data_dir = options.data_dir.resolve()
-    (data_dir / "logs").mkdir(exist_ok=True)
-    log_key_file = _log_key_file(data_dir)
+    # Imported here, because pydantic-settings would slow every command.
+    from app.process_settings import StackSettings, default_engines, load_roles
+
+    with usage_errors("correct the file or the variable"):
+        roles = load_roles(options.roles_file)
+        engines = [*engines_of(roles), *default_engines(["http://default"])]
+        for setting in filter(os.environ.get, ("SPEND_PER_DAY", "SPENDS_PER_DAY")):
+            currency_of(roles, setting)
+        settings = StackSettings(key_pepper=options.key_pepper)  # pyright: ignore[reportArgumentType] -- validated
+        make_data_dir(options.data_dir)
+        data_dir = options.data_dir.resolve()
+        (data_dir / "logs").mkdir(exist_ok=True)
+        log_key_file = _log_key_file(data_dir)
     ports = _ports(options, report)
     nats_url = mask_credentials(options.nats_url or f"nats://{LOOPBACK}:{ports['nats']}")
     _kept_secret(data_dir / "ray_token")
@@ -187,7 +174,7 @@ def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
         nats_url=nats_url,
         roles=tuple(roles),
         worker_roles=roles_over_nats(roles, options.agents),
-        key_variables=key_variables,
+        key_variables=tuple({engine.api_key_env for engine in engines if engine.api_key_env}),
         ports=ports,
     )
 
@@ -226,56 +213,6 @@ def exclusive(data_dir: Path) -> Generator[None]:
         yield
 
 
-def roles_of(path: Path | None) -> Mapping[str, Role]:
-    source = path or PACKAGED_ROLES
-    try:
-        return parse_roles(yaml.safe_load(source.read_text(encoding="utf-8")), str(source))
-    except (OSError, UnicodeDecodeError) as error:
-        remedy = "name a YAML file of roles by --roles, or leave it out"
-        raise CommandError(Exit.USAGE, "invalid_roles", f"{source}: {cause(error)}", remedy=remedy) from error
-    except (yaml.YAMLError, InvalidRequest) as error:
-        detail = str(error) if isinstance(error, InvalidRequest) else f"{source}: {error}"
-        raise CommandError(Exit.USAGE, "invalid_roles", detail, remedy="correct the file") from error
-
-
-def _key_variables(roles: Mapping[str, Role], file: str) -> tuple[str, ...]:
-    """Returns the variables with keys of engines, after one read of each key; raises CommandError for unusable ones."""
-    engines = list(engines_of(roles))
-    if os.environ.get(DEFAULT_KEY_VARIABLE):
-        engines.append(EngineSpec(url="http://default", api_key_env=DEFAULT_KEY_VARIABLE))
-    try:
-        for setting in filter(os.environ.get, ("SPEND_PER_DAY", "SPENDS_PER_DAY")):
-            currency_of(roles, setting)
-        for engine in engines:
-            api_key(engine, os.environ, lambda key_file: Path(key_file).read_text(encoding="utf-8"), file)
-    except InvalidRequest as error:
-        place = "its value in the environment" if error.field == DEFAULT_KEY_VARIABLE else "the file, or what it names"
-        raise CommandError(Exit.USAGE, "invalid_roles", str(error), remedy=f"correct {place}") from error
-    return tuple({engine.api_key_env for engine in engines if engine.api_key_env})
-
-
-def _settings(options: StackOptions) -> "StackSettings":
-    # Imported here, because pydantic-settings would slow every command.
-    from app.process_settings import StackSettings
-
-    masters = os.environ.get("WEBHOOK_SECRETS", "").split(",")
-    given = [("KEY_PEPPER", options.key_pepper, PEPPER_CHARS_MIN)]
-    given += [("WEBHOOK_SECRETS", each.strip(), MASTER_CHARS_MIN) for each in masters]
-    for variable, secret, chars_min in given:
-        if secret and len(secret) < chars_min:
-            detail = f"{variable} has {len(secret)} characters, and needs {chars_min} or more"
-            remedy = f"set {variable} to what `openssl rand -hex 32` writes"
-            raise CommandError(Exit.USAGE, "invalid_setting", detail, remedy=remedy)
-    try:
-        return StackSettings()
-    except ValidationError as exc:
-        errors = exc.errors(include_url=False, include_input=False)
-        faults = [FieldFault(str(error["loc"][0]), *fault_of(error)) for error in errors]
-        detail = "; ".join(fault.detail for fault in faults)
-        remedy = f"correct {', '.join(fault.field for fault in faults)} in the environment"
-        raise CommandError(Exit.USAGE, "invalid_setting", detail, fields=faults, remedy=remedy) from None
-
-
 def _ports(options: StackOptions, report: ProgressReport) -> dict[str, int]:
     wanted = dict.fromkeys(("ray", "raylet", "coordinator", "worker", "webhooks", "archive", "planning"), 0)
     wanted = {"gateway": options.port, "nats": 0 if options.nats_url else options.nats_port, "simulator": 0} | wanted
@@ -293,21 +230,16 @@ def _ports(options: StackOptions, report: ProgressReport) -> dict[str, int]:
 
 def _reserved(host: str, port: int) -> bool:
     """Reserve a free port until this process ends; False if it is taken, or reserved by another stack."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        # Without it, a port with connections of an earlier run in TIME_WAIT would count as taken.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
-    if sys.platform == "linux":
-        # The kernel frees an abstract name with its process. Like ports, names belong to the network namespace.
-        with socket.socket(socket.AF_UNIX) as reservation:
-            try:
+    try:
+        # It reuses addresses: a port with connections of an earlier run in TIME_WAIT is free.
+        socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+        if sys.platform == "linux":
+            # The kernel frees an abstract name with its process. Like ports, names belong to the network namespace.
+            with socket.socket(socket.AF_UNIX) as reservation:
                 reservation.bind(f"\0deliberate-port-{port}")
-            except OSError:
-                return False
-            reservation.detach()
+                reservation.detach()
+    except OSError:
+        return False
     return True
 
 
@@ -343,8 +275,5 @@ def _log_key_file(data_dir: Path) -> Path:
     if not given:
         _kept_secret(kept)
     path = Path(given).resolve() if given else kept
-    try:
-        LogSigner.of_file(path)
-    except InvalidRequest as error:
-        raise CommandError(Exit.USAGE, "invalid_setting", str(error), remedy="correct the file") from error
+    LogSigner.of_file(path)
     return path

@@ -19,11 +19,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from app.cli.exits import CommandError, Exit
 from app.cli.render import progress
@@ -52,7 +52,6 @@ _READINESS_INTERVAL_S = 0.03
 _SWEEP_WITHIN_S = 5.0
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
-_R = TypeVar("_R")
 
 
 class MarkedProcess(NamedTuple):
@@ -111,23 +110,6 @@ def activity_of(mark: str, child: str) -> Activity | None:
     return Activity(ticks / os.sysconf("SC_CLK_TCK"), waits) if found else None
 
 
-def _kill_group(leader: asyncio.subprocess.Process) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader.pid, signal.SIGKILL)
-
-
-async def _end(process: asyncio.subprocess.Process, grace_s: float) -> None:
-    """SIGTERM to the process, which ends its own descendants in order; after `grace_s` SIGKILL to its group."""
-    if process.returncode is None:
-        # Not `process.terminate`: it may reap the process and leave its watcher without a status.
-        with suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGTERM)
-        with suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), grace_s)
-    _kill_group(process)
-    await process.wait()
-
-
 def write_private(path: Path, text: str) -> None:
     """Replace a file's content atomically, readable by its owner only."""
     written = path.with_name(f".{path.name}.{os.getpid()}")
@@ -138,31 +120,52 @@ def write_private(path: Path, text: str) -> None:
 
 
 class ChildHealth(NamedTuple):
-    """The result of a health check. `answers` without `is_ready` is healthy, but not yet for a child that starts.
-
-    A restart may repair the `problem` or not.
-    """
+    """The result of a health check; a restart may repair the `problem` or not."""
 
     answers: bool = True
-    is_ready: bool = True
     problem: str = ""
     restart_helps: bool = False
 
 
 @dataclass(eq=False, slots=True)
 class _Run:
+    """A child's process; `reason` says why the supervisor ended it, `with_other` that another child did so before."""
+
     process: asyncio.subprocess.Process
     log: Path
     log_from_byte: int
     attempt: int
     started_at_s: float = field(default_factory=time.monotonic)
     ready_at_s: float | None = None
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    reason: str = ""
+    with_other: bool = False
 
     def output(self) -> list[str]:
         with suppress(FileNotFoundError):
             return self.log.read_bytes()[self.log_from_byte :].decode(errors="replace").splitlines()
         return []
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    async def end(self, grace_s: float, reason: str = "") -> None:
+        """SIGTERM to the process, which ends its own descendants in order; after `grace_s` SIGKILL to its group."""
+        self.reason = self.reason or reason
+        if self.process.returncode is None:
+            # Not `process.terminate`: it may reap the process and leave its watcher without a status.
+            with suppress(ProcessLookupError):
+                os.kill(self.process.pid, signal.SIGTERM)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.process.wait(), grace_s)
+        self.kill()
+        await self.process.wait()
+
+    async def end_with(self, name: str, other: "_Run") -> None:
+        await other.process.wait()
+        self.with_other = True
+        # Without its dependency a child has nothing to finish, and a slow stop would take CPU from the restart.
+        await self.end(0.0, f"ended because {name} did")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +189,6 @@ class Child:
     idle_max_s: float = 60.0
     stop_within_s: float = 10.0
     niceness: int = NICENESS
-    ports: Mapping[str, int] = field(default_factory=dict[str, int])
     detail: str = ""
     hint: str = ""
 
@@ -198,8 +200,7 @@ class Child:
         if self.ready_line is not None:
             return any(re.fullmatch(self.ready_line, line) for line in run.output())
         assert self.health_check is not None, "a child has a line or a check that tells its readiness"
-        health = await self.health_check()
-        return health.answers and health.is_ready
+        return (await self.health_check()).answers
 
     async def spawn(self, mark: str, log: Path) -> asyncio.subprocess.Process:
         def in_child() -> None:
@@ -228,12 +229,6 @@ class StackRun:
     logs_dir: Path
     state_file: Path
     facts: Mapping[str, object] = field(default_factory=dict[str, object])
-
-
-class _Ended(NamedTuple):
-    reason: str
-    grace_s: float = 0.0
-    with_other: bool = False
 
 
 def restart_delay_s(last_s: float, ready_for_s: float | None) -> float:
@@ -302,12 +297,12 @@ class Supervisor:
             for child in reversed(self.children):
                 if (run := self._runs.get(child.name)) is not None:
                     self._report(progress.StackStopping(child.name))
-                    await _end(run.process, child.stop_within_s)
+                    await run.end(child.stop_within_s)
                     await sweep(self._stack.mark, child.name)
         finally:
             for run in self._runs.values():
                 if run.process.returncode is None:
-                    _kill_group(run.process)
+                    run.kill()
             left = await sweep(self._stack.mark)
         self._report(progress.StackStopped(time.monotonic() - began_s, tuple(f"{p.pid} {p.command}" for p in left)))
         self._stack.state_file.unlink(missing_ok=True)
@@ -321,21 +316,19 @@ class Supervisor:
             )
             others = {name: self._runs[name] for name in child.fails_with}
             run = await self._start(child, attempt)
-            ends = (_end_with(name, other) for name, other in others.items())
-            ended = await _first(_end_of(run), *ends, self._serve(child, run, ever_ready))
+            reason = await self._until_ended(child, run, others, ever_ready)
             ready_for_s = None if run.ready_at_s is None else time.monotonic() - run.ready_at_s
-            tail = tuple(run.output()[-12:])
-            await self._clear(child, run, ended.grace_s)
             ever_ready = ever_ready or ready_for_s is not None
-            failures += not ended.with_other
+            failures += not run.with_other
+            tail = tuple(run.output()[-12:])
             slow = time.monotonic() - run.started_at_s >= SLOW_START_S
             if not ever_ready and failures >= (SLOW_ATTEMPTS_MAX if slow else START_ATTEMPTS_MAX):
-                self._report(progress.ChildFailed(child.name, ended.reason, child.hint, str(run.log), tail))
-                raise child.failed(ended.reason)
-            if not ended.with_other:
+                self._report(progress.ChildFailed(child.name, reason, child.hint, str(run.log), tail))
+                raise child.failed(reason)
+            if not run.with_other:
                 delay_s = restart_delay_s(delay_s, ready_for_s)
-            wait_s = 0.0 if ended.with_other else delay_s
-            self._report(progress.ChildDied(child.name, ended.reason, wait_s, tail))
+            wait_s = 0.0 if run.with_other else delay_s
+            self._report(progress.ChildDied(child.name, reason, wait_s, tail))
             await asyncio.sleep(wait_s)
 
     async def _start(self, child: Child, attempt: int) -> _Run:
@@ -351,25 +344,52 @@ class Supervisor:
         self._report(progress.ChildStarted(child.name, process.pid, attempt))
         return run
 
-    async def _serve(self, child: Child, run: _Run, ever_ready: bool) -> _Ended:
-        if (hung := await self._until_ready(child, run)) is not None:
-            return hung
+    async def _until_ended(self, child: Child, run: _Run, others: Mapping[str, _Run], ever_ready: bool) -> str:
+        """Serve until the process has ended, and end its descendants; returns why it ended."""
+        async with asyncio.TaskGroup() as tasks:
+            watches = [tasks.create_task(run.end_with(*other)) for other in others.items()]
+            watches.append(tasks.create_task(self._serve(child, run, ever_ready)))
+            status = await run.process.wait()
+            self.ready[child.name].clear()
+            self._started[child.name].clear()
+            for watch in watches:
+                watch.cancel()
+        run.kill()
+        await sweep(self._stack.mark, child.name)
+        self._write_state()
+        died = f"ended with status {status}" if status >= 0 else f"was killed by {signal.Signals(-status).name}"
+        return run.reason or died
+
+    async def _serve(self, child: Child, run: _Run, ever_ready: bool) -> None:
+        """Report the run as ready once it is, and end it when it hangs."""
+        if hung := await self._until_ready(child, run):
+            return await run.end(0.0, hung)
         try:
             if child.prepare is not None:
                 await child.prepare()
         except DeliberationError as error:
             if not ever_ready:
-                return _Ended(str(error), child.stop_within_s)
+                return await run.end(child.stop_within_s, str(error))
             # The child served before: repeated restarts would only take away what still works.
             self._report(progress.Noticed(f"{child.name}: {error}"))
         run.ready_at_s = time.monotonic()
         self.ready[child.name].set()
-        self._write_state()
         self._report(progress.ChildReady(child.name, child.detail, run.ready_at_s - run.started_at_s, run.attempt))
-        return await self._until_unhealthy(child)
+        history = HealthHistory(time.monotonic())
+        while child.health_check is not None:
+            await asyncio.sleep(HEALTH_CHECK_INTERVAL_S)
+            health = await child.health_check()
+            activity = None if health.answers else activity_of(self._stack.mark, child.name)
+            notice, reason = history.take(health, time.monotonic(), activity)
+            if reason:
+                # A hung child cannot handle SIGTERM.
+                return await run.end(child.stop_within_s if health.answers else 0.0, reason)
+            if notice:
+                self._report(progress.Noticed(f"{child.name}: {notice}"))
+        return None
 
-    async def _until_ready(self, child: Child, run: _Run) -> _Ended | None:
-        """Returns None when the run is ready, else its end, because its processes were idle for too long."""
+    async def _until_ready(self, child: Child, run: _Run) -> str:
+        """Returns an empty reason when the run is ready, or why it hangs: its processes were idle for too long."""
         cpu_s, look_at_s, active_at_s = 0.0, run.started_at_s, run.started_at_s
         while not await child.is_ready(run):
             await asyncio.sleep(_READINESS_INTERVAL_S)
@@ -380,39 +400,14 @@ class Supervisor:
             if activity is None or activity.waits or activity.cpu_s != cpu_s:
                 active_at_s, cpu_s = now_s, activity.cpu_s if activity else 0.0
             if (idle_s := now_s - active_at_s) >= child.idle_max_s:
-                return _Ended(f"hung while it started: used no CPU for {idle_s:.0f} s")
-        return None
-
-    async def _until_unhealthy(self, child: Child) -> _Ended:
-        history = HealthHistory(time.monotonic())
-        while child.health_check is not None:
-            await asyncio.sleep(HEALTH_CHECK_INTERVAL_S)
-            health = await child.health_check()
-            activity = None if health.answers else activity_of(self._stack.mark, child.name)
-            notice, reason = history.take(health, time.monotonic(), activity)
-            if reason:
-                # A hung child cannot handle SIGTERM.
-                return _Ended(reason, child.stop_within_s if health.answers else 0.0)
-            if notice:
-                self._report(progress.Noticed(f"{child.name}: {notice}"))
-        await asyncio.Event().wait()
-        raise AssertionError("without a health check, only the process ends a run")
-
-    async def _clear(self, child: Child, run: _Run, grace_s: float) -> None:
-        self.ready[child.name].clear()
-        self._started[child.name].clear()
-        run.ended.set()
-        await _end(run.process, grace_s)
-        await sweep(self._stack.mark, child.name)
-        self._write_state()
+                return f"hung while it started: used no CPU for {idle_s:.0f} s"
+        return ""
 
     def _write_state(self) -> None:
         children = {
             child.name: {
                 "pid": run.process.pid,
-                "ready": self.ready[child.name].is_set(),
                 "attempt": run.attempt,
-                "ports": child.ports,
                 "log": str(run.log),
             }
             for child in self.children
@@ -426,33 +421,10 @@ class Supervisor:
             self._report(progress.Noticed(f"{self._stack.state_file} could not be written: {error.strerror}"))
 
 
-async def _end_of(run: _Run) -> _Ended:
-    status = await run.process.wait()
-    return _Ended(f"ended with status {status}" if status >= 0 else f"was killed by {signal.Signals(-status).name}")
-
-
-async def _end_with(name: str, other: _Run) -> _Ended:
-    await other.ended.wait()
-    # Without its dependency a child has nothing to finish, and a slow stop would take CPU from the restart.
-    return _Ended(f"ended because {name} did", with_other=True)
-
-
 async def _all_set(events: Sequence[asyncio.Event]) -> None:
     while not all(event.is_set() for event in events):
         for event in events:
             await event.wait()
-
-
-async def _first(*waits: Coroutine[Any, Any, _R]) -> _R:
-    """Returns the result of the first coroutine to end, the earlier of two; cancels the rest."""
-    tasks = [asyncio.ensure_future(wait) for wait in waits]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        return next(task for task in tasks if task.done()).result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @asynccontextmanager

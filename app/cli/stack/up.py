@@ -6,10 +6,9 @@ import logging
 import os
 import shlex
 import shutil
-import signal
 import time
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -55,12 +54,6 @@ ExternalNatsOption = Annotated[
     str | None,
     typer.Option("--nats-url", metavar="URL", callback=checked_nats_url, help="Use this NATS server and start none."),
 ]
-PortOption = Annotated[
-    int, typer.Option(min=0, max=65535, help="The gateway's port; the next free one if it is taken.")
-]
-HostOption = Annotated[str, typer.Option(help="The gateway's listen address.")]
-DataOption = Annotated[Path, typer.Option("--data-dir", help="Directory of the log; it survives a restart.")]
-SimulateOption = Annotated[str, typer.Option("--simulate", metavar="ARGS", help="Arguments of the simulator.")]
 
 
 @asynccontextmanager
@@ -107,8 +100,7 @@ def _ray_directory(layout: Layout, report: ProgressReport) -> Generator[None]:
     """Make Ray's directory and remove it afterwards; `logs/ray` links to Ray's logs, and has them in the end."""
     kept, logs = layout.stack_run.logs_dir / "ray", layout.ray_dir / "session_latest" / "logs"
     layout.ray_dir.mkdir(mode=0o700)
-    if not kept.is_symlink():
-        shutil.rmtree(kept, ignore_errors=True)
+    shutil.rmtree(kept, ignore_errors=True)
     kept.unlink(missing_ok=True)
     kept.symlink_to(logs)
     try:
@@ -146,36 +138,29 @@ async def _end_leftovers(data_dir: Path, report: ProgressReport) -> None:
         shutil.rmtree(ray_dir_of(mark), ignore_errors=True)
 
 
+def _print_document(event: ProgressEvent) -> None:
+    print_json(as_document(event))
+
+
 async def _up(options: StackOptions, report: ProgressReport) -> Exit:
-    """Run the stack until a signal; a second one cancels the stop, which kills what is left."""
-    task, ready, received = asyncio.current_task(), False, list[int]()
-    assert task is not None, "asyncio.run gives every coroutine a task"
-
-    def stop(number: int) -> None:
-        received.append(number)
-        task.cancel()
-
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, stop, number)
-    try:
-        async with running_stack(options, report):
-            ready = True
+    """Run the stack until a signal cancels the wait; a second one cancels the stop, which kills what is left."""
+    async with running_stack(options, report):
+        with suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
-    except asyncio.CancelledError:
-        if not ready or len(received) > 1:
-            raise typer.Exit(128 + received[0]) from None
     return Exit.SUCCESS
 
 
 def up(
-    port: PortOption = 8080,
-    host: HostOption = LOOPBACK,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The gateway's port; the next free one if it is taken.")
+    ] = 8080,
+    host: Annotated[str, typer.Option(help="The gateway's listen address.")] = LOOPBACK,
     engine_url: EngineOption = None,
     nats_url: ExternalNatsOption = None,
-    data_dir: DataOption = DATA_DIR,
+    data_dir: Annotated[Path, typer.Option(help="Directory of the log; it survives a restart.")] = DATA_DIR,
     roles: RolesOption = None,
     agents: AgentsOption = "ray",
-    simulate: SimulateOption = "",
+    simulate: Annotated[str, typer.Option(metavar="ARGS", help="Arguments of the simulator.")] = "",
     as_json: JsonOption = False,
 ) -> NoReturn:
     """Start NATS, the engine simulator, Ray Serve and the gateway; keep them running until Ctrl-C, then stop them.
@@ -208,12 +193,5 @@ def up(
     )
     # Otherwise the log's client would write every attempt to connect to stdout; a failure is reported once.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    checklist = Checklist(Console(highlight=False, soft_wrap=True))
-
-    def report(event: ProgressEvent) -> None:
-        if as_json:
-            print_json(as_document(event))
-        else:
-            checklist(event)
-
-    run(lambda: _up(options, report), as_json=as_json)
+    report = _print_document if as_json else Checklist(Console(highlight=False, soft_wrap=True))
+    run(lambda: _up(options, report), as_json=as_json, cancels_again=True)

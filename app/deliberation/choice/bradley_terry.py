@@ -12,7 +12,6 @@ PRIOR_WINS = 0.5
 """Imaginary wins, and as many losses, of every candidate against an opponent of log-strength 0."""
 
 _STEPS_MAX = 200
-_CLOSE = 1e-5
 _CONVERGED = 1e-12
 
 _Matrix = list[list[float]]
@@ -21,8 +20,8 @@ _Matrix = list[list[float]]
 def bradley_terry(candidates: Sequence[str], outcomes: Mapping[tuple[str, str], Fraction | float]) -> dict[str, float]:
     """Log-strengths by candidate: `outcomes[i, j]` is how often i beat j, and a tie is half a win to each.
 
-    Maximises the strictly concave log-posterior by Newton's method with step halving; any order of the arguments gives
-    the same bits.
+    Maximises the strictly concave log-posterior by Newton's method, its steps damped as Sun and Tran-Dinh [Math.
+    Program. 178 (2019)] do for logistic losses; any order of the arguments gives the same bits.
     """
     names = sorted(set(candidates))
     place = {name: index for index, name in enumerate(names)}
@@ -32,24 +31,15 @@ def bradley_terry(candidates: Sequence[str], outcomes: Mapping[tuple[str, str], 
             raise ValueError(f"not an outcome between two candidates: {winner} over {loser}, {count} times")
         wins[place[winner]][place[loser]] = float(count)
     strengths = [0.0] * len(names)
-    height = _log_posterior(wins, strengths)
     for _ in range(_STEPS_MAX):
-        slope, curvature = _slope_and_curvature(wins, strengths)
-        step = _solved(curvature, slope)
-        # Far from the maximum a whole step may overshoot; close to it, floats cannot resolve the gain.
-        while (largest := max(map(abs, step), default=0.0)) > _CLOSE:
-            if (reached := _log_posterior(wins, _moved(strengths, step))) > height:
-                height = reached
-                break
-            step = [change / 2 for change in step]
-        strengths = _moved(strengths, step)
-        if largest < _CONVERGED:
+        step = _solved(*_curvature_and_slope(wins, strengths))
+        # The most by which a lead over a rival, or over the prior's opponent, would change.
+        change = max([0.0, *step]) - min([0.0, *step])
+        damping = log1p(change) / change if change else 1.0
+        strengths = [strength + damping * part for strength, part in zip(strengths, step, strict=True)]
+        if change < _CONVERGED:
             break
     return dict(zip(names, strengths, strict=True))
-
-
-def _moved(strengths: Sequence[float], step: Sequence[float]) -> list[float]:
-    return [strength + change for strength, change in zip(strengths, step, strict=True)]
 
 
 def win_rates(strengths: Mapping[str, float]) -> dict[str, float]:
@@ -67,22 +57,7 @@ def _chance(lead: float) -> float:
     return 1 / (1 + exp(-lead)) if lead >= 0 else exp(lead) / (1 + exp(lead))
 
 
-def _log_chance(lead: float) -> float:
-    return min(lead, 0.0) - log1p(exp(-abs(lead)))
-
-
-def _log_posterior(wins: _Matrix, strengths: Sequence[float]) -> float:
-    terms = [
-        count * _log_chance(strength - strengths[other])
-        for strength, row in zip(strengths, wins, strict=True)
-        for other, count in enumerate(row)
-        if count
-    ]
-    prior = [PRIOR_WINS * (_log_chance(strength) + _log_chance(-strength)) for strength in strengths]
-    return fsum(terms + prior)
-
-
-def _slope_and_curvature(wins: _Matrix, strengths: Sequence[float]) -> tuple[list[float], _Matrix]:
+def _curvature_and_slope(wins: _Matrix, strengths: Sequence[float]) -> tuple[_Matrix, list[float]]:
     slope = [PRIOR_WINS * (1 - 2 * _chance(strength)) for strength in strengths]
     curvature = [[0.0] * len(strengths) for _ in strengths]
     for one, strength in enumerate(strengths):
@@ -98,7 +73,7 @@ def _slope_and_curvature(wins: _Matrix, strengths: Sequence[float]) -> tuple[lis
                 curvature[one][one] += weight
                 curvature[other][other] += weight
                 curvature[one][other] = curvature[other][one] = -weight
-    return slope, curvature
+    return curvature, slope
 
 
 def _solved(matrix: _Matrix, right: Sequence[float]) -> list[float]:

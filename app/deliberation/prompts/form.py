@@ -1,8 +1,8 @@
 """The form of all prompts.
 
-The more prompts share a text, the earlier it stands, so that an engine's prefix cache holds most of each prompt: the
-rules of all prompts, the task with its evidence, the candidates, and last the work that is asked for. The replica of
-the agent's role adds the persona at the end (docs/decisions/0074).
+Texts that more prompts share stand earlier, for the engine's prefix cache. The order is the rules of all prompts, the
+task with its evidence, the candidates, and the work that is asked for. The replica of the agent's role adds the persona
+at the end (docs/decisions/0074).
 
 Peer text is data: fenced with a nonce, introduced as such, never followed. A text keeps its nonce in all prompts; its
 writer had seen none of them. No agent id, role or model appears.

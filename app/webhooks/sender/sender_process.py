@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import structlog
-from pydantic import BeforeValidator, Field, SecretStr
+from pydantic import BeforeValidator, Field
 from pydantic_settings import NoDecode
 
 from app.log.journal import JetStreamJournal
@@ -18,16 +18,14 @@ from app.log.stream_settings import STREAM, WEBHOOKS_STREAM
 from app.log.streams import ATTEMPTS_CONSUMER, WEBHOOKS_CONSUMER
 from app.observability.process import health_server, stop_signal
 from app.observability.replica_status import SENDERS_SUBJECT
-from app.process_settings import LogAccess, WebhookTimeout, listed, setting
+from app.process_settings import LogAccess, Secrets, WebhookTimeout, listed, setting
 from app.settings import WebhookRules
 from app.webhooks.sender.bulkheads import Bounds, Bulkheads
 from app.webhooks.sender.delivery import DELAYS_S, DeliveryWorker
 from app.webhooks.sender.planner import DeliveryPlanner
 from app.webhooks.sender.posting import Lookup, Poster
-from app.webhooks.signatures import MASTER_CHARS_MIN, Signer
+from app.webhooks.signatures import Signer
 
-Secret = Annotated[SecretStr, Field(min_length=MASTER_CHARS_MIN)]
-Secrets = Annotated[tuple[Secret, ...], NoDecode, BeforeValidator(listed)]
 Delays = Annotated[
     tuple[Annotated[float, Field(ge=0, le=604_800)], ...], NoDecode, BeforeValidator(listed), Field(max_length=32)
 ]

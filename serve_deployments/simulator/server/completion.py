@@ -10,7 +10,7 @@ from serve_deployments.simulator.script import FaultKind, Script
 from serve_deployments.simulator.server.exchange import bad_request
 from serve_deployments.simulator.server.requests import ANY_OBJECT, CompletionRequest, Conversation, output_form
 from serve_deployments.simulator.writer.chance import digest
-from serve_deployments.simulator.writer.outputs import PURE_BEHAVIOURS, Behaviour, OutputWriter
+from serve_deployments.simulator.writer.outputs import OutputWriter
 from serve_deployments.simulator.writer.prompt import PromptReader
 from serve_deployments.simulator.writer.schema_values import SchemaUnsupported
 from serve_deployments.simulator.writer.tokens import split_blocks, tokenize
@@ -98,12 +98,9 @@ def complete(
 
 
 def _writer(prompt: RenderedPrompt, script: Script, key: bytes) -> OutputWriter:
-    behaviour = script.behaviour
-    if behaviour is Behaviour.MIXED:
-        behaviour = Random(key).choice(PURE_BEHAVIOURS)
-    chance = Random(digest(key, behaviour, script.tokens))
+    chance = Random(digest(key, script.behaviour, script.tokens))
     words_max = None if script.tokens is None else max(1, script.tokens // 8)
-    return OutputWriter(PromptReader(prompt.texts), behaviour, chance, words_max)
+    return OutputWriter(PromptReader(prompt.texts), script.behaviour, chance, words_max)
 
 
 def _tokens(writer: OutputWriter, form: dict[str, Any] | None, fixed: int | None, fault: FaultKind | None) -> list[str]:

@@ -20,27 +20,21 @@ from serve_deployments.simulator.writer.schema_values import SchemaUnsupported, 
 
 
 class Behaviour(StrEnum):
-    """The work of simulated agents. `mixed` draws one of the other four for each request, by its seed."""
-
     NORMAL = "normal"
     EXCELLENT = "excellent"
     POOR = "poor"
-    STUBBORN = "stubborn"
-    MIXED = "mixed"
 
-
-PURE_BEHAVIOURS = tuple(behaviour for behaviour in Behaviour if behaviour is not Behaviour.MIXED)
 
 # The lowest confidence in percent; the highest is 5 more.
-_CONFIDENCE = {Behaviour.NORMAL: 75, Behaviour.EXCELLENT: 88, Behaviour.POOR: 60, Behaviour.STUBBORN: 90}
+_CONFIDENCE = {Behaviour.NORMAL: 75, Behaviour.EXCELLENT: 88, Behaviour.POOR: 60}
 # Half the width by which a reviewer's grade differs from the text's own.
-_NOISE = {Behaviour.NORMAL: 0.5, Behaviour.EXCELLENT: 0.25, Behaviour.POOR: 2.0, Behaviour.STUBBORN: 0.5}
+_NOISE = {Behaviour.NORMAL: 0.5, Behaviour.EXCELLENT: 0.25, Behaviour.POOR: 2.0}
 _CRITERION_NOISE = 0.8
 _TIE_BELOW = 0.15
 # The share of programs that are right, at once and after a repair, and of issues that a revision accepts.
-_RIGHT = {Behaviour.NORMAL: 0.75, Behaviour.EXCELLENT: 1.0, Behaviour.POOR: 0.0, Behaviour.STUBBORN: 0.5}
-_REPAIRED = {Behaviour.NORMAL: 0.8, Behaviour.EXCELLENT: 1.0, Behaviour.POOR: 0.3, Behaviour.STUBBORN: 0.0}
-_ACCEPTED = {Behaviour.NORMAL: 0.8, Behaviour.EXCELLENT: 0.95, Behaviour.POOR: 0.8, Behaviour.STUBBORN: 0.0}
+_RIGHT = {Behaviour.NORMAL: 0.75, Behaviour.EXCELLENT: 1.0, Behaviour.POOR: 0.0}
+_REPAIRED = {Behaviour.NORMAL: 0.8, Behaviour.EXCELLENT: 1.0, Behaviour.POOR: 0.3}
+_ACCEPTED = {Behaviour.NORMAL: 0.8, Behaviour.EXCELLENT: 0.95, Behaviour.POOR: 0.8}
 
 # The property names of each known shape with properties that do not depend on each other.
 _SHAPES = {
@@ -88,7 +82,7 @@ class OutputWriter:
             "reasoning": lambda _: self._short(self._sentences.reasoning()),
             "answer": self._answer,
             "confidence": lambda _: _CONFIDENCE[behaviour] + chance.randint(0, 5),
-            "error": lambda _: self._error(),
+            "error": lambda _: self._short(self._sentences.issues(1)[0][0]),
             "responses": self._responses,
             "choice": lambda schema: self.choose(schema["enum"]),
             "code": lambda _: self._code(),
@@ -134,9 +128,7 @@ class OutputWriter:
                 return self._sentences.long_answer()
             case Behaviour.POOR:
                 return self._sentences.vague_answer()
-            case Behaviour.STUBBORN:
-                return f"{self._sentences.answer()}\n\nThis is settled; I see no reason to change it."
-            case _:
+            case Behaviour.NORMAL:
                 return self._sentences.answer()
 
     def filler(self) -> str:
@@ -147,9 +139,6 @@ class OutputWriter:
 
     # --- writing ---------------------------------------------------------------------------------------------------
 
-    def _error(self) -> str:
-        return "" if self._behaviour is Behaviour.STUBBORN else self._short(self._sentences.issues(1)[0][0])
-
     def _points(self, _: object) -> JsonValue:
         return [self._short(point) for point in self._sentences.steps(self._chance.randint(1, 3))]
 
@@ -158,7 +147,7 @@ class OutputWriter:
 
     def _revised(self, fixes: Sequence[str]) -> str:
         own = self._prompt.own
-        if self._behaviour is Behaviour.STUBBORN or (self._prompt.fixes and not fixes):
+        if self._prompt.fixes and not fixes:
             return own
         listed = "\n".join(f"- {fix}" for fix in fixes or self._sentences.steps(1))
         kept = own.split(REVISED_HEADING)[0] if own.count(REVISED_HEADING) > 1 else own
@@ -188,8 +177,6 @@ class OutputWriter:
 
     def _severities(self, text: str) -> list[str]:
         chance = self._chance
-        if self._behaviour is Behaviour.STUBBORN:
-            return []
         if self._behaviour is Behaviour.POOR or REVISED_HEADING in text:
             return ["minor"] * chance.randint(0, 1)
         first = chance.choices(("blocker", "major", "minor"), (6, 75, 19))[0]
@@ -227,8 +214,6 @@ class OutputWriter:
 
     def _code(self) -> str:
         own = self._prompt.own
-        if own and self._behaviour is Behaviour.STUBBORN:
-            return own
         right = self._chance.random() < (_REPAIRED if own else _RIGHT)[self._behaviour]
         name = self._prompt.entry_point
         return program(name, exercise(name, self._prompt.task), self._chance, right=right)

@@ -1,4 +1,4 @@
-"""Small Python programs for common exercises, and tests of them.
+"""Small Python programs for five exercises, and tests of them.
 
 A task's words decide which exercise it is. A wrong program leaves a value out or is off by one. The simulator has no
 program for any other task: a program that computes something else must not pass tests that expect the same.
@@ -42,43 +42,6 @@ EXERCISES = (
         cases=(([0], 0), ([1], 1), ([2], 1), ([7], 13), ([10], 55), ([30], 832040)),
     ),
     Exercise(
-        cue="factorial",
-        parameters="n",
-        steps="import math\n\n    ",
-        result="math.prod(range(1, n + 1SLIP))",
-        slip=" - 1",
-        cases=(([0], 1), ([1], 1), ([3], 6), ([5], 120), ([10], 3628800)),
-    ),
-    Exercise(
-        cue="gcd|greatest common divisor",
-        parameters="a, b",
-        steps="while b:\n        a, b = b, a % b\n    ",
-        result="aSLIP",
-        slip=" + 1",
-        cases=(([12, 18], 6), ([7, 5], 1), ([0, 4], 4), ([9, 9], 9), ([100, 75], 25)),
-    ),
-    Exercise(
-        cue="prime",
-        parameters="n",
-        result="n > 1 and all(n % each for each in range(2, int(n**0.5) + 1SLIP))",
-        slip=" - 1",
-        cases=(([4], False), ([9], False), ([25], False), ([2], True), ([97], True), ([1], False)),
-    ),
-    Exercise(
-        cue="fizz ?buzz",
-        parameters="n",
-        result='"Fizz" * (n % 3 == 0) + "Buzz" * (n % 5 == 0SLIP) or str(n)',
-        slip=" and n % 3 > 0",
-        cases=(([15], "FizzBuzz"), ([30], "FizzBuzz"), ([45], "FizzBuzz"), ([9], "Fizz"), ([7], "7")),
-    ),
-    Exercise(
-        cue="palindrome",
-        parameters="text",
-        result="textSLIP == text[::-1]",
-        slip="[1:]",
-        cases=((["level"], True), (["noon"], True), (["a"], True), (["ab"], False), (["abca"], False)),
-    ),
-    Exercise(
         cue=r"merg\w* (?:two |sorted )",
         parameters="first, second",
         result="sorted([*first, *second])SLIP",
@@ -92,34 +55,6 @@ EXERCISES = (
         ),
     ),
     Exercise(
-        cue=r"revers\w* (?:a |an |the )?(?:singly )?linked",
-        parameters="pairs",
-        # A list is a value and the rest, which is another such pair or None.
-        steps="turned = None\n    while pairsSLIP:\n        turned, pairs = (pairs[0], turned), pairs[1]\n    ",
-        result="turned",
-        slip=" and pairs[1]",
-        cases=(
-            ([[1, None]], [1, None]),
-            ([[1, [2, None]]], [2, [1, None]]),
-            ([[1, [2, [3, None]]]], [3, [2, [1, None]]]),
-            ([[5, [5, [0, None]]]], [0, [5, [5, None]]]),
-        ),
-    ),
-    Exercise(
-        cue="revers",
-        parameters="values",
-        result="values[::-1]SLIP",
-        slip="[:-1]",
-        cases=((["abc"], "cba"), ([[1, 2, 3]], [3, 2, 1]), ([[7]], [7]), (["ab"], "ba"), ([[0, 0, 1]], [1, 0, 0])),
-    ),
-    Exercise(
-        cue=r"sort(?:s|ing)?\b",
-        parameters="values",
-        result="sorted(values)SLIP",
-        slip="[:-1]",
-        cases=(([[3, 1, 2]], [1, 2, 3]), ([[5]], [5]), ([[2, 2, 1]], [1, 2, 2]), ([[0, -1]], [-1, 0])),
-    ),
-    Exercise(
         cue="median",
         parameters="*values",
         steps=f"import statistics\n\n    {_FLAT}",
@@ -128,28 +63,12 @@ EXERCISES = (
         cases=(([[3, 1, 2]], 2), ([[4, 1, 2, 3]], 2.5), ([7], 7), ([5, -1, 9], 5), ([[0, 10]], 5)),
     ),
     Exercise(
-        cue=r"mean\b|average",
-        parameters="*values",
-        steps=_FLAT,
-        result="sum(values) / len(values)SLIP",
-        slip=" + 1",
-        cases=(([[1, 2, 3]], 2), ([[4]], 4), ([[1, 2]], 1.5), ([-3, 3], 0), ([2, 4, 9], 5)),
-    ),
-    Exercise(
-        cue="largest|max|highest|greatest",
+        cue="largest|max|highest",
         parameters="*values",
         steps=_FLAT,
         result="max(values)SLIP",
         slip=" + 1",
         cases=(([[3, 1, 2]], 3), ([-5, -2], -2), ([[4]], 4), ([0, 20, 7], 20)),
-    ),
-    Exercise(
-        cue=r"smallest|min(?:imum)?\b|lowest",
-        parameters="*values",
-        steps=_FLAT,
-        result="min(values)SLIP",
-        slip=" + 1",
-        cases=(([[3, 1, 2]], 1), ([-5, -2], -5), ([[4]], 4), ([0, 20, 7], 0)),
     ),
     Exercise(
         cue=r"sum(?:s|me)?\b|adds?\b|total|plus\b",

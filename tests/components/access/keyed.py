@@ -1,12 +1,13 @@
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any
 
 from app.access.keys import SCOPES, KeyRevoked, Pepper, Scope, created, key_id_of, key_subject
 from app.api.schemas import dump
+from app.deliberation.calls import Call
 from app.deliberation.facts import Accepted, decode
 from app.deliberation.ports import Record
-from tests.components.routes.served import Served, played
+from tests.components.routes.served import Served, played, written
 from tests.fakes import InMemoryJournal
 from tests.story import NOW
 
@@ -45,9 +46,16 @@ async def accepted(gateway: Served, key: str, headers: dict[str, str] | None = N
     return response.json()["id"]
 
 
-async def play(gateway: Served, tenant: str, deliberation_id: str, *, until_stage: int | None = None) -> None:
+async def play(
+    gateway: Served,
+    tenant: str,
+    deliberation_id: str,
+    *,
+    until_stage: int | None = None,
+    write: Callable[[Call], str] = written,
+) -> None:
     records = await gateway.journal.facts(tenant, deliberation_id)
     fact = decode(records[0].data)
     assert isinstance(fact, Accepted)
-    for event in played(fact, now=gateway.clock.now, until_stage=until_stage):
+    for event in played(fact, now=gateway.clock.now, until_stage=until_stage, write=write):
         await gateway.journal.append(tenant, event)

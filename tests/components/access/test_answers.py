@@ -1,6 +1,5 @@
 import asyncio
 import json
-import re
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 from itertools import combinations
@@ -14,13 +13,13 @@ from app.access.authorization import ACCESS
 from app.access.keys import SCOPES, Scope
 from app.api.schemas import dump
 from app.deliberation.calls import Call, FactProblem
-from app.deliberation.facts import Accepted, Failed, decode
+from app.deliberation.facts import Failed
 from app.lifecycle.specify import deliberation_id
-from app.openapi.document import document
 from app.webhooks.attempts import Attempt, AttemptFailed, AttemptProblem, DeliveryEnded, DeliveryKey
 from app.webhooks.resources import Delivery, DeliveryReceipt
-from tests.components.access.keyed import PEPPER, bearer, make_key
-from tests.components.routes.served import COORDINATOR, Served, played, served, written
+from tests.components.access.keyed import PEPPER, bearer, make_key, play
+from tests.components.openapi.documented import filled, operations
+from tests.components.routes.served import COORDINATOR, Served, served, written
 from tests.conditions import until
 from tests.fakes import InMemoryJournal
 from tests.story import NOW
@@ -83,21 +82,14 @@ def _canaried(call: Call) -> str:
     return written(call).replace('"c"', f'"{CANARY}"').replace("draft", f"draft {CANARY}")
 
 
-async def _play(gateway: Served, tenant: str, id: str, *, until_stage: int | None = None) -> None:
-    fact = decode((await gateway.journal.facts(tenant, id))[0].data)
-    assert isinstance(fact, Accepted)
-    for event in played(fact, now=gateway.clock.now, until_stage=until_stage, write=_canaried):
-        await gateway.journal.append(tenant, event)
-
-
 async def _filled(gateway: Served, tenant: str, headers: dict[str, str]) -> Kept:
     ids: dict[str, str] = {}
     for name in ("ended", "running", "cancelling", "failed"):
         response = await gateway.client.post("/deliberations", json=BODY, headers=headers | {"Idempotency-Key": name})
         assert response.status_code == 202, response.text
         ids[name] = response.json()["id"]
-    await _play(gateway, tenant, ids["ended"])
-    await _play(gateway, tenant, ids["running"], until_stage=2)
+    await play(gateway, tenant, ids["ended"], write=_canaried)
+    await play(gateway, tenant, ids["running"], until_stage=2, write=_canaried)
     await gateway.client.post(f"/deliberations/{ids['cancelling']}/cancel", json={"reason": CANARY}, headers=headers)
     problem = FactProblem(code="no_answers", detail=CANARY, retryable=False)
     await gateway.journal.append(tenant, Failed(deliberation_id=ids["failed"], ts=NOW, problem=problem))
@@ -114,7 +106,7 @@ async def _filled(gateway: Served, tenant: str, headers: dict[str, str]) -> Kept
     accepted = {"Idempotency-Key": "chat"}
     asking = asyncio.create_task(gateway.client.post("/v1/chat/completions", json=CHAT, headers=headers | accepted))
     await until(lambda: any(chat in record.subject for record in gateway.journal.records))
-    await _play(gateway, tenant, chat)
+    await play(gateway, tenant, chat, write=_canaried)
     assert (await asking).status_code == 200
     return Kept(gateway, tenant, ids, delivery)
 
@@ -138,13 +130,6 @@ async def with_keys(roles_file: Path) -> AsyncGenerator[Kept, None]:
 async def in_development(roles_file: Path) -> AsyncGenerator[Kept, None]:
     async with served(webhooks=True, roles_file=roles_file, lists=True) as gateway:
         yield await _filled(gateway, "default", {})
-
-
-def operations() -> Iterator[tuple[str, str, str]]:
-    for path, methods in document()["paths"].items():
-        for method, operation in methods.items():
-            if method != "parameters":
-                yield operation["operationId"], method.upper(), path
 
 
 def requests(kept: Kept, name: str, method: str, path: str) -> Iterator[Asked]:
@@ -173,10 +158,9 @@ def requests(kept: Kept, name: str, method: str, path: str) -> Iterator[Asked]:
             headers = {"Accept": "application/json"} if name.startswith("read_") else {}
             for id in kept.ids.values() if "{deliberation_id}" in path else ("",):
                 values = {"deliberation_id": id, "plan_id": PLAN["plan_id"], "delivery_id": kept.delivery}
-                values |= {"role": ROLE, "model": f"council/{ROLE}"}
-                filled = re.sub(r"\{(\w+)\}", lambda found, values=values: values[found[1]], path)
+                url = filled(path, **values, role=ROLE, model=f"council/{ROLE}")
                 for more in ({}, {"Prefer": "wait=1"} if id == kept.ids["ended"] else {}, {"If-None-Match": "*"}):
-                    yield method, filled, headers | more, body
+                    yield method, url, headers | more, body
 
 
 def told(response: httpx.Response) -> str:

@@ -1,8 +1,7 @@
 import asyncio
 import json
-import re
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +11,8 @@ import pytest
 from app.access.authorization import ACCESS
 from app.access.keys import Scope
 from app.lifecycle.specify import deliberation_id
-from app.openapi.document import document
 from tests.components.access.keyed import PEPPER, accepted, bearer, make_key, play
+from tests.components.openapi.documented import filled, operations
 from tests.components.routes.served import COORDINATOR, Served, served
 from tests.conditions import until
 from tests.fakes import InMemoryJournal
@@ -23,7 +22,6 @@ CANARY = "canary-of-acme"
 UNKNOWN = "z" * 26
 # Headers that differ between any two answers and reveal nothing.
 PASSING = {"x-request-id", "ratelimit", "date"}
-EXAMPLES = {"role": "DEV", "model": "council/DEV"}
 
 
 @dataclass
@@ -61,19 +59,17 @@ async def two() -> AsyncGenerator[Two, None]:
         yield Two(gateway, acme, rival, operator, ended, running)
 
 
-def operations(*, with_id: bool) -> Iterator[tuple[str, str, str]]:
-    for path, methods in document()["paths"].items():
-        for method, operation in methods.items():
-            if method == "parameters" or ACCESS[operation["operationId"]] is None:
-                continue
-            if ("{deliberation_id}" in path) == with_id:
-                yield operation["operationId"], method.upper(), path
+NEED_A_KEY = [each for each in operations() if ACCESS[each[0]] is not None]
+with_id = pytest.mark.parametrize(
+    ("name", "method", "path"), [each for each in NEED_A_KEY if "{deliberation_id}" in each[2]]
+)
+without_id = pytest.mark.parametrize(
+    ("name", "method", "path"), [each for each in NEED_A_KEY if "{deliberation_id}" not in each[2]]
+)
 
 
 def at(path: str, deliberation: str = "") -> str:
-    return re.sub(
-        r"\{(\w+)\}", lambda found: deliberation if found[1] == "deliberation_id" else EXAMPLES.get(found[1], "1"), path
-    )
+    return filled(path, deliberation_id=deliberation, role="DEV", model="council/DEV")
 
 
 def visible(response: httpx.Response, deliberation: str) -> tuple[int, dict[str, str], str]:
@@ -83,12 +79,12 @@ def visible(response: httpx.Response, deliberation: str) -> tuple[int, dict[str,
 
 
 def test_the_walk_covers_every_operation() -> None:
-    walked = {name for with_id in (True, False) for name, _, _ in operations(with_id=with_id)}
+    walked = {name for name, _, _ in NEED_A_KEY}
     assert {"get_deliberation", "cancel_deliberation", "read_deliberation_events", "list_deliberations"} <= walked
     assert walked == {name for name, needed in ACCESS.items() if needed is not None}
 
 
-@pytest.mark.parametrize(("name", "method", "path"), operations(with_id=True))
+@with_id
 @pytest.mark.parametrize(
     "headers",
     [{}, {"Accept": "application/json"}, {"Prefer": "wait=5"}, {"If_None_Match": "*"}, {"Last_Event_ID": "memory-1"}],
@@ -110,7 +106,7 @@ async def test_a_foreign_deliberation_answers_as_an_unknown_one(
     assert not [r for r in two.gateway.journal.records if r.subject.endswith(".cancel") and two.running in r.subject]
 
 
-@pytest.mark.parametrize(("name", "method", "path"), operations(with_id=True))
+@with_id
 async def test_foreign_and_unknown_ids_cause_the_same_log_requests(
     two: Two, monkeypatch: pytest.MonkeyPatch, name: str, method: str, path: str
 ) -> None:
@@ -144,7 +140,7 @@ async def test_foreign_and_unknown_ids_cause_the_same_log_requests(
     assert "acme" not in str(steps)
 
 
-@pytest.mark.parametrize(("name", "method", "path"), operations(with_id=False))
+@without_id
 async def test_operations_without_an_id_never_show_foreign_deliberations(
     two: Two, name: str, method: str, path: str
 ) -> None:
@@ -185,15 +181,6 @@ async def test_an_idempotency_key_is_scoped_to_its_tenant(two: Two) -> None:
     assert other.status_code == 409, "a conflict is with one's own"
     assert (await two.ask("GET", f"/deliberations/{first}", two.rival)).status_code == 404
     assert (await two.ask("GET", f"/deliberations/{second}", two.acme)).status_code == 404
-
-
-def test_ids_of_two_tenants_differ() -> None:
-    """Coordinators use the id alone: it has 130 bits of a keyed hash of the tenant, or 82 random ones."""
-    tenants = [f"t{number}" for number in range(20)] + ["t", "t1-", "t1_", "1"]
-    keys = [f"k{number}" for number in range(500)]
-    counts = Counter(deliberation_id(tenant, key, NOW) for tenant in tenants for key in keys)
-    assert max(counts.values()) == 1
-    assert {len(id) for id in counts} == {26}
 
 
 async def test_a_long_poll_for_a_foreign_deliberation_does_not_wait(two: Two) -> None:

@@ -1,6 +1,6 @@
-import re
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
+from itertools import product
 
 import httpx
 import pytest
@@ -8,9 +8,9 @@ from starlette.datastructures import Headers
 
 from app.access.authorization import ACCESS
 from app.access.origins import checked_host, same_site
-from app.openapi.document import document
 from app.settings import Settings
 from tests.components.access.keyed import PEPPER, bearer, make_key
+from tests.components.openapi.documented import filled, operations
 from tests.components.routes.served import Served, served
 
 Given = list[tuple[str, str]]
@@ -71,11 +71,9 @@ class Site:
     running: str
 
     async def ask(self, method: str, path: str, given: Given, headers: dict[str, str]) -> httpx.Response:
-        values = {"deliberation_id": self.running, "role": "DEV", "model": "council/DEV", "delivery_id": "dlv_none"}
-        values["plan_id"] = "plan-1"
-        filled = re.sub(r"\{(\w+)\}", lambda found: values[found[1]], path)
+        url = filled(path, deliberation_id=self.running, role="DEV", model="council/DEV")
         accept = {"Accept": "application/json"} if "events" in path else {}
-        return await self.gateway.client.request(method, filled, headers=[*given, *(headers | accept).items()])
+        return await self.gateway.client.request(method, url, headers=[*given, *(headers | accept).items()])
 
     def changes(self) -> list[str]:
         return [record.subject for record in self.gateway.journal.records]
@@ -98,11 +96,8 @@ async def with_session() -> AsyncGenerator[Site, None]:
         yield Site(gateway, {"Cookie": cookie}, made.json()["id"])
 
 
-def operations(*, safe: bool) -> Iterator[tuple[str, str, str]]:
-    for path, methods in document()["paths"].items():
-        for method, operation in methods.items():
-            if method != "parameters" and (method == "get") == safe:
-                yield operation["operationId"], method.upper(), path
+SAFE = [each for each in operations() if each[1] == "GET"]
+CHANGES = [each for each in operations() if each[1] != "GET"]
 
 
 async def _check_changes(site: Site, name: str, method: str, path: str, headers: dict[str, str]) -> None:
@@ -110,13 +105,14 @@ async def _check_changes(site: Site, name: str, method: str, path: str, headers:
     for page, given in FOREIGN.items():
         response = await site.ask(method, path, given, headers)
         assert (response.status_code, '"cross_site"' in response.text) == (403, True), (name, page, response.text)
+        assert "CORS_ORIGINS" in response.text, "the remedy"
         assert "set-cookie" not in response.headers
     assert site.changes() == before
     for page, given in OWN.items():
         assert (await site.ask(method, path, given, headers)).status_code not in (401, 403), (name, page)
 
 
-@pytest.mark.parametrize(("name", "method", "path"), operations(safe=False))
+@pytest.mark.parametrize(("name", "method", "path"), CHANGES)
 async def test_development_mode_refuses_changes_from_other_sites(
     in_development: Site, name: str, method: str, path: str
 ) -> None:
@@ -127,7 +123,7 @@ async def test_development_mode_refuses_changes_from_other_sites(
     assert without_browser.status_code not in (401, 403)
 
 
-@pytest.mark.parametrize(("name", "method", "path"), operations(safe=False))
+@pytest.mark.parametrize(("name", "method", "path"), CHANGES)
 async def test_a_session_makes_no_changes_for_other_sites(
     with_session: Site, name: str, method: str, path: str
 ) -> None:
@@ -137,7 +133,7 @@ async def test_a_session_makes_no_changes_for_other_sites(
     assert (without_browser.status_code == 403) == (needed is not None), "a cookie comes from a browser that says where"
 
 
-@pytest.mark.parametrize(("name", "method", "path"), operations(safe=False))
+@pytest.mark.parametrize(("name", "method", "path"), CHANGES)
 async def test_a_key_makes_changes_whatever_the_page(with_session: Site, name: str, method: str, path: str) -> None:
     """A page can send a key only after a preflight, which unlisted origins do not pass."""
     if ACCESS[name] is None:
@@ -152,16 +148,16 @@ async def test_a_key_makes_changes_whatever_the_page(with_session: Site, name: s
     assert response.status_code in (400, 405) and "access-control-allow-origin" not in response.headers
 
 
-@pytest.mark.parametrize(("name", "method", "path"), operations(safe=True))
-async def test_reads_need_no_site(in_development: Site, name: str, method: str, path: str) -> None:
+@pytest.mark.parametrize(("name", "method", "path"), SAFE)
+async def test_reads_need_no_site(in_development: Site, with_session: Site, name: str, method: str, path: str) -> None:
     """A link from anywhere may be followed; without CORS, a page of another site cannot read the answer."""
-    for page, given in FOREIGN.items():
-        response = await in_development.ask(method, path, given, {})
+    for site, (page, given) in product((in_development, with_session), FOREIGN.items()):
+        response = await site.ask(method, path, given, site.headers)
         assert response.status_code not in (401, 403), (name, page)
         assert "access-control-allow-origin" not in response.headers
 
 
-@pytest.mark.parametrize(("name", "method", "path"), [*operations(safe=False), *operations(safe=True)])
+@pytest.mark.parametrize(("name", "method", "path"), operations())
 async def test_development_mode_answers_only_to_its_own_names(
     in_development: Site, name: str, method: str, path: str
 ) -> None:

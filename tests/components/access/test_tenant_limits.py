@@ -2,8 +2,6 @@ import asyncio
 import re
 import statistics
 from collections import Counter
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from time import perf_counter
 from typing import Any
 
@@ -11,19 +9,11 @@ import httpx
 
 from tests.components.access.keyed import PEPPER, accepted, bearer, make_key, play
 from tests.components.routes.listening import listening
-from tests.components.routes.served import COORDINATOR, Served, served
+from tests.components.routes.served import Served, served
 from tests.conditions import until
-from tests.fakes import InMemoryJournal
 
 OTHERS = 5
 ROUNDS = 10
-
-
-@asynccontextmanager
-async def keyed(**settings: Any) -> AsyncGenerator[Served, None]:
-    journal = InMemoryJournal(replies={"control.coordinator": [COORDINATOR]})
-    async with served(journal=journal, key_pepper=PEPPER, **settings) as gateway:
-        yield gateway
 
 
 def rate(response: httpx.Response) -> tuple[int, int]:
@@ -33,7 +23,7 @@ def rate(response: httpx.Response) -> tuple[int, int]:
 
 
 async def test_every_answer_has_the_rate_and_a_refusal_has_retry_after() -> None:
-    async with keyed(tenant_requests_per_minute=3) as gateway:
+    async with served(key_pepper=PEPPER, tenant_requests_per_minute=3) as gateway:
         key, second, rival = (
             await make_key(gateway.journal, "acme"),
             await make_key(gateway.journal, "acme", ("read",)),
@@ -61,14 +51,14 @@ async def test_every_answer_has_the_rate_and_a_refusal_has_retry_after() -> None
 
 
 async def test_session_requests_count_for_their_tenant() -> None:
-    async with keyed(tenant_requests_per_minute=2) as gateway:
+    async with served(key_pepper=PEPPER, tenant_requests_per_minute=2) as gateway:
         key = await make_key(gateway.journal)
         await gateway.client.post("/login", json={"key": key})
         assert [(await gateway.client.get("/roles")).status_code for _ in range(3)] == [200, 200, 429]
 
 
 async def test_a_tenant_at_its_limit_does_not_block_others() -> None:
-    async with keyed(tenant_in_flight_max=2, queue_depth_max=3) as gateway:
+    async with served(key_pepper=PEPPER, tenant_in_flight_max=2, queue_depth_max=3) as gateway:
         acme, rival = await make_key(gateway.journal, "acme"), await make_key(gateway.journal, "rival")
         first = await accepted(gateway, acme, {"Idempotency-Key": "k"})
         await accepted(gateway, acme)
@@ -117,9 +107,9 @@ async def test_a_tenant_with_100_times_the_load_does_not_slow_others() -> None:
     time is loose, because all tenants run in one loop. Without bounds of tenants the loud one fills the queue, and the
     others are refused.
     """
-    limits = {"tenant_requests_per_minute": 1_000, "tenant_in_flight_max": 50, "queue_depth_max": 160}
+    limits: dict[str, Any] = {"tenant_requests_per_minute": 1_000, "tenant_in_flight_max": 50, "queue_depth_max": 160}
     alone, beside = list[float](), list[float]()
-    async with keyed(**limits, lists=True, lagging=True) as gateway:
+    async with served(key_pepper=PEPPER, **limits, lists=True, lagging=True) as gateway:
         loud = await make_key(gateway.journal, "loud")
         keys = [await make_key(gateway.journal, f"quiet-{number}") for number in range(OTHERS)]
         theirs, its, loudly = Counter[int](), Counter[int](), asyncio.Event()
@@ -147,13 +137,3 @@ async def test_a_tenant_with_100_times_the_load_does_not_slow_others() -> None:
     figures = f"a round of the others: {quiet_ms:.1f} ms alone, {loud_ms:.1f} ms beside {its.total()} requests of one"
     print(figures)
     assert loud_ms < 5 * quiet_ms + 50, figures
-
-
-async def test_a_list_looks_at_no_other_tenants_deliberations() -> None:
-    async with keyed(tenant_in_flight_max=10_000, tenant_requests_per_minute=1_000_000, lists=True) as gateway:
-        loud, quiet = await make_key(gateway.journal, "loud"), await make_key(gateway.journal, "quiet")
-        own = await accepted(gateway, quiet)
-        for _ in range(20):
-            await accepted(gateway, loud)
-        page = await gateway.client.get("/deliberations", headers=bearer(quiet))
-        assert [item["id"] for item in page.json()["items"]] == [own]

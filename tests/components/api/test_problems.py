@@ -1,4 +1,4 @@
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -10,7 +10,7 @@ from app.deliberation.errors import (
     UnexpectedFact,
 )
 from app.openai.problems import CHAT_STATUSES
-from tests.components.routes.served import Served, served
+from tests.components.routes.served import Served
 
 # Clients never get these as problems: they are recorded as facts, or are defects.
 INTERNAL = {
@@ -29,12 +29,6 @@ def tree(error: type[DeliberationError]) -> Iterator[type[DeliberationError]]:
     yield error
     for narrower in error.__subclasses__():
         yield from tree(narrower)
-
-
-@pytest.fixture
-async def gateway() -> AsyncGenerator[Served, None]:
-    async with served() as running:
-        yield running
 
 
 def test_every_error_that_a_client_can_meet_has_a_status() -> None:

@@ -1,4 +1,3 @@
-import json
 import random
 from collections import Counter
 from datetime import timedelta
@@ -28,6 +27,7 @@ from app.lifecycle.specify import accepted as accept
 from app.process_settings import read_roles
 from tests.components.routes.served import played, written
 from tests.fakes import FakeClock
+from tests.unit.facts_of import ballot
 
 CLOCK = FakeClock()
 NOW = CLOCK.now()
@@ -75,13 +75,7 @@ def test_proposals_are_in_rank_order_with_their_chosen_text(seed: int, size: int
         if call.output.kind != "score" or seed % 5 == 4:
             return "not a ballot" if call.output.kind == "score" else written(call)
         dice = random.Random(f"{seed} {call.call_id}")
-        scores = {
-            label: {
-                "criteria": [{"id": c, "rationale": "", "score": dice.randint(0, 10)} for c in call.output.criteria]
-            }
-            for label in call.output.labels
-        }
-        return json.dumps(scores)
+        return ballot(call, lambda _: dice.randint(0, 10))
 
     first = accepted(seed=seed, num_agents=size, rounds=2)
     read = resource_of(first, played(first, now=CLOCK.now, write=opinionated))

@@ -5,17 +5,15 @@ from typing import Any
 import pytest
 from pydantic import Field, ValidationError
 
-from app.api.event_schemas import DeliberationEvent
 from app.api.problems import InvalidJson, ValidationFailed, body_problems
 from app.api.request_body import checked_json
 from app.api.requests import DeliberationRequest
 from app.api.schemas import FieldProblem
-from app.deliberation.facts import encode
 from app.deliberation.specification import DEFAULT_RUBRIC
 from app.deliberation.strategies import STRATEGIES
 from app.lifecycle.specify import agents, body_sha256, deliberation_id, issued_at, specification
 from app.process_settings import read_roles
-from tests.story import NOW, Story
+from tests.story import NOW
 
 ROLES = read_roles(None)
 KNOWN = {"roles": ROLES, "strategies": STRATEGIES}
@@ -43,14 +41,12 @@ BOUNDS: list[tuple[str, object, bool]] = [
     ("/task", "", False),
     ("/task", " \n", False),
     ("/task", 5, False),
-    ("/role", "DEV", True),
     ("/role", "NOBODY", False),
     ("/role", "dev", True),
     ("/num_agents", 1, True),
     ("/num_agents", 32, True),
     ("/num_agents", 0, False),
     ("/num_agents", 33, False),
-    ("/num_agents", "3", False),
     ("/num_agents", 2.5, False),
     ("/num_agents", 2.0, True),
     ("/num_agents", 1e400, False),
@@ -84,7 +80,6 @@ BOUNDS: list[tuple[str, object, bool]] = [
     ("/constraints/timeout_seconds", {"timeout_seconds": 3_600}, True),
     ("/constraints/timeout_seconds", {"timeout_seconds": 0}, False),
     ("/constraints/timeout_seconds", {"timeout_seconds": 3_601}, False),
-    ("/constraints/on_deadline", {"on_deadline": "best"}, True),
     ("/constraints/on_deadline", {"on_deadline": "fail"}, True),
     ("/constraints/on_deadline", {"on_deadline": "later"}, False),
     ("/constraints/metadata/k", {"metadata": {"k": 1}}, False),
@@ -98,7 +93,6 @@ BOUNDS: list[tuple[str, object, bool]] = [
     ("/budget/max_cost", {"max_cost": 0}, False),
     ("/budget/max_cost", {"max_cost": 0.0000001}, False),
     ("/budget/max_cost", {"max_cost": "1"}, False),
-    ("/budget/max_cost", {"max_cost": True}, False),
     ("/sampling/temperature", {"temperature": 2}, True),
     ("/sampling/temperature", {"temperature": 2.01}, False),
     ("/sampling/temperature", {"temperature": -0.1}, False),
@@ -273,18 +267,3 @@ def test_only_an_id_without_a_key_contains_its_issue_time() -> None:
     assert {issued_at(each) for each in (*foreign, "d1", "", "0" * 25, "0" * 27, "0" * 25 + "w", "0" * 25 + "٣")} == {
         None
     }
-
-
-def test_the_event_union_discriminates_every_logged_event() -> None:
-    story = Story("d1")
-    events = [
-        story.accepted(),
-        story.opened(),
-        story.started("dev-001"),
-        story.delta("dev-001", 0, "a"),
-        story.finished("dev-001"),
-        story.closed(),
-        story.completed(),
-    ]
-    for event in events:
-        assert DeliberationEvent.model_validate_json(encode(event)).root == event

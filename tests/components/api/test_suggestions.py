@@ -1,11 +1,9 @@
-from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
 
-from app.api.suggestions import did_you_mean, field_names
-from app.openai.requests import ChatCompletionRequest
-from tests.components.routes.served import Served, served
+from app.api.suggestions import did_you_mean
+from tests.components.routes.served import Served
 
 MISSPELT: list[tuple[dict[str, Any], str, str]] = [
     ({"num_agent": 3}, "/num_agent", "num_agents"),
@@ -34,12 +32,6 @@ MISSPELT: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
-@pytest.fixture
-async def gateway() -> AsyncGenerator[Served, None]:
-    async with served() as running:
-        yield running
-
-
 @pytest.mark.parametrize(("given", "pointer", "meant"), MISSPELT)
 async def test_a_misspelt_name_in_a_body_is_named_with_the_closest_one(
     gateway: Served, given: dict[str, Any], pointer: str, meant: str
@@ -48,36 +40,6 @@ async def test_a_misspelt_name_in_a_body_is_named_with_the_closest_one(
     remedies = {fault["pointer"]: fault["remedy"] for fault in refused.json()["errors"]}
     assert refused.status_code == 422
     assert remedies[pointer].startswith(f"Did you mean {meant}?")
-
-
-@pytest.mark.parametrize(
-    ("query", "pointer", "meant"),
-    [
-        ("/deliberations?statsu=failed", "statsu", "status"),
-        ("/deliberations?status=complete", "status", "completed"),
-        ("/events?delta=true", "delta", "deltas"),
-        ("/events?status=in-progress", "status.0", "in_progress"),
-        ("/events?types=call.finish", "types", "call.finished"),
-    ],
-)
-async def test_a_misspelt_name_in_a_query_is_named_with_the_closest_one(
-    gateway: Served, query: str, pointer: str, meant: str
-) -> None:
-    refused = await gateway.client.get(query)
-    remedies = {fault["pointer"]: fault["remedy"] for fault in refused.json()["errors"]}
-    assert refused.status_code == 422
-    assert remedies[pointer].startswith(f"Did you mean {meant}?")
-
-
-@pytest.mark.parametrize(
-    ("given", "pointer", "names"),
-    [({"agents": ["DEV"]}, "/agents/0", "role"), ({"webhook": "https://a.example"}, "/webhook", "url")],
-)
-async def test_an_object_that_is_none_is_asked_for_with_the_fields_that_it_needs(
-    gateway: Served, given: dict[str, Any], pointer: str, names: str
-) -> None:
-    [fault] = (await gateway.post({"task": "t", **given})).json()["errors"]
-    assert (fault["pointer"], fault["remedy"]) == (pointer, f"Give an object with {names}.")
 
 
 async def test_openais_clients_learn_where_a_field_of_the_deliberation_stands(gateway: Served) -> None:
@@ -95,9 +57,3 @@ async def test_a_body_full_of_unknown_fields_is_refused_quickly_and_in_bounds(ga
     refused = await gateway.post({"task": "t", **{f"num_agent{n}": 1 for n in range(10_000)}})
     assert refused.status_code == 422
     assert len(refused.json()["errors"]) == 64
-
-
-def test_fields_are_found_in_lists_unions_and_references() -> None:
-    assert {"max_tokens", "max_calls", "max_cost"} == field_names(ChatCompletionRequest, ("deliberation", "budget"))
-    assert "content" in field_names(ChatCompletionRequest, ("messages", 0))
-    assert field_names(ChatCompletionRequest, ("messages", 0, "nowhere")) == set()

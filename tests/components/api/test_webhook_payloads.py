@@ -12,10 +12,10 @@ from app.api.webhook_payloads import (
     PAYLOAD_BYTES_MAX,
     TERMINAL_EVENTS,
     delivery_id,
+    due,
     is_end,
     patterns,
     payload,
-    subscribed,
 )
 from app.deliberation.facts import Completed, Fact, encode, prefix, suffix
 from app.deliberation.ports import Record
@@ -39,8 +39,8 @@ def stored(fact: Fact, sequence: int = 7, tenant: str = "default") -> Record:
 )
 def test_patterns_match_the_facts_of_subscribed_events(fact: Fact) -> None:
     record, hook = stored(fact), Hook(url="", events=(fact.type,))
-    assert subscribed(record, hook)
-    assert not subscribed(record, Hook(url="", events=tuple(set(EVENTS) - {fact.type})))
+    assert due([record], hook) == [record]
+    assert due([record], Hook(url="", events=tuple(set(EVENTS) - {fact.type}))) == []
     assert any(subject_matches(pattern, record.subject) for pattern in patterns("default", "d1", hook.events))
 
 
@@ -87,13 +87,8 @@ def test_delivery_ids_are_stable_and_unique() -> None:
     assert len(set(ids)) == len(ids)
     assert ids == [delivery_id(Record(end.subject, 1, end.data)) for end in ends], "the sequence does not matter"
     assert all(hmac.compare_digest(id[:4], "dlv_") and "." not in id for id in ids)
-    assert (
-        ids[0]
-        == "dlv_"
-        + base64.b32hexencode(hashlib.sha256(ends[0].subject.encode() + b"\n" + ends[0].data).digest())
-        .decode()
-        .lower()[:26]
-    )
+    digest = hashlib.sha256(ends[0].subject.encode() + b"\n" + ends[0].data).digest()
+    assert ids[0] == f"dlv_{base64.b32hexencode(digest).decode().lower()[:26]}"
     assert TOKEN_PATTERN == r"^[a-z0-9_-]{1,64}$"
 
 

@@ -332,24 +332,6 @@ async def answers(serving: Served, id: str) -> tuple[list[int], bytes, str | Non
     return statuses, found.content, found.headers["etag"], ids_in(stream.text, "text/event-stream")
 
 
-async def found_by(serving: Served, **parameters: str | int) -> list[str]:
-    response = await serving.client.get("/deliberations", params=parameters)
-    assert response.status_code == 200, response.text
-    return [item["id"] for item in response.json()["items"]]
-
-
-async def test_a_search_finds_the_words_of_answers_and_tasks(gateway: Served, database_url: str) -> None:
-    first, second = await ended(gateway), (await gateway.post({"task": "Name a fruit."})).json()["id"]
-    await gateway.play(second)
-    for id in (first, second):
-        await archive(gateway, database_url, id)
-
-    assert await found_by(gateway, q="draft") == [second, first]
-    assert await found_by(gateway, q="name -colour") == [second]
-    assert await found_by(gateway, q="fruit", status="completed", role="dev") in ([second], [])
-    assert await found_by(gateway, q="fruit", status="failed") == []
-
-
 async def test_pages_of_a_search_follow_each_other(gateway: Served, database_url: str) -> None:
     ids = [await ended(gateway) for _ in range(3)]
     for id in ids:

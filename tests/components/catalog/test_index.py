@@ -73,15 +73,6 @@ async def test_order_and_repetition_of_facts_do_not_change_the_catalog(seed: int
     assert kept.ended_counts == {"completed": 1, "failed": 1, "cancelled": 1}
 
 
-async def test_applies_stored_and_live_facts() -> None:
-    journal = await journal_of(*life("old"))
-    kept = catalog()
-    async with following(kept, journal):
-        await journal.append("default", Story("new").accepted())
-        assert entries_of(kept) == [("new", "pending"), ("old", "in_progress")]
-        assert kept.epoch == journal.epoch
-
-
 async def test_facts_stored_during_the_replay_are_applied() -> None:
     journal = await journal_of(Story("first").accepted())
     read = journal.read
@@ -98,18 +89,6 @@ async def test_facts_stored_during_the_replay_are_applied() -> None:
     async with following(kept, journal):
         assert entries_of(kept) == [("meanwhile", "pending")]
         assert await kept.ended("default", "first", 0)
-
-
-async def test_records_missed_while_disconnected_are_replayed() -> None:
-    journal = await journal_of(Story("a").accepted())
-    kept = catalog()
-    async with following(kept, journal):
-        deaf, journal._subscriptions[:] = list(journal._subscriptions), []  # pyright: ignore[reportPrivateUsage]
-        await journal.append("default", Story("b").accepted())
-        assert entries_of(kept) == [("a", "pending")]
-        journal._subscriptions[:] = deaf  # pyright: ignore[reportPrivateUsage]
-        journal.reconnect()
-        await until(lambda: len(entries_of(kept)) == 2)
 
 
 async def test_a_replaced_log_is_detected_without_a_lost_connection(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,15 +175,6 @@ async def test_facts_on_subjects_that_no_deliberation_has_are_left_out() -> None
     kept = catalog()
     async with following(kept, journal):
         assert entries_of(kept) == [("a", "pending")]
-
-
-async def test_tenants_do_not_see_each_other() -> None:
-    kept = catalog()
-    for tenant in ("one", "two"):
-        for record in (await journal_of(Story(f"of-{tenant}").accepted(), tenant=tenant)).records:
-            kept.apply(record)
-    assert entries_of(kept, "one") == [("of-one", "pending")]
-    assert kept.find("one", "of-two") is None
 
 
 async def test_removes_deliberations_past_the_retention(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 import structlog
 import uvicorn
@@ -59,7 +59,10 @@ class RealGateway:
 
         return self.do(play)
 
-    def stop(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self.server.should_exit = True
         self._thread.join()
         self._loop.close()

@@ -9,18 +9,13 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from app.api.schemas import Deliberation
 from app.cli import client
-from app.cli.client import GatewayClient, GatewayRefused, GatewayUnreachable, parsed
-from app.cli.exits import CommandError, Exit, FieldFault
+from app.cli.client import GatewayClient, GatewayRefused, parsed
+from app.cli.exits import CommandError, Exit
 from app.cli.watch import show_lanes
 from app.client.sse import Frame
 from tests.components.cli.council_run import ID, StubGateway, problem
 
 URL = "http://gateway"
-
-
-@pytest.fixture
-def stub() -> StubGateway:
-    return StubGateway()
 
 
 @pytest.fixture
@@ -38,12 +33,6 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 async def followed(gateway: GatewayClient, **options: object) -> list[Frame]:
     async with aclosing(gateway.follow(ID, **options)) as frames:  # pyright: ignore[reportArgumentType]
         return [frame async for frame in frames]
-
-
-FAULTS = [
-    {"location": "body", "pointer": "/rounds", "code": "less_than_equal", "detail": "too many", "remedy": "Give 5."},
-    {"location": "body", "pointer": "/task", "code": "missing", "detail": "is missing", "remedy": "Add it."},
-]
 
 
 @pytest.mark.parametrize(
@@ -68,17 +57,6 @@ async def test_a_refusal_of_the_gateway_has_a_remedy(
     assert (remedy or "") in (raised.value.remedy or "")
 
 
-async def test_names_every_faulty_field(stub: StubGateway, gateway: GatewayClient) -> None:
-    stub.answers = [problem("invalid_request", 422, FAULTS)]
-    with pytest.raises(GatewayRefused) as raised:
-        await gateway.submit({"rounds": 9}, "key")
-    assert raised.value.fields == (
-        FieldFault("/rounds", "too many", "Give 5."),
-        FieldFault("/task", "is missing", "Add it."),
-    )
-    assert raised.value.request_id == "req-1"
-
-
 async def test_retries_an_uncertain_submission_with_the_same_key(stub: StubGateway, gateway: GatewayClient) -> None:
     stub.answers = [problem("journal_unavailable", 503), problem("not_ready", 503)]
     resource = await gateway.submit({"task": "x"}, "the-key")
@@ -92,28 +70,6 @@ async def test_does_not_retry_a_refused_submission(stub: StubGateway, gateway: G
     with pytest.raises(GatewayRefused):
         await gateway.submit({"task": "x"}, "key")
     assert len(stub.requests) == 1
-
-
-async def test_an_unreachable_gateway_fails_without_retry() -> None:
-    async with GatewayClient("http://127.0.0.1:1") as gateway:
-        with pytest.raises(GatewayUnreachable) as raised:
-            await gateway.submit({"task": "x"}, "key")
-    assert "http://127.0.0.1:1" in raised.value.detail
-    assert "deliberate up" in (raised.value.remedy or "")
-
-
-@pytest.mark.parametrize("url", ["", "localhost:8080", "ftp://x", "http://", "http://[::", "http://a b:x"])
-def test_an_invalid_url_is_a_usage_error(url: str) -> None:
-    with pytest.raises(CommandError) as raised:
-        GatewayClient(url)
-    assert raised.value.exit_code == Exit.USAGE
-
-
-async def test_a_refusal_ends_the_stream(stub: StubGateway, gateway: GatewayClient) -> None:
-    stub.answers = [problem("invalid_cursor", 400)]
-    with pytest.raises(GatewayRefused) as raised:
-        await followed(gateway, after="nonsense")
-    assert raised.value.code == "invalid_cursor"
 
 
 def test_a_resource_of_another_version_is_an_error(stub: StubGateway) -> None:

@@ -1,7 +1,6 @@
 import json
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,34 +9,11 @@ from typer.testing import CliRunner, Result
 from app.cli import cli
 from app.cli.admin import openapi as openapi_command
 from app.cli.ask import parse_rubric
-from tests.components.cli.council_run import ID, MODEL, Council, Served, StubGateway, council_of, problem
+from tests.components.cli.council_run import ID, MODEL, Council, StubGateway, problem
 
 runner = CliRunner()
 COMMANDS = ["ask", "watch", "list", "show", "cancel", "delete", "deliveries", "redeliver", "status", "roles", "cluster"]
 COMMANDS += ["strategies", "openapi"]
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
-    one = Served()
-    yield one
-    one.stop()
-
-
-@pytest.fixture(scope="module")
-def ended() -> Council:
-    return council_of()
-
-
-@pytest.fixture
-def stub(served: Served, ended: Council) -> StubGateway:
-    served.stub = StubGateway(ended)
-    return served.stub
-
-
-@pytest.fixture
-def url(served: Served, stub: StubGateway) -> str:
-    return served.url
 
 
 def invoke(*arguments: str, stdin: str | None = None) -> Result:
@@ -242,5 +218,4 @@ class TestOpenapi:
         (tmp_path / "openapi.json").write_text("{\n  edited\n}\n")
         result = invoke("openapi", "--dir", str(tmp_path), "--check")
         assert result.exit_code == 1
-        assert "-  edited" in result.stdout
         assert "openapi.json" in result.stderr and "events.schema.json" not in result.stderr

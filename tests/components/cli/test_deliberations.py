@@ -13,12 +13,13 @@ from app.cli import cli
 from app.cli.exits import CommandError
 from app.cli.show import chosen
 from app.deliberation.calls import Call
-from app.deliberation.facts import Accepted, CallFinished, CallWaiting, UnreachableEngine, decode
+from app.deliberation.facts import Accepted, CallFinished, decode
 from app.deliberation.strategies import STRATEGIES
 from app.webhooks.resources import Delivery
 from tests.components.cli.real_gateway import RealGateway
 from tests.components.routes.served import Served, played, written
 from tests.conditions import until
+from tests.story import Story
 
 runner = CliRunner()
 HOOK = {"url": "https://hooks.example/", "events": ["deliberation.completed", "deliberation.accepted"]}
@@ -28,9 +29,8 @@ TASK = "Name a colour.\n# Not a heading \x1b[2J\n[a link](http://evil.example)"
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[RealGateway]:
-    one = RealGateway(webhooks=True)
-    yield one
-    one.stop()
+    with RealGateway(webhooks=True) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -70,30 +70,19 @@ def test_show_has_every_answer_critique_ballot_and_delivery(gateway: RealGateway
 
 @pytest.mark.parametrize("option", [None, "--full"])
 def test_show_names_the_engine_that_a_running_deliberation_waits_for(gateway: RealGateway, option: str | None) -> None:
-    engine = UnreachableEngine(url="http://gpu:8000", since=datetime.now(UTC), cause="connection refused")
-
-    def waiting(id: str, agent_id: str, ago_s: float) -> CallWaiting:
-        at = datetime.now(UTC) - timedelta(seconds=ago_s)
-        return CallWaiting(
-            deliberation_id=id,
-            ts=at,
-            call_id=f"s1-{agent_id}",
-            agent_id=agent_id,
-            role="DEV",
-            engines=(engine,),
-            gives_up_at=at,
-            detail=f"{engine}; start it",
-        )
+    now = datetime.now(UTC)
 
     async def wait(served: Served) -> str:
         id = await served.accepted(num_agents=3)
         await served.play(id, until_stage=1)
-        for event in (waiting(id, "dev-003", 60), waiting(id, "dev-002", 1), waiting(id, "dev-001", 0)):
+        for agent, ago_s in (("dev-003", 60), ("dev-002", 1), ("dev-001", 0)):
+            event = Story(id).waiting(agent, now - timedelta(seconds=ago_s), since=now)
             await served.journal.publish_view("default", event)
         return id
 
     shown = invoke(gateway, "show", gateway.do(wait), *([option] if option else [])).stdout
-    assert f"waiting dev-001, dev-002: {engine}; start it" in shown, shown
+    told = Story("any").waiting("dev-001", now).detail
+    assert f"waiting dev-001, dev-002: {told}" in shown, shown
     assert "End: " not in shown and ("So far: in_progress" in shown) == (option == "--full")
 
 
@@ -115,7 +104,7 @@ def test_no_answer_passes_for_a_part_of_the_transcript(gateway: RealGateway, cou
     assert not [line for line in headings if "Not a heading" in line]
 
 
-def test_a_program_stands_in_a_fence_with_its_checks(gateway: RealGateway) -> None:
+def test_the_whole_as_json_is_one_document(gateway: RealGateway) -> None:
     id = gateway.ended(strategy="independent", num_agents=1)
     document = json.loads(invoke(gateway, "show", id, "--full", "--json").stdout)
     assert document["deliberation"]["id"] == id and document["deliveries"] == []
@@ -140,12 +129,9 @@ def test_an_ambiguous_beginning_lists_the_candidates(gateway: RealGateway, counc
 
 
 def test_last_of_nothing_says_how_to_begin() -> None:
-    empty = RealGateway()
-    try:
+    with RealGateway() as empty:
         result = invoke(empty, "show", "last")
         listed = invoke(empty, "list")
-    finally:
-        empty.stop()
     assert (listed.exit_code, listed.stdout) == (0, "no deliberations\n")
     assert result.exit_code == 4 and "there is no deliberation yet" in result.stderr
 
@@ -194,30 +180,16 @@ def test_what_a_strategy_ignores_or_has_no_value_is_not_shown(gateway: RealGatew
 def test_delete_removes_what_has_ended(gateway: RealGateway) -> None:
     id = gateway.ended(num_agents=1, strategy="single")
     assert invoke(gateway, "delete", id).stdout == f"{id} is deleted\n"
-    by_id, by_beginning = invoke(gateway, "show", id), invoke(gateway, "show", id[:-1])
-    assert by_id.exit_code == by_beginning.exit_code == 4
-    for result in (by_id, by_beginning):
-        assert f"error gone: Deliberation {id} has been deleted." in result.stderr
-        assert "`deliberate list` shows the deliberations that are kept" in result.stderr
-    assert invoke(gateway, "delete", id[:-1]).stdout == f"{id} is deleted\n"
+    shown = invoke(gateway, "show", id)
+    assert shown.exit_code == 4 and f"error gone: Deliberation {id} has been deleted." in shown.stderr
+    assert "`deliberate list` shows the deliberations that are kept" in shown.stderr
+    assert invoke(gateway, "delete", id).stdout == f"{id} is deleted\n"
 
     async def accept(served: Served) -> str:
         return await served.accepted()
 
     result = invoke(gateway, "delete", gateway.do(accept))
     assert (result.exit_code, result.stdout) == (4, "") and "error still_live" in result.stderr
-
-
-def test_a_beginning_of_several_deleted_ids_lists_them() -> None:
-    alone = RealGateway()
-    try:
-        ids = [alone.ended(num_agents=1, strategy="single") for _ in range(2)]
-        assert [invoke(alone, "delete", id).exit_code for id in ids] == [0, 0]
-        result = invoke(alone, "show", ids[0][:2])
-        assert result.exit_code == 4 and "error gone" in result.stderr
-        assert all(f"{id}: it is deleted" in result.stderr for id in ids)
-    finally:
-        alone.stop()
 
 
 def test_deliveries_are_listed_and_redelivered(gateway: RealGateway, council: str) -> None:
@@ -276,33 +248,25 @@ def test_status_shows_the_stack_on_one_screen(gateway: RealGateway, council: str
 
 
 def test_status_names_what_is_missing_and_fails() -> None:
-    without = RealGateway(webhooks=True)
-
     async def lose(served: Served) -> None:
         served.journal.replies.clear()
 
-    without.do(lose)
-    try:
+    with RealGateway(webhooks=True) as without:
+        without.do(lose)
         result = invoke(without, "status")
-    finally:
-        without.stop()
     assert result.exit_code == 3
     assert "not ready" in result.stdout and "coordinator: No coordinator answered" in result.stdout
 
 
 def test_status_names_what_the_key_may_not_read() -> None:
-    keyed = RealGateway(key_pepper="p" * 40)
-
     async def keys_read(served: Served) -> None:
         keyring = served.gateway["access"].keyring
         assert keyring is not None
         await until(lambda: keyring.caught_up)
 
-    keyed.do(keys_read)
-    try:
+    with RealGateway(key_pepper="p" * 40) as keyed:
+        keyed.do(keys_read)
         result = invoke(keyed, "status")
-    finally:
-        keyed.stop()
     assert "keys required" in result.stdout and "not shown: unauthenticated" in result.stdout
 
 

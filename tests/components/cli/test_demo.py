@@ -1,6 +1,6 @@
 import json
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,22 +16,14 @@ from app.cli.exits import CommandError, Exit
 from app.cli.render.progress import ChildFailed, ChildReady, ProgressReport, StackReady, StackStopped
 from app.cli.stack.layout import StackOptions
 from app.deliberation.roles import Complexity
-from tests.components.cli.council_run import Council, Served, StubGateway, council_of
+from tests.components.cli.council_run import Council, StubGateway
 
 runner = CliRunner()
 READY = StackReady("http://here", "nats://here", ("http://engine",), "ray", ("DEV",), True, "/data", 7.5)
 
 
-@pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
-    one = Served()
-    one.stub = StubGateway(council_of())
-    yield one
-    one.stop()
-
-
 @pytest.fixture
-def stacks(served: Served, monkeypatch: pytest.MonkeyPatch) -> list[StackOptions]:
+def stacks(url: str, monkeypatch: pytest.MonkeyPatch) -> list[StackOptions]:
     started: list[StackOptions] = []
 
     @asynccontextmanager
@@ -40,11 +32,10 @@ def stacks(served: Served, monkeypatch: pytest.MonkeyPatch) -> list[StackOptions
         (options.data_dir / "logs").mkdir(parents=True)
         report(ChildReady("gateway", "answers", 1.0, 1))
         report(READY)
-        yield SimpleNamespace(url=served.url)
+        yield SimpleNamespace(url=url)
         report(StackStopped(0.5, ()))
 
     monkeypatch.setattr(demo_command, "running_stack", running)
-    served.stub.bodies.clear()
     return started
 
 
@@ -63,7 +54,7 @@ def test_each_case_requests_its_council(case: Complexity | None, roles: list[str
     assert (request.strategy, request.rounds, request.task) == ("council", 1, "think")
 
 
-def test_the_demo_shows_a_council_and_the_next_steps(served: Served, stacks: list[StackOptions]) -> None:
+def test_the_demo_shows_a_council_and_the_next_steps(stub: StubGateway, stacks: list[StackOptions]) -> None:
     result = runner.invoke(cli, ["demo", "--case", "basic"])
     assert result.exit_code == 0
     for expected in (
@@ -77,7 +68,7 @@ def test_the_demo_shows_a_council_and_the_next_steps(served: Served, stacks: lis
         assert expected in result.stdout
     assert "make up" not in result.stdout, "an installed package has no Makefile"
     assert "Stopped" in result.stdout
-    assert Counter(member["role"] for member in served.stub.bodies[0]["agents"]) == {"DEV": 1, "QA": 1}
+    assert Counter(member["role"] for member in stub.bodies[0]["agents"]) == {"DEV": 1, "QA": 1}
     assert not stacks[0].data_dir.exists(), "nothing is left behind"
 
 
@@ -94,9 +85,9 @@ def test_a_chosen_data_directory_is_kept(stacks: list[StackOptions], tmp_path: P
 
 
 def test_the_exit_code_is_the_councils_outcome(
-    served: Served, stacks: list[StackOptions], monkeypatch: pytest.MonkeyPatch
+    stub: StubGateway, stacks: list[StackOptions], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Council, "resource", served.stub.council.resource | {"status": "failed"})
+    monkeypatch.setattr(Council, "resource", stub.council.resource | {"status": "failed"})
     assert runner.invoke(cli, ["demo"]).exit_code == 1
     assert not stacks[0].data_dir.exists()
 

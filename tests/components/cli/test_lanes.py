@@ -5,7 +5,7 @@ import pytest
 
 from app.api.event_schemas import DeliberationSnapshot
 from app.api.resource import resource
-from app.cli.render.lanes import CouncilView, expected_stages, is_simulated
+from app.cli.render.lanes import CouncilView, expected_stages
 from app.cli.render.text import prose
 from app.client.sse import Frame
 from app.deliberation.calls import Call, FactProblem
@@ -35,17 +35,6 @@ def folded(frames: list[Frame]) -> CouncilView:
 )
 def test_expected_stages_of_each_strategy(strategy: str, rounds: int, stages: list[str]) -> None:
     assert [purpose for purpose, _ in expected_stages(strategy, rounds)] == stages
-
-
-def test_a_finished_council_has_complete_lanes() -> None:
-    council = council_of()
-    view = folded(council.frames)
-    assert view.ended and view.status == "completed"
-    assert all(is_simulated(lane.model) for lane in view.lanes.values())
-    assert view.tokens == council.resource["usage"]["prompt_tokens"] + council.resource["usage"]["completion_tokens"]
-    assert [lane.agent_id for lane in view.lanes.values()] == ["dev-001", "dev-002", "dev-003"]
-    for lane in view.lanes.values():
-        assert (lane.calls_done, lane.problem, view.planned(lane), lane.progress) == (4, None, 4, 1.0)
 
 
 def test_a_strategy_that_escalates_has_the_stages_of_its_target() -> None:

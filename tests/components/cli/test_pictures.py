@@ -38,11 +38,6 @@ def drawn(council: Council, events: int, width: int = 100, height: int = 30) -> 
     return shown(picture(console, view, council.clock.now()), width, height)
 
 
-@pytest.fixture(scope="module")
-def council() -> Council:
-    return council_of()
-
-
 def deliberation(council: Council) -> Deliberation:
     return Deliberation.model_validate(council.resource)
 

@@ -12,14 +12,10 @@ from app.cli.render.lanes import CouncilView
 from app.cli.render.lines import event_line, progress_reports
 from app.cli.watch import print_events, until_ended
 from app.client.sse import Frame
-from app.deliberation.facts import CallWaiting, StageOpened, UnreachableEngine, encode
-from tests.components.cli.council_run import ID, Council, council_of
+from app.deliberation.facts import CallWaiting, StageOpened, encode
+from tests.components.cli.council_run import ID, Council
 from tests.conditions import until
-
-
-@pytest.fixture(scope="module")
-def council() -> Council:
-    return council_of()
+from tests.story import Story
 
 
 @pytest.fixture(autouse=True)
@@ -28,18 +24,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[repo
 
 
 def waiting(council: Council, agent_id: str = "dev-001", later_s: float = 0) -> CallWaiting:
-    now = council.events[-1].ts + timedelta(seconds=later_s)
-    engine = UnreachableEngine(url="http://e1:8000", since=now, cause="connection refused")
-    return CallWaiting(
-        deliberation_id=ID,
-        ts=now,
-        call_id=f"s1-{agent_id}",
-        agent_id=agent_id,
-        role="DEV",
-        engines=(engine,),
-        gives_up_at=now,
-        detail=f"{engine}; start it",
-    )
+    return Story(ID).waiting(agent_id, council.events[-1].ts + timedelta(seconds=later_s))
 
 
 def frame_of(event: CallWaiting) -> Frame:

@@ -1,7 +1,6 @@
 """`deliberate strategies`, and the parameters of strategies in `deliberate ask`."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,30 +10,16 @@ from app.cli import cli
 from app.cli.options import nested_values
 from app.cli.strategies import bounds_text, type_text
 from app.deliberation.strategies import STRATEGIES
-from tests.components.cli.council_run import Served, StubGateway, council_of, specification
 
 runner = CliRunner()
 
 
-@pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
-    one = Served()
-    yield one
-    one.stop()
+def invoke(url: str, *arguments: str) -> Result:
+    return runner.invoke(cli, [*arguments, "--url", url], env={"COLUMNS": "200"})
 
 
-@pytest.fixture
-def stub(served: Served) -> StubGateway:
-    served.stub = StubGateway(council_of(specification("single", 1)))
-    return served.stub
-
-
-def invoke(served: Served, *arguments: str) -> Result:
-    return runner.invoke(cli, [*arguments, "--url", served.url], env={"COLUMNS": "200"})
-
-
-def test_lists_strategies_with_steps_and_cost(served: Served, stub: StubGateway) -> None:
-    result = invoke(served, "strategies")
+def test_lists_strategies_with_steps_and_cost(url: str) -> None:
+    result = invoke(url, "strategies")
     assert result.exit_code == 0
     for definition in STRATEGIES.values():
         assert f"{definition.name} v{definition.version}" in result.stdout
@@ -42,8 +27,8 @@ def test_lists_strategies_with_steps_and_cost(served: Served, stub: StubGateway)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_shows_one_strategy_with_every_parameter(served: Served, stub: StubGateway, name: str) -> None:
-    result = invoke(served, "strategies", name)
+def test_shows_one_strategy_with_every_parameter(url: str, name: str) -> None:
+    result = invoke(url, "strategies", name)
     assert result.exit_code == 0
     definition = STRATEGIES[name]
     words = result.stdout.split()
@@ -60,8 +45,8 @@ def test_lists_the_strategies_of_the_installation_without_a_gateway(monkeypatch:
     assert [each["name"] for each in items] == list(STRATEGIES)
 
 
-def test_prints_one_strategy_as_json(served: Served, stub: StubGateway) -> None:
-    result = json.loads(invoke(served, "strategies", "council", "--json").stdout)
+def test_prints_one_strategy_as_json(url: str) -> None:
+    result = json.loads(invoke(url, "strategies", "council", "--json").stdout)
     assert result["name"] == "council" and "critics" in result["parameters"]["properties"]
 
 

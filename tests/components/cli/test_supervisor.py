@@ -28,7 +28,7 @@ from app.cli.render.progress import (
     as_document,
 )
 from app.cli.stack.children import FREE_BYTES_MIN, stack_children, store_health, write_nats_config
-from app.cli.stack.layout import NATS_USERS, PACKAGED_ROLES, Layout, StackOptions, mask_credentials, plan_stack
+from app.cli.stack.layout import NATS_USERS, Layout, StackOptions, mask_credentials, plan_stack
 from app.cli.stack.supervisor import (
     Activity,
     Child,
@@ -41,6 +41,7 @@ from app.cli.stack.supervisor import (
 )
 from app.log.connection import server_url
 from app.log.stream_settings import StreamSettings
+from app.process_settings import PACKAGED_ROLES
 
 
 @pytest.mark.parametrize(

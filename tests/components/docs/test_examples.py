@@ -5,7 +5,8 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -146,6 +147,17 @@ def test_the_pages_script_parses(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@asynccontextmanager
+async def browser_at(answer: Callable[[httpx.Request], httpx.Response], *key: str) -> AsyncGenerator[httpx.AsyncClient]:
+    proxy = example("browser").proxy("http://gateway", *key, transport=httpx.MockTransport(answer))
+    transport = httpx.ASGITransport(app=proxy)
+    async with (
+        proxy.router.lifespan_context(proxy),
+        httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8090") as browser,
+    ):
+        yield browser
+
+
 async def test_the_proxy_forwards_events_at_once_and_serves_the_page() -> None:
     served: list[httpx.Request] = []
 
@@ -153,12 +165,7 @@ async def test_the_proxy_forwards_events_at_once_and_serves_the_page() -> None:
         served.append(request)
         return httpx.Response(200, content=END, headers={"Content-Type": "text/event-stream", "Server": "secret"})
 
-    proxy = example("browser").proxy("http://gateway", transport=httpx.MockTransport(answer))
-    transport = httpx.ASGITransport(app=proxy)
-    async with (
-        proxy.router.lifespan_context(proxy),
-        httpx.AsyncClient(transport=transport, base_url="http://p") as browser,
-    ):
+    async with browser_at(answer) as browser:
         assert "EventSource" in (await browser.get("/")).text
         response = await browser.get(f"{PATH}/events?after=0", headers={"Last-Event-ID": "e-1", "Cookie": "mine"})
         assert (await browser.get("/readyz")).status_code == 404
@@ -187,11 +194,6 @@ async def test_the_proxy_adds_its_key_to_requests_of_its_own_page_alone(headers:
         served.append(request)
         return httpx.Response(202)
 
-    proxy = example("browser").proxy("http://gateway", "dlb_k", transport=httpx.MockTransport(answer))
-    transport = httpx.ASGITransport(app=proxy)
-    async with (
-        proxy.router.lifespan_context(proxy),
-        httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8090") as browser,
-    ):
+    async with browser_at(answer, "dlb_k") as browser:
         await browser.post("/deliberations", json={}, headers=headers)
     assert served[0].headers.get("Authorization") == ("Bearer dlb_k" if known else None)

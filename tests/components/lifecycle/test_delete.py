@@ -1,7 +1,6 @@
 """Deletion removes everything but a tombstone, on every gateway at once, until retention."""
 
 import random
-from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
@@ -18,13 +17,8 @@ from tests.conditions import until
 from tests.fakes import InMemoryJournal
 from tests.story import NOW, Story
 
+GATEWAY = {"lists": True}
 BODY = {"task": "Name a colour."}
-
-
-@pytest.fixture
-async def gateway() -> AsyncGenerator[Served, None]:
-    async with served(lists=True) as running:
-        yield running
 
 
 async def ended(gateway: Served, **body: object) -> str:

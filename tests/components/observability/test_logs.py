@@ -1,7 +1,6 @@
 import io
 import json
 import logging
-from collections.abc import Iterator
 
 import pytest
 import structlog
@@ -20,16 +19,6 @@ class FullDisk(io.StringIO):
     def flush(self) -> None:
         if not self.room:
             raise OSError("No space left on device")
-
-
-@pytest.fixture(autouse=True)
-def _restored() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction] -- used by pytest
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    structlog.reset_defaults()
 
 
 def test_a_full_disk_does_not_fail_the_code_that_logs() -> None:

@@ -1,6 +1,5 @@
 import asyncio
 import json
-from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -9,12 +8,6 @@ import pytest
 from tests.components.openai.chatting import BODY, PATH, accepted_in, cancelled_in, complete, error_of, frames_of
 from tests.components.routes.served import APP, Served, served
 from tests.conditions import until
-
-
-@pytest.fixture
-async def gateway() -> AsyncGenerator[Served, None]:
-    async with served() as running:
-        yield running
 
 
 @dataclass

@@ -9,7 +9,7 @@ from app.deliberation.facts import TERMINAL_STATUS
 from app.log.stream_settings import StreamSettings
 from app.log.streams import declared_streams
 from app.openapi.asyncapi import ENDS, EVENTS, NEIGHBOURS, STREAM_EVENTS, asyncapi, type_of
-from tests.components.openapi.references import references
+from tests.components.openapi.documented import references
 from tests.fakes import subject_matches
 
 DOCUMENT = asyncapi()

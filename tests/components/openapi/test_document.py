@@ -1,6 +1,6 @@
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any, cast
 
@@ -13,7 +13,7 @@ from app.openai.problems import CHAT_STATUSES
 from app.openapi.document import document, document_3_2
 from app.routes.pages import UI
 from tests.components.access.keyed import PEPPER
-from tests.components.openapi.references import references
+from tests.components.openapi.documented import declarations, operations, references
 from tests.components.routes.served import served
 
 # SDKs are generated from these names: changing one breaks their users.
@@ -44,13 +44,6 @@ OPERATIONS = {
     "get_metrics": "GET /metrics",
     "get_cluster": "GET /cluster",
 }
-
-
-def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    for path, methods in document()["paths"].items():
-        for method, operation in methods.items():
-            if method != "parameters":
-                yield method.upper(), path, operation
 
 
 @pytest.mark.parametrize(("edition", "made"), [("3.1.0", document), ("3.2.0", document_3_2)])
@@ -86,7 +79,7 @@ def test_the_editions_differ_only_in_the_schemas_of_streams() -> None:
 
 
 def test_operation_ids_are_stable() -> None:
-    assert {operation["operationId"]: f"{method} {path}" for method, path, operation in operations()} == OPERATIONS
+    assert {name: f"{method} {path}" for name, method, path in operations()} == OPERATIONS
 
 
 def test_schemas_have_one_name_each() -> None:
@@ -98,7 +91,7 @@ def test_schemas_have_one_name_each() -> None:
 def test_errors_are_problem_documents_and_openai_errors_under_v1() -> None:
     declared = {str(status) for status, _ in STATUSES.values()}
     of_chat = declared | {str(status) for status, _ in CHAT_STATUSES.values()}
-    for method, path, operation in operations():
+    for method, path, operation in declarations():
         chat = path.startswith("/v1/")
         media, name = ("application/json", "OpenAIError") if chat else ("application/problem+json", "Problem")
         for status, answer in operation["responses"].items():
@@ -109,7 +102,7 @@ def test_errors_are_problem_documents_and_openai_errors_under_v1() -> None:
 
 
 def test_every_response_declares_the_request_id() -> None:
-    for method, path, operation in operations():
+    for method, path, operation in declarations():
         for status, answer in operation["responses"].items():
             assert "X-Request-Id" in answer.get("headers", {}), (method, path, status)
 
@@ -147,7 +140,7 @@ def test_schemas_avoid_what_code_generators_drop() -> None:
     schemas = document()["components"]["schemas"]
     assert choices_of_one(schemas) == []
     assert "patternProperties" not in json.dumps(document()["paths"])
-    answers = [answer for _, _, operation in operations() for answer in operation["responses"].values()]
+    answers = [answer for _, _, operation in declarations() for answer in operation["responses"].values()]
     shared = [list(answer["content"]) for answer in answers if len(answer.get("content", {})) > 1]
     assert {media[-1] for media in shared if "text/event-stream" in media} == {"text/event-stream"}
 
@@ -199,7 +192,7 @@ def test_development_mode_changes_only_the_description() -> None:
 def test_every_operation_declares_its_scope_and_errors() -> None:
     schemes = document()["components"]["securitySchemes"]
     assert {scheme["type"] for scheme in schemes.values()} == {"http", "apiKey"}
-    needs = {operation["operationId"]: operation for _, _, operation in operations()}
+    needs = {operation["operationId"]: operation for _, _, operation in declarations()}
     assert needs.keys() == ACCESS.keys()
     for name, operation in needs.items():
         refusals = {"400"} if ACCESS[name] is None else {"400", "401", "429"}

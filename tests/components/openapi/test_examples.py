@@ -11,17 +11,13 @@ from app.api.problems import STATUSES
 from app.client import SseDecoder
 from app.openapi.document import document, document_3_2
 from app.openapi.examples import DELIVERY, EVENT_STREAM, ID, PLAN_ID
+from tests.components.openapi.documented import declarations
 from tests.components.openapi.example_journal import example_journal
 from tests.components.routes.served import COORDINATOR, SENDER, Served, served
 
 
 def declared() -> dict[str, tuple[str, str, dict[str, Any]]]:
-    return {
-        operation["operationId"]: (method, path, operation)
-        for path, methods in document()["paths"].items()
-        for method, operation in methods.items()
-        if method != "parameters"
-    }
+    return {operation["operationId"]: (method, path, operation) for method, path, operation in declarations()}
 
 
 def bodies(operation: dict[str, Any]) -> list[Any]:
@@ -106,7 +102,7 @@ async def test_the_gateway_takes_the_documented_request(name: str, place: int) -
         if PLAN_ID in path:
             (plan,) = bodies(declared()["approve_plan"][2])
             assert (await gateway.client.post("/plans", json=plan)).status_code == 202
-        response = await gateway.client.request(method.upper(), path, json=body)
+        response = await gateway.client.request(method, path, json=body)
     if DELIVERY in path:
         # Its id is the hash of a fact.
         assert response.status_code == 404

@@ -14,9 +14,8 @@ runner = CliRunner()
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[RealGateway]:
-    running = RealGateway()
-    yield running
-    running.stop()
+    with RealGateway() as running:
+        yield running
 
 
 def invoke(gateway: RealGateway, *arguments: str, stdin: str | None = None) -> Result:

@@ -1,4 +1,3 @@
-from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from app.planning.plans import role_deliberation_id
 from tests.components.routes.served import Served, served
 from tests.story import NOW
 
+GATEWAY = {"lists": True}
 PLAN: dict[str, Any] = {
     "story_id": "story-1",
     "plan_id": "plan-1",
@@ -18,12 +18,6 @@ PLAN: dict[str, Any] = {
     "timestamp": "2026-01-01T00:00:00Z",
     "roles": ["DEV", "QA"],
 }
-
-
-@pytest.fixture
-async def gateway() -> AsyncGenerator[Served, None]:
-    async with served(lists=True) as running:
-        yield running
 
 
 async def approve(gateway: Served, **more: Any) -> httpx.Response:

@@ -108,10 +108,8 @@ async def test_shows_every_part_when_all_answer(gateway: Served) -> None:
     assert shown["versions"]["engines"] == ["0.32.0"]
     (application,) = shown["applications"]
     assert application["name"] == "deliberations"
-    assert [each["name"] for each in application["deployments"]] == [
-        "Coordinator",
-        *(f"Agent:{role}" for role in ROLES),
-    ]
+    names = [each["name"] for each in application["deployments"]]
+    assert names == ["Coordinator", *(f"Agent:{role}" for role in ROLES)]
     assert application["deployments"][0] == {"name": "Coordinator", "answered": 1, "wanted": 1, "product": ["0.1.0"]}
     (coordinator,) = shown["coordinators"]
     assert (coordinator["id"], coordinator["in_hand"], coordinator["bound"]) == ("host-1", 7, 1_024)
@@ -334,10 +332,8 @@ async def test_absent_streams_are_missing_and_empty_ones_have_no_times() -> None
         {"STREAM.INFO.A": full, "STREAM.INFO.B": {"state": {**state, **moments}}, "CONSUMER.INFO.A.c": consumer}
     )
     shown = await log_figures(server, ["A", "B", "C"], [("A", "c"), ("C", "d")])
-    assert [(each.name, each.messages, each.first_at is None) for each in shown.streams] == [
-        ("A", 2, False),
-        ("B", 0, True),
-    ]
+    streams = [(each.name, each.messages, each.first_at is None) for each in shown.streams]
+    assert streams == [("A", 2, False), ("B", 0, True)]
     (known,) = shown.consumers
     assert (known.lag, known.unacknowledged, known.redelivered, known.pulls) == (1, 2, 3, 4)
     assert shown.missing == (

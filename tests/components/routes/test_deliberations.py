@@ -1,29 +1,22 @@
 import asyncio
 import io
 import json
-import logging
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from datetime import timedelta
+from itertools import cycle
 from typing import Any
 
 import pytest
-import structlog
 
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import Cancelled, CancelRequested, Completed, decode
-from app.observability import logs
 from tests.components.routes.served import Served, served
 from tests.conditions import held_back, until
 from tests.fakes import InMemoryJournal
 from tests.story import Story
 
+GATEWAY = {"lists": True}
 BODY = {"task": "Name a colour."}
-
-
-@pytest.fixture
-async def gateway() -> AsyncGenerator[Served, None]:
-    async with served(lists=True) as running:
-        yield running
 
 
 def problem_of(response: Any) -> dict[str, Any]:
@@ -113,10 +106,7 @@ async def test_rejects_invalid_idempotency_keys(gateway: Served, key: str) -> No
     ("content", "media", "status", "code"),
     [
         (b"{", "application/json", 400, "invalid_json"),
-        (b'{"task":"a","task":"b"}', "application/json", 400, "invalid_json"),
-        (b'{"task":"a","seed":NaN}', "application/json", 400, "invalid_json"),
         (b'{"task":"\\ud800"}', "application/json", 400, "invalid_json"),
-        (b"[" * 1_000, "application/json", 400, "invalid_json"),
         (b'"task"', "application/json", 422, "invalid_request"),
         (b"null", "application/json", 422, "invalid_request"),
         (b"", "application/json", 422, "invalid_request"),
@@ -162,14 +152,6 @@ async def test_a_slow_body_times_out(gateway: Served, monkeypatch: pytest.Monkey
     response = await gateway.client.post("/deliberations", content=stalled())
     assert response.status_code == 408
     assert problem_of(response)["retryable"] is True
-
-
-async def test_every_invalid_field_is_named(gateway: Served) -> None:
-    response = await gateway.post({"role": "NOBODY", "rounds": 6, "surprise": 1})
-    assert response.status_code == 422
-    errors = problem_of(response)["errors"]
-    assert {error["pointer"] for error in errors} == {"/task", "/role", "/rounds", "/surprise"}
-    assert all(error["remedy"] for error in errors)
 
 
 async def test_an_unreachable_log_is_never_answered_with_202(gateway: Served) -> None:
@@ -309,23 +291,6 @@ async def test_a_long_poll_with_an_old_etag_does_not_wait(gateway: Served) -> No
     assert response.status_code == 200
 
 
-async def test_draining_ends_a_long_poll(gateway: Served) -> None:
-    id = await gateway.accepted()
-    waiting = asyncio.create_task(gateway.client.get(f"/deliberations/{id}", headers={"Prefer": "wait=60"}))
-    await until(lambda: gateway.gateway["feed"].watched == 1)
-    gateway.gateway["feed"].drain()
-    assert (await waiting).status_code == 200
-
-
-async def test_draining_refuses_new_work_and_still_serves_reads(gateway: Served) -> None:
-    accepted = await gateway.post(BODY, **{"Idempotency-Key": "k"})
-    gateway.gateway["feed"].drain()
-    refused = await gateway.post(BODY)
-    assert (refused.status_code, refused.json()["code"], refused.headers["retry-after"]) == (503, "not_ready", "2")
-    replayed = await gateway.post(BODY, **{"Idempotency-Key": "k"})
-    assert (replayed.status_code, replayed.json()["id"]) == (202, accepted.json()["id"])
-
-
 async def test_a_wait_answers_with_the_known_state_when_the_log_fails(
     gateway: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -358,18 +323,6 @@ async def test_facts_without_their_acceptance_are_gone(gateway: Served) -> None:
     gateway.journal.forget(1)
     response = await gateway.client.get(f"/deliberations/{id}")
     assert (response.status_code, problem_of(response)["code"]) == (410, "gone")
-
-
-@pytest.fixture
-def logged() -> Iterator[io.StringIO]:
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    output = io.StringIO()
-    logs.configure("info", output)
-    yield output
-    structlog.reset_defaults()
-    root.handlers[:] = handlers
-    root.setLevel(level)
 
 
 async def test_a_damaged_fact_is_an_internal_error_without_details(gateway: Served) -> None:
@@ -500,52 +453,29 @@ async def test_a_listed_deliberation_is_a_summary(gateway: Served) -> None:
     id = await gateway.accepted(agents=[{"role": "DEV", "count": 2}, {"role": "QA"}], metadata={"team": "x"})
     await gateway.play(id)
     (item,) = (await gateway.client.get("/deliberations")).json()["items"]
-    now = "2026-01-01T00:00:00Z"
-    assert item == {
-        "id": id,
-        "status": "completed",
-        "role": None,
-        "agents": [{"role": "DEV", "count": 2}, {"role": "QA", "count": 1}],
-        "strategy": "council",
-        "task": "Name a colour.",
-        "metadata": {"team": "x"},
-        "created_at": now,
-        "started_at": now,
-        "ended_at": now,
-        "links": {
-            "self": f"/deliberations/{id}",
-            "events": f"/deliberations/{id}/events",
-            "cancel": f"/deliberations/{id}/cancel",
-            "delete": f"/deliberations/{id}",
-            "deliveries": f"/deliberations/{id}/deliveries",
-        },
-    }
+    whole = (await gateway.client.get(f"/deliberations/{id}")).json()
+    same = ("id", "status", "role", "strategy", "task", "metadata", "created_at", "started_at", "ended_at", "links")
+    agents = [{"role": "DEV", "count": 2}, {"role": "QA", "count": 1}]
+    assert item == {**{name: whole[name] for name in same}, "agents": agents}
+    assert (item["status"], item["role"], item["ended_at"]) == ("completed", None, "2026-01-01T00:00:00Z")
 
 
-async def test_pages_follow_each_other_without_gap_or_repetition_while_new_work_arrives(gateway: Served) -> None:
+async def test_pages_of_any_gateway_follow_each_other_while_new_work_arrives(gateway: Served) -> None:
     for number in range(7):
         await gateway.accepted(task=f"t{number}", metadata={"a.b": "c&d"} if number != 3 else {})
     path = "/deliberations?limit=2&metadata.a.b=c%26d"
     seen: list[str] = []
-    while path:
-        response = await gateway.client.get(path)
-        page = response.json()
-        seen += [item["task"] for item in page["items"]]
-        link = response.headers.get("link", "")
-        assert (page["next_cursor"] is None) == (link == "")
-        path = link.partition("<")[2].partition(">")[0]
-        await gateway.accepted(task="new", metadata={"a.b": "c&d"})
-    assert seen == ["t6", "t5", "t4", "t2", "t1", "t0"]
-
-
-async def test_lists_are_the_same_from_every_gateway_also_just_after_a_start(gateway: Served) -> None:
-    for number in range(5):
-        await gateway.play(await gateway.accepted(task=f"t{number}"))
-    page = (await gateway.client.get("/deliberations?limit=2")).json()
     async with served(journal=gateway.journal, lists=True) as other:
-        assert (await other.client.get("/deliberations?limit=2")).json() == page
-        rest = await other.client.get(f"/deliberations?cursor={page['next_cursor']}")
-    assert [item["task"] for item in rest.json()["items"]] == ["t2", "t1", "t0"]
+        turns = cycle((gateway.client, other.client))
+        while path:
+            response = await next(turns).get(path)
+            page = response.json()
+            seen += [item["task"] for item in page["items"]]
+            link = response.headers.get("link", "")
+            assert (page["next_cursor"] is None) == (link == "")
+            path = link.partition("<")[2].partition(">")[0]
+            await gateway.accepted(task="new", metadata={"a.b": "c&d"})
+    assert seen == ["t6", "t5", "t4", "t2", "t1", "t0"]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,4 @@
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -17,11 +16,6 @@ from tests.story import Story
 async def gateway() -> AsyncIterator[Gateway]:
     async with listening() as made:
         yield made
-
-
-@pytest.fixture
-def story(fresh_id: str) -> Story:
-    return Story(fresh_id)
 
 
 @pytest.mark.parametrize("accept", ["text/event-stream", "application/json"])
@@ -209,41 +203,6 @@ async def test_filters_apply_to_streams_and_pages_and_update_the_cursor(
     assert response.status_code == 204
 
 
-async def test_live_events_that_are_filtered_out_update_the_cursor(gateway: Gateway, story: Story) -> None:
-    await gateway.write(story.accepted(), story.opened())
-    async with gateway.watching(story.id, gateway.id_of(), deltas="false") as frames:
-        await following(frames, 1)
-        for offset in range(20):
-            await gateway.write(story.delta("dev-001", offset, "x"))
-        updates = [await anext(frames)]
-        while updates[-1].id != gateway.id_of():
-            updates.append(await anext(frames))
-        assert all(update.data == "" for update in updates) and len(updates) <= 20
-
-
-@pytest.mark.parametrize(
-    ("cursor", "reason"), [("foreign-3", "epoch"), ("memory-999999", "beyond_end"), ("memory-3", "retention")]
-)
-async def test_a_cursor_that_cannot_be_replayed_sends_a_gap_and_a_snapshot(cursor: str, reason: str) -> None:
-    journal, story, old = InMemoryJournal(), Story("new"), Story("old")
-    async with listening(journal) as gateway:
-        await gateway.write(*whole(old))
-        journal.forget(len(whole(old)))
-        await gateway.write(*whole(story)[:4])
-        async with gateway.watching(story.id, cursor) as frames:
-            opened, gap, snapshot, cursor_update = await following(frames, 4)
-            assert types([opened, gap, snapshot]) == ["stream.opened", "stream.gap", "deliberation.snapshot"]
-            fields = gap.fields()
-            assert (fields["from"], fields["to"], fields["reason"]) == (cursor, gateway.id_of(), reason)
-            assert cursor_update.id == gateway.id_of() and gap.id is None
-            await gateway.write(story.finished("dev-001"))
-            assert types(await following(frames, 1)) == ["call.finished"]
-        page = (await gateway.page(story.id, after=cursor)).json()
-        assert [item["type"] for item in page["items"]] == ["stream.gap", "deliberation.snapshot"]
-        # Viewers within a moment share a snapshot, so the last fact may come after it.
-        assert page["next"] in (cursor_update.id, gateway.id_of()) and not page["ended"]
-
-
 async def test_a_cursor_at_the_beginning_sends_no_gap() -> None:
     journal, story = InMemoryJournal(), Story("new")
     async with listening(journal) as gateway:
@@ -251,22 +210,3 @@ async def test_a_cursor_at_the_beginning_sends_no_gap() -> None:
         journal.forget(len(whole(story)))
         for cursor in ("0", "memory-0", f"memory-{len(whole(story))}"):
             assert types(await gateway.watched(story.id, cursor))[1:] == [event.type for event in whole(story)]
-
-
-@pytest.mark.parametrize("limit", [1, 3, 11, 200])
-async def test_pages_hold_every_stored_event_with_its_cursor(gateway: Gateway, story: Story, limit: int) -> None:
-    events = whole(story)
-    await gateway.write(*events)
-    items: list[dict[str, Any]] = []
-    after, ended = "0", False
-    while not ended:
-        response = await gateway.page(story.id, after=after, limit=limit)
-        page = response.json()
-        assert response.headers["content-type"] == "application/json" and len(page["items"]) <= limit
-        items += page["items"]
-        after, ended = page["next"], page["ended"]
-    assert [json.loads(encode(event)) for event in events] == [
-        {key: value for key, value in item.items() if key != "id"} for item in items
-    ]
-    assert [item["id"] for item in items] == [frame.id for frame in await gateway.watched(story.id, after="0")][1:]
-    assert (await gateway.page(story.id, after=after)).json() == {"items": [], "next": after, "ended": True}

@@ -4,9 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.streaming.frames import CHUNK_BYTES, EventSelection, chunked
-from app.streaming.resume import EventsRequest
-from app.streaming.streams import Streams
+from app.streaming.frames import CHUNK_BYTES, chunked
 from tests.components.routes.listening import following, listening, whole
 from tests.conditions import until
 from tests.fakes import InMemoryJournal
@@ -48,17 +46,6 @@ def test_frames_are_joined_into_chunks_and_large_ones_are_shared(sizes: list[int
     assert b"".join(pieces) == b"".join(frames)
     assert all(len(piece) <= CHUNK_BYTES or any(piece is frame for frame in frames) for piece in pieces)
     assert len(pieces) <= 1 + 2 * sum(size >= CHUNK_BYTES for size in sizes)
-
-
-async def test_concurrent_viewers_share_the_bytes_of_one_snapshot() -> None:
-    async with listening() as gateway:
-        await gateway.write(*whole(Story("a"))[:6])
-        async with gateway.watching("a") as one, gateway.watching_several("a") as another:
-            first, second = (await following(one, 2))[1], (await following(another, 2))[1]
-        assert first.event == second.event == "deliberation.snapshot"
-        streams: Streams = gateway.server.lifespan.state["streams"]
-        point = await streams.resume(EventsRequest("default", frozenset({"a"}), EventSelection(), None, single=True))
-        assert (await streams.head(point))[1] is (await streams.head(point))[1]
 
 
 async def test_two_hundred_viewers_at_once_share_the_reads_of_the_log() -> None:

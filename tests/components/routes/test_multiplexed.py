@@ -247,46 +247,56 @@ async def test_events_of_others_update_the_cursor_at_a_bounded_rate(gateway: Gat
 
 
 @pytest.mark.parametrize("limit", [1, 3, 200])
-async def test_pages_of_several_hold_every_event_and_report_the_end(gateway: Gateway, limit: int) -> None:
+@pytest.mark.parametrize("ids", [("a",), ("a", "c")], ids=["one", "several"])
+async def test_pages_hold_every_event_with_its_cursor_and_report_the_end(
+    gateway: Gateway, ids: tuple[str, ...], limit: int
+) -> None:
     events = interleaved(Story("a"), Story("b"), Story("c"))
     await gateway.write(*events)
+
+    async def page(after: str) -> dict[str, Any]:
+        asked = {"after": after, "limit": limit, "deltas": "true"}
+        response = await (gateway.page(*ids, **asked) if len(ids) == 1 else gateway.page_of_several(*ids, **asked))
+        assert response.headers["content-type"] == "application/json" and len(response.json()["items"]) <= limit
+        return response.json()
+
     items, after, ended = list[dict[str, Any]](), "0", False
     while not ended:
-        page = (await gateway.page_of_several("a", "c", after=after, limit=limit)).json()
-        assert len(page["items"]) <= limit
-        items += page["items"]
-        after, ended = page["next"], page["ended"]
-    own = without_deltas([event for event in events if event.deliberation_id in ("a", "c")])
+        found = await page(after)
+        items += found["items"]
+        after, ended = found["next"], found["ended"]
+    own = [event for event in events if event.deliberation_id in ids]
     assert [{k: v for k, v in item.items() if k != "id"} for item in items] == [json.loads(encode(e)) for e in own]
-    assert (await gateway.page_of_several("a", "c", after=after)).json() == {"items": [], "next": after, "ended": True}
+    async with gateway.watching_several(*ids, after="0", deltas=True) as frames:
+        assert [item["id"] for item in items] == [frame.id for frame in (await rest(frames))[1:]]
+    assert await page(after) == {"items": [], "next": after, "ended": True}
 
 
 @pytest.mark.parametrize(
     ("cursor", "reason"), [("foreign-3", "epoch"), ("memory-999999", "beyond_end"), ("memory-3", "retention")]
 )
-@pytest.mark.parametrize("ids", [("new",), ()], ids=["named", "tenant"])
+@pytest.mark.parametrize("ids", [None, ("new",), ()], ids=["single", "named", "tenant"])
 async def test_a_cursor_that_cannot_be_replayed_sends_a_gap_and_a_snapshot(
-    ids: tuple[str, ...], cursor: str, reason: str
+    ids: tuple[str, ...] | None, cursor: str, reason: str
 ) -> None:
     journal, story = InMemoryJournal(), Story("new")
     async with listening(journal) as gateway:
         await gateway.write(*whole(Story("old")))
         journal.forget(len(whole(Story("old"))))
         await gateway.write(*whole(story)[:4])
-        kind = "deliberation.snapshot" if ids else "deliberations.snapshot"
-        async with gateway.watching_several(*ids, last_event_id=cursor) as frames:
+        kind = "deliberations.snapshot" if ids == () else "deliberation.snapshot"
+        several = gateway.watching_several(*(ids or ()), last_event_id=cursor)
+        async with gateway.watching("new", cursor) if ids is None else several as frames:
             _, gap, snapshot, cursor_update = await following(frames, 4)
             assert types([gap, snapshot, cursor_update]) == ["stream.gap", kind, "-"]
-            assert gap.fields()["deliberation_id"] is None
-            assert (gap.fields()["from"], gap.fields()["to"], gap.fields()["reason"]) == (
-                cursor,
-                cursor_update.id,
-                reason,
-            )
+            assert gap.id is None and gap.fields()["deliberation_id"] == (None if ids is not None else "new")
+            told = [gap.fields()[name] for name in ("from", "to", "reason")]
+            assert told == [cursor, cursor_update.id, reason]
             await gateway.write(story.finished("dev-001"))
             assert ids_and_types(await following(frames, 1)) == [("new", "call.finished")]
-        page = (await gateway.page_of_several(*ids, after=cursor)).json()
-        assert [item["type"] for item in page["items"]] == ["stream.gap", kind] and not page["ended"]
+        page = gateway.page("new", after=cursor) if ids is None else gateway.page_of_several(*ids, after=cursor)
+        found = (await page).json()
+        assert [item["type"] for item in found["items"]] == ["stream.gap", kind] and not found["ended"]
 
 
 @pytest.mark.parametrize("accept", ["text/event-stream", "application/json"])
@@ -362,11 +372,7 @@ async def test_a_tenant_receives_no_event_of_another() -> None:
                 refused = await gateway.client.get("/events", params=query, headers=bearer(own) | accept)
                 assert refused.status_code == 404
         unknown = await gateway.client.get("/events", params={"deliberation": "nobodys"}, headers=bearer(own))
-        assert (
-            unknown.json()["detail"].replace("nobodys", theirs)
-            == (await gateway.client.get("/events", params={"deliberation": theirs}, headers=bearer(own))).json()[
-                "detail"
-            ]
-        )
+        refused = await gateway.client.get("/events", params={"deliberation": theirs}, headers=bearer(own))
+        assert unknown.json()["detail"].replace("nobodys", theirs) == refused.json()["detail"]
         page = (await gateway.client.get("/events", params={"deltas": "true"}, headers=bearer(own) | json_of)).json()
         assert {item["deliberation_id"] for item in page["items"]} == {created}

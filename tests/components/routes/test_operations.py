@@ -1,25 +1,17 @@
 import asyncio
-from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import SecretStr
 
-from app.deliberation.errors import InvalidRequest, JournalUnavailable, StreamsDiffer
+from app.deliberation.errors import JournalUnavailable, StreamsDiffer
 from app.deliberation.facts import Unreachable
 from app.deliberation.strategies import STRATEGIES
 from app.observability.replica_status import AgentStatus
-from app.process_settings import read_roles
 from app.routes.roles import live_role
 from tests.components.routes.served import COORDINATOR, SENDER, Served, served
 from tests.fakes import InMemoryJournal
-
-
-@pytest.fixture
-async def gateway() -> AsyncGenerator[Served, None]:
-    async with served() as running:
-        yield running
 
 
 async def test_roles_show_their_declaration_and_live_replicas(gateway: Served) -> None:
@@ -77,19 +69,6 @@ async def test_roles_of_a_file_replace_the_packaged_ones(tmp_path: Path) -> None
         taken = await gateway.post({"task": "t", "role": "JUDGE", "num_agents": 2})
         assert [agent["agent_id"] for agent in taken.json()["agents"]] == ["judge-001", "judge-002"]
         assert taken.json()["agents"][0]["sampling"]["temperature"] == 0
-
-
-@pytest.mark.parametrize(
-    "content",
-    ["roles: [", "roles: {}", "roles: {dev: {persona: x}}", "roles: {DEV: {persona: x, extra: 1}}", "", "\x00"],
-)
-def test_rejects_unreadable_roles(tmp_path: Path, content: str) -> None:
-    path = tmp_path / "roles.yaml"
-    path.write_text(content)
-    with pytest.raises(InvalidRequest):
-        read_roles(path)
-    with pytest.raises(InvalidRequest):
-        read_roles(tmp_path / "missing.yaml")
 
 
 async def test_strategies_show_steps_calls_and_parameters(gateway: Served) -> None:

@@ -1,4 +1,3 @@
-from collections.abc import AsyncGenerator
 from datetime import timedelta
 from typing import Any
 
@@ -8,11 +7,7 @@ from tests.components.access.keyed import PEPPER, accepted, bearer, make_key
 from tests.components.routes.served import COORDINATOR, Served, served
 from tests.fakes import InMemoryJournal
 
-
-@pytest.fixture
-async def gateway() -> AsyncGenerator[Served]:
-    async with served(lists=True) as running:
-        yield running
+GATEWAY = {"lists": True}
 
 
 async def stats(gateway: Served, **query: str) -> dict[str, Any]:
@@ -66,10 +61,8 @@ async def test_a_deleted_deliberation_leaves_the_statistics_at_once(gateway: Ser
 
     assert (before["completed"], after["completed"]) == (2, 1)
     tokens = [found["groups"][0]["tokens"]["prompt_tokens"] for found in (before, after)]
-    assert tokens[0] == 2 * tokens[1] > 0 and [found["groups"][0]["wins"]["decided"] for found in (before, after)] == [
-        2,
-        1,
-    ]
+    decided = [found["groups"][0]["wins"]["decided"] for found in (before, after)]
+    assert tokens[0] == 2 * tokens[1] > 0 and decided == [2, 1]
 
 
 @pytest.mark.parametrize(

@@ -21,22 +21,10 @@ from serve_deployments.simulator.server.calls import CallLedger
 from serve_deployments.simulator.server.completion import SimulatorSettings
 from serve_deployments.simulator.server.engine import PrefixCache, SequenceSlots
 from serve_deployments.simulator.server.requests import parse_chat
-from serve_deployments.simulator.writer.chance import digest, fraction
 from serve_deployments.simulator.writer.outputs import Behaviour
 from serve_deployments.simulator.writer.tokens import split_blocks
 
 bounded = settings(max_examples=100, deadline=None, derandomize=True)
-
-
-# --- chance ---------------------------------------------------------------------------------------------------------
-
-
-def test_parts_of_a_key_are_kept_apart() -> None:
-    assert digest("a", "bc") != digest("ab", "c")
-    assert fraction("x", 1) == fraction("x", 1) != fraction("x", 2)
-
-
-# --- faults ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -115,9 +103,6 @@ def test_a_retry_draws_anew() -> None:
     assert set(found) == {None, FaultKind.ERROR}
 
 
-# --- latency --------------------------------------------------------------------------------------------------------
-
-
 @bounded
 @given(st.floats(0, 5_000), st.integers(1, 400), st.floats(0, 1, exclude_max=True))
 def test_a_duration_is_exact_for_any_number_of_tokens(duration_ms: float, tokens: int, chance: float) -> None:
@@ -147,22 +132,6 @@ def test_a_slow_completion_takes_ten_times_as_long_and_a_second_more() -> None:
     assert script.due_times_s(4, 0.5, slow=True)[-1] == pytest.approx(10 * script.due_times_s(4, 0.5)[-1] + 1)
 
 
-# --- slots ----------------------------------------------------------------------------------------------------------
-
-
-async def test_slots_are_given_in_order_of_arrival() -> None:
-    slots = SequenceSlots(2)
-    running = [slots.join(1), slots.join(1)]
-    first, second = slots.join(1), slots.join(1)
-    assert [turn.done() for turn in (*running, first, second)] == [True, True, False, False]
-    assert (slots.running, slots.waiting) == (2, 2)
-    slots.leave(1, running[0])
-    assert (first.done(), second.done(), slots.running, slots.waiting) == (True, False, 2, 1)
-    assert not slots.join(1).done(), "no request overtakes the queue"
-    slots.leave(1, running[1])
-    assert (second.done(), slots.running, slots.waiting) == (True, 2, 1)
-
-
 async def test_a_lower_priority_number_goes_first_and_stops_nothing_that_runs() -> None:
     slots = SequenceSlots(1)
     running, late, later, first = slots.join(1, 5), slots.join(1, 7), slots.join(1, 7), slots.join(1, 2)
@@ -170,21 +139,6 @@ async def test_a_lower_priority_number_goes_first_and_stops_nothing_that_runs() 
     for ended, granted in ((running, first), (first, late), (late, later)):
         slots.leave(1, ended)
         assert granted.done()
-
-
-async def test_a_request_that_leaves_the_queue_holds_no_slot() -> None:
-    slots = SequenceSlots(1)
-    running, gone, cancelled, granted, last = (slots.join(1) for _ in range(5))
-    slots.leave(1, gone)
-    cancelled.cancel()
-    slots.leave(1, cancelled)
-    assert slots.waiting == 2
-    slots.leave(1, running)
-    assert granted.done()
-    slots.leave(1, granted)
-    assert last.done()
-    slots.leave(1, last)
-    assert (slots.running, slots.waiting) == (0, 0)
 
 
 async def test_a_request_larger_than_the_bound_runs_alone() -> None:
@@ -195,14 +149,6 @@ async def test_a_request_larger_than_the_bound_runs_alone() -> None:
     assert (large.done(), small.done(), slots.running) == (True, False, 5)
     slots.leave(5, large)
     assert small.done()
-
-
-async def test_without_a_bound_no_request_waits() -> None:
-    slots = SequenceSlots(None)
-    assert all(slots.join(9).done() for _ in range(100))
-
-
-# --- the prefix cache -----------------------------------------------------------------------------------------------
 
 
 def admitted(cache: PrefixCache, text: str, salt: str | None = None) -> int:
@@ -243,26 +189,6 @@ def test_the_least_recently_used_blocks_are_forgotten() -> None:
         assert admitted(cache, first) == hits
 
 
-# --- the ledger -----------------------------------------------------------------------------------------------------
-
-
-def test_every_request_is_counted_by_its_call_and_its_outcome() -> None:
-    ledger = CallLedger()
-    ledger.finish(ledger.start(("a",)), 10, [5], 0)
-    ledger.finish(ledger.start(("a",)), 10, [6], 8)
-    ledger.abort(ledger.start(("b",)), 3)
-    ledger.end(ledger.start(()), "failed")
-    report: Any = ledger.report("simulated", detail=False)
-    ended = {"finished": 2, "aborted": 1, "failed": 1, "started": 4, "requests": 4}
-    tokens = {"prompt_tokens": 20, "completion_tokens": 11, "cached_tokens": 8, "aborted_tokens": 3}
-    assert {name: report[name] for name in (*ended, *tokens)} == {**ended, **tokens}
-    assert report["calls"]["a"] == {
-        **{"started": 2, "finished": 2, "aborted": 0, "failed": 0},
-        **{"prompt_tokens": 20, "completion_tokens": 11},
-    }
-    assert (report["calls"]["b"]["started"], report["calls"]["b"]["aborted"]) == (1, 1)
-
-
 @pytest.mark.parametrize(("completion_tokens", "charged"), [([1, 2], [(7, 1), (0, 2)]), ([3], [(7, 3), (0, 0)])])
 def test_calls_that_share_a_request_share_its_tokens(
     completion_tokens: list[int], charged: list[tuple[int, int]]
@@ -283,9 +209,6 @@ def test_memory_is_bounded_and_the_report_counts_dropped_entries(monkeypatch: py
     assert list(report["calls"]) == ["c2", "c3", "c4"]
     assert [prompt["messages"] for prompt in report["prompts"]] == [[3], [4]]
     assert (report["calls_forgotten"], report["prompts_forgotten"], report["requests"]) == (2, 3, 5)
-
-
-# --- script and requests --------------------------------------------------------------------------------------------
 
 
 def test_a_change_of_the_script_touches_only_what_it_names() -> None:

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from app.deliberation import outputs
-from app.deliberation.outputs import Output, Program, json_schema, parse_output
+from app.deliberation.outputs import Output, json_schema, parse_output
 from app.deliberation.prompts import code as prompts
 from serve_deployments.sandbox.verdict import is_equal
 from serve_deployments.simulator.writer import programs
-from serve_deployments.simulator.writer.outputs import PURE_BEHAVIOURS, Behaviour, OutputWriter
+from serve_deployments.simulator.writer.outputs import Behaviour, OutputWriter
 from serve_deployments.simulator.writer.prompt import PromptReader
 from tests.unit.facts_of import specification
 
@@ -27,22 +27,12 @@ TASKS = {
 # One call and its result for each exercise, worked out by hand.
 EXERCISES: dict[str, tuple[str, list[Any], Any]] = {
     "Write fib(n), the n-th Fibonacci number.": ("fib", [20], 6765),
-    "Implement `def factorial(n)`. The total of calls does not matter.": ("factorial", [6], 720),
-    "The greatest common divisor: gcd(a, b).": ("gcd", [84, 30], 6),
-    "is_prime(n)": ("is_prime", [15], False),
-    "Write fizzbuzz(n).": ("fizzbuzz", [15], "FizzBuzz"),
-    "Decide by is_palindrome(text).": ("is_palindrome", ["racecar"], True),
     "Write a function that merges two sorted lists.": ("solve", [[1, 5], [2, 6]], [1, 2, 5, 6]),
-    "Write a function that reverses a linked list": ("solve", [[1, [2, [3, None]]]], [3, [2, [1, None]]]),
-    "Reverse a text with turned(text).": ("turned", ["drawer"], "reward"),
-    "Write a function that sorts numbers.": ("solve", [[3, -1, 2]], [-1, 2, 3]),
     "Write median(values): the median of a list of numbers.": ("median", [[4, 1, 2, 3]], 2.5),
-    "Give the mean of some numbers.": ("solve", [[2, 4, 9]], 5),
     "Find the largest number.": ("solve", [[2, 9, 4]], 9),
-    "Find the smallest number.": ("solve", [[2, 9, 4]], 2),
     "Implement add(a, b).": ("add", [40, 2], 42),
 }
-UNKNOWN = ("Parse a date written in words.", "Write parse(text).", "Summarise the meaning of this.")
+UNKNOWN = ("Parse a date written in words.", "Write parse(text).", "Find the greatest common divisor.")
 
 
 def written(kind: str, prompt: str, behaviour: Behaviour, seed: int, words_max: int | None = None) -> Any:
@@ -67,7 +57,7 @@ def passes(program: str, test: outputs.TestCase) -> bool:
     return is_equal(json.loads(json.dumps(value)), test.expected)
 
 
-@pytest.mark.parametrize("behaviour", PURE_BEHAVIOURS)
+@pytest.mark.parametrize("behaviour", Behaviour)
 @pytest.mark.parametrize(("task", "name"), TASKS.items(), ids=TASKS.values())
 def test_programs_and_tests_are_valid_and_use_the_names_of_the_task(task: str, name: str, behaviour: Behaviour) -> None:
     for seed in range(8):
@@ -103,7 +93,7 @@ def test_every_exercise_has_a_task_here() -> None:
 
 
 @pytest.mark.parametrize("task", UNKNOWN)
-@pytest.mark.parametrize("behaviour", PURE_BEHAVIOURS)
+@pytest.mark.parametrize("behaviour", Behaviour)
 def test_a_program_for_an_unknown_task_passes_no_test(task: str, behaviour: Behaviour) -> None:
     program = written("program", prompt(task, "program"), behaviour, 1).code
     assert "NotImplementedError" in program and len(written("tests", prompt(task, "tests"), behaviour, 1).tests) == 1
@@ -114,12 +104,10 @@ def test_a_given_test_names_the_entry_point() -> None:
     assert "def total_of(" in written("program", prompt("Sum them up.", "program", given), Behaviour.EXCELLENT, 1).code
 
 
-def test_an_excellent_repair_is_right_and_a_stubborn_one_keeps_the_program() -> None:
+def test_an_excellent_repair_is_right() -> None:
     own = "def add(a, b):\n    return a - b"
     made = specification(strategy="single").model_copy(update={"task": "Implement add(a, b)."})
     failed = [(outputs.TestCase(name="sum", call="add", arguments=[1, 2], expected=3), "returned -1, not 3")]
     shown = prompts.repair(made, own, failed, "", NONCE)[-1].content
     for seed in range(6):
         assert passes(written("program", shown, Behaviour.EXCELLENT, seed).code, failed[0][0])
-        kept = written("program", shown, Behaviour.STUBBORN, seed)
-        assert isinstance(kept, Program) and kept.code == own

@@ -6,7 +6,7 @@ import jsonschema
 import pytest
 
 from app.deliberation.outputs import Output, json_schema, parse_output
-from serve_deployments.simulator.writer.outputs import PURE_BEHAVIOURS, Behaviour, OutputWriter
+from serve_deployments.simulator.writer.outputs import Behaviour, OutputWriter
 from serve_deployments.simulator.writer.prompt import PromptReader
 from serve_deployments.simulator.writer.schema_values import SchemaUnsupported
 
@@ -58,7 +58,7 @@ DEMANDED: dict[str, Any] = {
 def test_every_shape_of_the_product_is_written(output: Output, words: int | None) -> None:
     schema = json_schema(output)
     for seed in range(10):
-        for behaviour in PURE_BEHAVIOURS:
+        for behaviour in Behaviour:
             written = document(schema, seed, behaviour, words)
             jsonschema.Draft202012Validator(schema).validate(written)
             parse_output(output, json.dumps(written))

@@ -14,13 +14,12 @@ from app.deliberation.calls import ChatMessage
 from app.deliberation.outputs import Answer, Critique, Issue, Output, Pair, Revision, Scores, json_schema, parse_output
 from app.deliberation.prompts.council import critique, judge_pair, propose, revise, score
 from app.deliberation.prompts.form import Labelled, persona_section
-from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Budget, Constraints, Specification
 from serve_deployments.simulator.script import FaultKind, Script
 from serve_deployments.simulator.server.completion import CompletionChoice, SimulatorSettings, complete, render
 from serve_deployments.simulator.server.requests import parse_chat
 from serve_deployments.simulator.writer.outputs import REVISED_HEADING, Behaviour, quality
-from serve_deployments.simulator.writer.prompt import PromptReader
 from serve_deployments.simulator.writer.tokens import BLOCK_TOKENS, split_blocks, token_id, tokenize
+from tests.unit.facts_of import RUBRIC, specification
 
 bounded = settings(max_examples=100, deadline=None, derandomize=True)
 
@@ -34,18 +33,8 @@ def shown_as(label: str, text: str) -> Labelled:
 
 ROLES = Path(__file__).parents[3] / "app" / "roles.yaml"
 PERSONAS = {name: role["persona"] for name, role in yaml.safe_load(ROLES.read_text())["roles"].items()}
-SPECIFICATION = Specification(
-    task=TASK,
-    agents=(AgentSpec(agent_id="dev-001", role="DEV"),),
-    strategy="council",
-    strategy_version=1,
-    rounds=1,
-    constraints=Constraints(rubric=DEFAULT_RUBRIC, timeout_seconds=60),
-    quorum=1,
-    budget=Budget(),
-    seed=1,
-)
-CRITERIA = tuple(criterion.id for criterion in DEFAULT_RUBRIC)
+SPECIFICATION = specification(1, seed=1).model_copy(update={"task": TASK})
+CRITERIA = tuple(criterion.id for criterion in RUBRIC)
 
 
 def completions(
@@ -81,9 +70,6 @@ def behaving(behaviour: str, **fields: Any) -> Script:
     return Script(behaviour=Behaviour(behaviour), **fields)
 
 
-# --- tokens ---------------------------------------------------------------------------------------------------------
-
-
 @bounded
 @given(st.text(max_size=400))
 def test_every_character_is_in_exactly_one_token(written: str) -> None:
@@ -111,41 +97,11 @@ def test_token_ids_are_stable() -> None:
     assert [token_id(token) for token in tokenize("a rate limiter")] == [114_243, 79_932, 33_079]
 
 
-# --- prompts --------------------------------------------------------------------------------------------------------
-
-
-def test_the_task_and_the_candidates_of_a_prompt_are_read() -> None:
-    shown = score(SPECIFICATION, [shown_as("A", "first\n\ntext"), shown_as("B", "second")])[-1].content
-    prompt = PromptReader((shown,))
-    assert prompt.candidates == {"A": "first\n\ntext", "B": "second"}
-    assert prompt.title == "Design a rate limiter for a multi-tenant HTTP API"
-
-
-def test_the_own_text_and_the_fixes_of_a_prompt_are_read() -> None:
-    issues = [
-        Issue(severity="major", where="line 1", claim="wrong.", evidence="none.", fix="Say why."),
-        Issue(severity="minor", where="line 2", claim="long.", evidence="seen.", fix="Cut it."),
-    ]
-    prompt = PromptReader((revise(SPECIFICATION, shown_as("A", "my own\ntext"), issues, NONCE)[-1].content,))
-    assert prompt.own == "my own\ntext"
-    assert prompt.fixes == ["Say why.", "Cut it."]
-
-
 @pytest.mark.parametrize(
     "prompt", ["", " \n", "# Task\n", "# Task\n# Rubric\n- x: y", "你好", "?" * 5_000, "\u0000{a}%s{}"]
 )
 def test_any_prompt_gets_an_answer(prompt: str) -> None:
     assert text(prompt)
-
-
-# --- determinism ----------------------------------------------------------------------------------------------------
-
-
-def test_equal_requests_get_equal_answers_in_any_order() -> None:
-    asked = [{"seed": seed, "role": role} for seed, role in itertools.product((1, 2, None), ("DEV", "QA"))]
-    first = [text(propose(SPECIFICATION, 0), **fields) for fields in asked]
-    again = [text(propose(SPECIFICATION, 0), **fields) for fields in reversed(asked)]
-    assert first == again[::-1]
 
 
 def test_the_same_seed_gives_the_same_words_in_every_process() -> None:
@@ -165,9 +121,6 @@ def test_an_answer_depends_on_the_seeds_the_behaviour_and_the_persona(changed: d
     assert text(propose(SPECIFICATION, 0), **fixed) != text(propose(SPECIFICATION, 0), **{**fixed, **changed})
 
 
-# --- behaviours -----------------------------------------------------------------------------------------------------
-
-
 def test_answers_are_about_the_task() -> None:
     for role in PERSONAS:
         answer: Answer = parsed(propose(SPECIFICATION, 0), Output(kind="answer"), role=role, seed=1)
@@ -181,15 +134,6 @@ def test_excellent_answers_are_longer_and_better_than_poor_ones() -> None:
     grades = {name: quality(answer) for name, answer in written.items()}
     assert grades["excellent"] > grades["poor"] + 2
     assert grades["normal"] > grades["poor"] + 1
-
-
-def test_mixed_draws_every_behaviour_by_the_seed() -> None:
-    pure = [name for name in Behaviour if name is not Behaviour.MIXED]
-    drawn: list[Behaviour] = []
-    for seed in range(30):
-        by_text = {text(TASK, seed=seed, script=behaving(name)): name for name in pure}
-        drawn.append(by_text[text(TASK, seed=seed, script=behaving("mixed"))])
-    assert set(drawn) == set(pure)
 
 
 def test_a_verdict_follows_from_the_issues() -> None:
@@ -211,20 +155,6 @@ def test_most_critiques_of_a_draft_demand_a_revision_and_few_of_a_revised_one() 
     assert demanding(f"A draft.\n\n{REVISED_HEADING}\n\n- More.") == 0
 
 
-def test_stubborn_agents_find_no_issue_and_keep_their_text() -> None:
-    stubborn = behaving("stubborn")
-    found: Critique = parsed(
-        critique(SPECIFICATION, shown_as("A", "Any text.")), Output(kind="critique"), script=stubborn
-    )
-    assert (found.issues, found.verdict) == ((), "accept")
-    issues = [Issue(severity="major", where="x", claim="y", evidence="z", fix="Say why.")] * 3
-    asked = revise(SPECIFICATION, shown_as("A", "My own text."), issues, NONCE)
-    revised: Revision = parsed(asked, Output(kind="revision", issues=3), script=stubborn)
-    assert revised.answer == "My own text."
-    assert [(each.issue, each.decision) for each in revised.responses] == [(1, "reject"), (2, "reject"), (3, "reject")]
-    assert text(revise(SPECIFICATION, shown_as("A", "My own text."), [], NONCE), script=stubborn) == "My own text."
-
-
 def test_a_revision_answers_each_issue_and_contains_the_accepted_fixes() -> None:
     issues = [Issue(severity="major", where="x", claim="y", evidence="z", fix=f"Mend {place}.") for place in range(4)]
     for seed in range(20):
@@ -235,8 +165,6 @@ def test_a_revision_answers_each_issue_and_contains_the_accepted_fixes() -> None
         assert [f"Mend {place}." in revised.answer for place in range(4)] == accepted
         assert revised.answer.startswith("My own text.")
 
-
-# --- judging --------------------------------------------------------------------------------------------------------
 
 GOOD = text(propose(SPECIFICATION, 0), role="DEV", seed=1, script=behaving("excellent"))
 FAIR = text(propose(SPECIFICATION, 0), role="DATA", seed=2)
@@ -286,9 +214,6 @@ def test_a_pair_gets_the_same_winner_in_both_orders() -> None:
 def test_a_choice_between_candidates_takes_the_better_one() -> None:
     shown = judge_pair(SPECIFICATION, shown_as("A", POOR), shown_as("B", GOOD))
     assert parsed(shown, Output(kind="choice", labels=("A", "B"))).choice == "B"
-
-
-# --- length ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("length", [1, 5, 32, 400, 3_000])

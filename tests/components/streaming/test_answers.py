@@ -25,11 +25,6 @@ async def gateway() -> AsyncIterator[Gateway]:
         yield made
 
 
-@pytest.fixture
-def story(fresh_id: str) -> Story:
-    return Story(fresh_id)
-
-
 def growing(story: Story, agent: str, raw: str, size: int) -> list[CallDelta]:
     return [story.delta(agent, at, raw[at : at + size]) for at in range(0, len(raw), size)]
 

@@ -105,17 +105,6 @@ async def test_viewers_share_one_subscription_that_closes_after_the_last_one_lef
         await until(lambda: feed.watched == 0 and journal.subscriptions == 0)
 
 
-async def test_a_watch_waits_for_an_unavailable_log() -> None:
-    journal, story = LossyJournal(), Story("a")
-    await write(journal, story.accepted())
-    journal.available = False
-    async with Feed(journal, limits=SMALL) as feed, feed.watch(A) as watch:
-        viewer = feed.viewer(watch, 0)
-        assert await viewer.batch(asyncio.get_running_loop().time() + 0.02) == ()
-        journal.available = True
-        assert [each.sequence for each in await gathered(viewer, 1)] == [1]
-
-
 @pytest.mark.parametrize("change", ["epoch", "tail"])
 async def test_a_replaced_log_ends_the_watch_and_the_next_viewer_gets_a_new_one(change: str) -> None:
     journal, story = LossyJournal(), Story("a")
@@ -133,18 +122,6 @@ async def test_a_replaced_log_ends_the_watch_and_the_next_viewer_gets_a_new_one(
             await begun(anew)
             assert anew is not watch and anew.epoch == journal.epoch
     assert journal.subscriptions == 0
-
-
-async def test_draining_wakes_every_viewer_even_when_only_the_event_is_set() -> None:
-    journal = LossyJournal()
-    async with Feed(journal, limits=SMALL) as feed, feed.watch(A) as watch:
-        await begun(watch)
-        viewer = feed.viewer(watch, 10)
-        waiting = asyncio.create_task(viewer.batch(asyncio.get_running_loop().time() + 60))
-        await asyncio.sleep(0)
-        feed.draining.set()
-        async with asyncio.timeout(5):
-            assert not await waiting
 
 
 @pytest.mark.parametrize(
@@ -186,6 +163,22 @@ def test_connection_slots_are_limited_per_client_and_in_total() -> None:
     assert [feed.acquire_slot(client) for client in ("a", "a", "a", "b", "c")] == [True, True, False, True, False]
     feed.release_slot("a")
     assert feed.streams == 2 and feed.acquire_slot("c") and not feed.acquire_slot("c")
+
+
+async def test_a_page_is_bounded_in_bytes_and_loses_no_frame() -> None:
+    journal, story = LossyJournal(), Story("a")
+    limits = RingLimits(frames_max=1, page_records=16, page_bytes=4_000, linger_s=0, retry_s=0)
+    stored = await write(journal, story.accepted())
+    sizes = [*([10] * 40), *([1_500] * 12), 9_000, *([10] * 40), 1]
+    async with Feed(journal, limits=limits) as feed, feed.watch(A) as watch:
+        viewer = feed.viewer(await begun(watch), 0)
+        stored += await write(journal, *(story.delta("dev-001", place, "x" * size) for place, size in enumerate(sizes)))
+        seen, pages = list[int](), list[int]()
+        while viewer.position < stored[-2]:
+            frames = await viewer.batch(asyncio.get_running_loop().time() + 5)
+            seen += [frame.sequence for frame in frames]
+            pages.append(sum(len(frame.data) for frame in frames) if len(frames) > 1 else 0)
+    assert seen == stored[:-1] and max(pages) <= limits.page_bytes
 
 
 OPERATIONS = st.lists(

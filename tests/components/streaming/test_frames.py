@@ -64,14 +64,3 @@ def test_skipped_events_update_the_cursor_once(kinds: list[str], selection: Even
     batcher = FrameBatcher(selection.takes, "e")
     sent_bytes = b"".join(batcher.chunks(frames)) + batcher.cursor_update() + batcher.cursor_update()
     assert sent_bytes.decode().split("\n\n")[:-1] == sent
-
-
-def test_chunks_are_bounded_and_split_between_frames() -> None:
-    frames = [frame(sequence, 40) for sequence in range(1, 6)] + [frame(6, 500), frame(7, 1)]
-    assert [len(chunk) for chunk in FrameBatcher(EventSelection().takes, "e").chunks(frames, bytes_max=100)] == [
-        80,
-        80,
-        40,
-        500,
-        1,
-    ]

@@ -1,5 +1,4 @@
 import json
-from collections.abc import AsyncGenerator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from tests.components.routes.served import COORDINATOR, SENDER, Served, served
 from tests.fakes import InMemoryJournal
 from tests.story import NOW
 
+GATEWAY = {"webhooks": True, "webhook_hosts": "receiver.test:9000"}
 URL = "https://hooks.example/hook?token=1"
 TAKEN = Attempt(at=NOW + timedelta(seconds=9), duration_ms=5, status_code=200)
 
@@ -34,12 +34,6 @@ TAKEN = Attempt(at=NOW + timedelta(seconds=9), duration_ms=5, status_code=200)
 def refused(second: int, status: int | None = 500) -> Attempt:
     problem = AttemptProblem(code="http_status", detail="No.")
     return Attempt(at=NOW + timedelta(seconds=second), duration_ms=5, status_code=status, problem=problem)
-
-
-@pytest.fixture
-async def gateway() -> AsyncGenerator[Served, None]:
-    async with served(webhooks=True, webhook_hosts="receiver.test:9000") as running:
-        yield running
 
 
 async def ended_with_webhook(gateway: Served, **webhook: Any) -> str:
@@ -80,18 +74,12 @@ async def test_accepts_stores_and_returns_a_webhook(gateway: Served) -> None:
     assert response.json()["links"]["deliveries"] == f"/deliberations/{response.json()['id']}/deliveries"
 
 
-async def test_accepts_a_listed_host_without_tls(gateway: Served) -> None:
-    assert (await gateway.post({"task": "t", "webhook": {"url": "http://receiver.test:9000/"}})).status_code == 202
-    assert (await gateway.post({"task": "t", "webhook": {"url": "http://receiver.test:9001/"}})).status_code == 422
-
-
 @pytest.mark.parametrize(
     ("webhook", "pointer", "code"),
     [
         ({"url": "http://hooks.example/"}, "/webhook/url", "unfit_url"),
         ({"url": "https://169.254.169.254/latest"}, "/webhook/url", "unfit_url"),
         ({"url": "https://user:pw@hooks.example/"}, "/webhook/url", "unfit_url"),
-        ({"url": "https://hooks.example:22/"}, "/webhook/url", "unfit_url"),
         ({"url": ""}, "/webhook/url", "string_too_short"),
         ({"url": "https://hooks.example/" + "a" * 3_000}, "/webhook/url", "string_too_long"),
         ({"url": 1}, "/webhook/url", "string_type"),

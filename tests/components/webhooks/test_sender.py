@@ -21,14 +21,7 @@ from tests.conditions import until, until_empty
 from tests.conftest import NatsServer
 from tests.story import NOW
 
-WHOLE = [
-    "deliberation.accepted",
-    "stage.opened",
-    "call.finished",
-    "call.finished",
-    "stage.closed",
-    "deliberation.completed",
-]
+WHOLE = ["deliberation.accepted", "stage.opened", *["call.finished"] * 2, "stage.closed", "deliberation.completed"]
 
 
 async def test_delivers_a_signed_end_once_and_records_it(own_nats_server: NatsServer) -> None:
@@ -191,18 +184,22 @@ async def test_a_killed_nats_server_loses_no_delivery(own_nats_server: NatsServe
     assert len({request.id for request in receiver.received if request.checked(SECRET)}) == 20
 
 
+async def redeliver(deliberation: Deliberation, delivery_id: str, number: int) -> None:
+    fact = f"deliberations.default.{deliberation.id}.end"
+    request = RedeliveryRequested(fact=fact, number=number, at=datetime.now(UTC))
+    await deliberation.journal.write(
+        DeliveryKey("default", deliberation.id, delivery_id).subject(request), dump(request)
+    )
+
+
 async def test_each_redelivery_request_gets_one_attempt(own_nats_server: NatsServer) -> None:
     async with declared(own_nats_server) as journal, receiving() as receiver, sending(own_nats_server):
         deliberation = await submit(journal, receiver.url())
         await deliberation.end()
         await deliberation.finished()
-        key = DeliveryKey("default", deliberation.id, receiver.received[0].id)
         receiver.script["/hook"].append(500)
         for number in (1, 1, 2):
-            request = RedeliveryRequested(
-                fact=f"deliberations.default.{deliberation.id}.end", number=number, at=datetime.now(UTC)
-            )
-            await journal.write(key.subject(request), dump(request))
+            await redeliver(deliberation, receiver.received[0].id, number)
         await receiver.until(3)
         await until_empty(journal, "WEBHOOKS", ATTEMPTS_CONSUMER)
         delivery = await deliberation.delivery()
@@ -220,11 +217,7 @@ async def test_a_successful_redelivery_ends_the_schedule(own_nats_server: NatsSe
             deliberation = await submit(journal, receiver.url())
             await deliberation.end()
             (failed,) = await receiver.until(1)
-            key = DeliveryKey("default", deliberation.id, failed.id)
-            request = RedeliveryRequested(
-                fact=f"deliberations.default.{deliberation.id}.end", number=1, at=datetime.now(UTC)
-            )
-            await journal.write(key.subject(request), dump(request))
+            await redeliver(deliberation, failed.id, 1)
             await deliberation.finished()
             await until_empty(journal, "WEBHOOKS", ATTEMPTS_CONSUMER)
     assert len(receiver.received) == 2

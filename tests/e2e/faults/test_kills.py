@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.deliberation.facts import CallFinished, decode
+from app.deliberation.facts import CallFinished
 from tests.e2e.conftest import SLOW, Stack
 
 pytestmark = pytest.mark.e2e
@@ -29,18 +29,12 @@ def kill(victim: str, pids: list[int]) -> None:
         os.killpg(pid, signal.SIGKILL) if victim == "ray" else os.kill(pid, signal.SIGKILL)
 
 
-async def recorded(stack: Stack, deliberation_id: str) -> dict[str, CallFinished]:
-    records = await stack.journal.facts("default", deliberation_id)
-    events = [decode(record.data) for record in records]
-    return {event.call_id: event for event in events if isinstance(event, CallFinished)}
-
-
 async def in_the_middle(stack: Stack, deliberation_id: str) -> dict[str, CallFinished]:
     async with asyncio.timeout(60):
         while True:
             progress: dict[str, Any] | None = (await stack.read(deliberation_id))["progress"]
             if progress and progress["stage"] >= 2 and (await stack.engine_calls())["started"] >= 6:
-                return await recorded(stack, deliberation_id)
+                return await stack.recorded(deliberation_id)
             await asyncio.sleep(0.02)
 
 
@@ -54,7 +48,7 @@ async def test_a_council_survives_the_death_of(stack: Stack, victim: str) -> Non
     kill(victim, pids)
     found = await stack.until(deliberation_id, status="completed", timeout_s=120)
     assert found["degraded"] is None and len(found["verdict"]["ranking"]) == 3
-    after = await recorded(stack, deliberation_id)
+    after = await stack.recorded(deliberation_id)
     assert {call_id: after[call_id] for call_id in before} == before
     asked = (await stack.engine_calls())["calls"]
     for call_id in before:

@@ -1,5 +1,6 @@
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,22 @@ from app.archive.database.connection import Database
 from app.archive.database.migrate import migrate
 from app.archive.database.store import Store
 from tests.integration.archive.postgres import PostgresServer
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncGenerator[Database]:
+    database = Database(url)
+    try:
+        yield database
+    finally:
+        await database.close()
+
+
+@asynccontextmanager
+async def migrated(url: str) -> AsyncGenerator[Database]:
+    await migrate(url)
+    async with opened(url) as database:
+        yield database
 
 
 @pytest.fixture(scope="session")
@@ -33,6 +50,5 @@ async def database_url(empty_url: str) -> str:
 
 @pytest.fixture
 async def store(database_url: str) -> AsyncIterator[Store]:
-    database = Database(database_url)
-    yield Store(database)
-    await database.close()
+    async with opened(database_url) as database:
+        yield Store(database)

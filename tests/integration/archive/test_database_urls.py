@@ -1,7 +1,6 @@
 """A URL of PostgreSQL means here what it means to libpq; what cannot be honoured is refused by its name."""
 
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +8,10 @@ import pytest
 from sqlalchemy import text
 from typer.testing import CliRunner, Result
 
-from app.archive.database.connection import Database, engine_of
+from app.archive.database.connection import engine_of
 from app.cli import cli
 from app.deliberation.errors import ArchiveUnavailable, InvalidRequest
+from tests.integration.archive.conftest import opened
 from tests.integration.archive.postgres import PostgresServer
 
 
@@ -27,15 +27,6 @@ def tls() -> Iterator[tuple[str, Path]]:
 @pytest.fixture(scope="module")
 def plain(postgres: PostgresServer) -> str:
     return postgres.database("plain")
-
-
-@asynccontextmanager
-async def opened(url: str) -> AsyncGenerator[Database]:
-    database = Database(url)
-    try:
-        yield database
-    finally:
-        await database.close()
 
 
 async def answer(url: str, question: str) -> Any:

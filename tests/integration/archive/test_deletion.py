@@ -30,12 +30,10 @@ WINDOW_BYTES = 24
 
 def told(story: Story, secret: str) -> list[Event]:
     """A deliberation with the secret in its task, its answers, and an answer's partial text."""
-    accepted = story.accepted()
-    specification = accepted.specification.model_copy(update={"task": f"Keep {secret} to yourself."})
     answers = [story.finished(agent, f'{{"answer":"{secret}"}}') for agent in story.agents]
     views = [story.started(story.agents[0]), *(story.delta(story.agents[0], place, secret) for place in range(3))]
-    begin = [accepted.model_copy(update={"specification": specification}), story.opened()]
-    return [*begin, *views, *answers, story.closed(), story.completed()]
+    accepted = story.accepted(task=f"Keep {secret} to yourself.")
+    return [accepted, story.opened(), *views, *answers, story.closed(), story.completed()]
 
 
 async def tell(journal: JetStreamJournal, story: Story, secret: str) -> None:

@@ -18,6 +18,7 @@ from app.archive.database.writing import Rows, rows_of
 from app.deliberation.errors import ArchiveRefused, ArchiveUnavailable
 from app.deliberation.facts import Fact
 from app.log.journal import JetStreamJournal
+from tests.integration.archive.conftest import migrated, opened
 from tests.integration.archive.postgres import PostgresServer, programs
 from tests.integration.archive.test_projector import projecting, read, tell, until_copied
 from tests.integration.archive.test_store import EPOCH, records_of, told, written
@@ -27,9 +28,8 @@ HOSTILE = "\x00 \U0001f600 \u2028 ' \" -- %s \\ ; DROP TABLE deliberations; {} \
 
 
 def hostile(story: Story) -> list[Fact]:
-    accepted, facts = story.accepted(), told(story, '{"answer":"\\u0000 \\ud83d\\ude00 \' -- %s"}')
-    update = {"task": HOSTILE, "metadata": {"key": HOSTILE, HOSTILE: "value"}}
-    return [accepted.model_copy(update={"specification": accepted.specification.model_copy(update=update)}), *facts[1:]]
+    accepted = story.accepted(task=HOSTILE, metadata={"key": HOSTILE, HOSTILE: "value"})
+    return [accepted, *told(story, '{"answer":"\\u0000 \\ud83d\\ude00 \' -- %s"}')[1:]]
 
 
 @pytest.fixture
@@ -74,12 +74,9 @@ async def test_copying_goes_on_once_a_full_disk_has_space(journal: JetStreamJour
 async def test_a_file_that_cannot_be_written_is_an_error_with_its_cause(file_url: str, fresh_id: str) -> None:
     """Root may write to any file, so SQLite opens it read only."""
     path = make_url(file_url).database
-    database = Database(f"sqlite:///file:{path}?mode=ro&uri=true")
-
-    with pytest.raises(ArchiveUnavailable, match="readonly"):
-        await Store(database).delete("acme", fresh_id, NOW)
-
-    await database.close()
+    async with opened(f"sqlite:///file:{path}?mode=ro&uri=true") as database:
+        with pytest.raises(ArchiveUnavailable, match="readonly"):
+            await Store(database).delete("acme", fresh_id, NOW)
 
 
 def rows(id: str, dialect: str) -> Rows:
@@ -119,25 +116,17 @@ SPOILED: list[tuple[Spoil, str]] = [
 async def test_what_postgresql_alone_refuses_is_no_outage(
     spoil: Spoil, state: str, postgres: PostgresServer, fresh_id: str
 ) -> None:
-    url = postgres.database(f"t{uuid.uuid4().hex}")
-    await migrate(url)
-    database = Database(url)
-
-    with pytest.raises(ArchiveRefused, match=f"SQLSTATE {state}"):
-        await Store(database).put([spoil(rows(fresh_id, database.dialect))])
-
-    await database.close()
+    async with migrated(postgres.database(f"t{uuid.uuid4().hex}")) as database:
+        with pytest.raises(ArchiveRefused, match=f"SQLSTATE {state}"):
+            await Store(database).put([spoil(rows(fresh_id, database.dialect))])
 
 
 async def test_a_missing_table_stays_an_outage(database_url: str) -> None:
     """It may be restored: what waits for it is not to be skipped."""
-    database = Database(database_url)
-
-    with pytest.raises(ArchiveUnavailable):
-        async with database.begin() as connection:
-            await connection.execute(text("SELECT * FROM nothing"))
-
-    await database.close()
+    async with opened(database_url) as database:
+        with pytest.raises(ArchiveUnavailable):
+            async with database.begin() as connection:
+                await connection.execute(text("SELECT * FROM nothing"))
 
 
 async def test_a_deliberation_that_the_database_refuses_holds_no_other_one_up(
@@ -177,9 +166,8 @@ async def test_a_copy_of_a_file_in_use_is_a_backup(file_url: str, tmp_path: Path
     await store.delete("acme", story.id, NOW)
     await database.close()
 
-    restored = Database(f"sqlite:///{tmp_path / 'backup.db'}")
-    found = await Store(restored).read("acme", story.id)
-    await restored.close()
+    async with opened(f"sqlite:///{tmp_path / 'backup.db'}") as restored:
+        found = await Store(restored).read("acme", story.id)
     assert ended == 0 and found is not None and found.records == records_of(story, told(story))
 
 
@@ -187,11 +175,9 @@ async def test_a_dump_of_postgresql_is_restored_into_an_empty_database(
     postgres: PostgresServer, tmp_path: Path
 ) -> None:
     source, target, dump = postgres.database("dumped"), postgres.database("restored"), str(tmp_path / "archive.dump")
-    await migrate(source)
-    database = Database(source)
     story = Story("kept")
-    await Store(database).write(EPOCH, [written(records_of(story, told(story)))])
-    await database.close()
+    async with migrated(source) as database:
+        await Store(database).write(EPOCH, [written(records_of(story, told(story)))])
     ended = list[int]()
     for program, *arguments in (
         ("pg_dump", "--format=custom", f"--file={dump}", source),
@@ -200,7 +186,6 @@ async def test_a_dump_of_postgresql_is_restored_into_an_empty_database(
         process = await asyncio.create_subprocess_exec(str(programs() / program), *arguments)
         ended.append(await process.wait())
 
-    restored = Database(target)
-    found = await Store(restored).read("acme", story.id)
-    await restored.close()
+    async with opened(target) as restored:
+        found = await Store(restored).read("acme", story.id)
     assert ended == [0, 0] and found is not None and found.records == records_of(story, told(story))

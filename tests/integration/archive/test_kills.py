@@ -27,6 +27,7 @@ from app.log.journal import JetStreamJournal
 from app.routes.dependencies import SystemClock
 from tests.components.routes.served import played
 from tests.conftest import NatsServer, free_port
+from tests.integration.archive.conftest import opened
 from tests.integration.archive.postgres import PostgresServer
 from tests.integration.archive.test_projector import until_copied
 
@@ -164,9 +165,8 @@ async def test_after_kills_in_every_order_the_archive_is_the_fold_of_all_facts(
         kept = [id for id, deleted in ids.items() if not deleted]
         listed = await world.listed()
     assert len(ids) == size * len(orders) and sorted(listed) == sorted(kept)
-    database = Database(database_url)
-    await check(database, journal, ids)
-    await database.close()
+    async with opened(database_url) as database:
+        await check(database, journal, ids)
 
 
 async def check(database: Database, journal: JetStreamJournal, ids: dict[str, bool]) -> None:

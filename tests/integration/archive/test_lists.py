@@ -9,8 +9,6 @@ from typing import Any
 import httpx
 import pytest
 
-from app.archive.database.connection import Database
-from app.archive.database.migrate import migrate
 from app.archive.database.store import Store
 from app.deliberation.facts import Accepted, decode
 from app.log.journal import JetStreamJournal
@@ -22,6 +20,7 @@ from app.settings import Settings
 from tests.components.routes.served import APP, answering, played
 from tests.conditions import until
 from tests.conftest import NatsServer
+from tests.integration.archive.conftest import migrated
 from tests.integration.archive.postgres import PostgresServer
 from tests.integration.archive.test_projector import projecting, until_copied
 
@@ -125,9 +124,11 @@ async def test_without_its_database_work_goes_on_and_lists_return_with_it(
     journal: JetStreamJournal, own_nats_server: NatsServer, postgres: PostgresServer
 ) -> None:
     url = postgres.database("lists")
-    await migrate(url)
-    database = Database(url)
-    async with gateway_of(own_nats_server, url) as (_, client), projecting(journal, Store(database)):
+    async with (
+        migrated(url) as database,
+        gateway_of(own_nats_server, url) as (_, client),
+        projecting(journal, Store(database)),
+    ):
         before = (await client.post("/deliberations", json={"task": "t"})).json()["id"]
         await until_listed(client, [(before, "pending")])
         postgres.kill()
@@ -140,7 +141,6 @@ async def test_without_its_database_work_goes_on_and_lists_return_with_it(
         assert (accepted.status_code, read.status_code) == (202, 200)
         assert again.headers["idempotency-replayed"] == "true"
         await until_listed(client, [(accepted.json()["id"], "pending"), (before, "pending")])
-    await database.close()
 
 
 async def test_a_list_goes_on_through_a_replaced_log(

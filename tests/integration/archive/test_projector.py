@@ -185,19 +185,6 @@ async def test_an_item_that_a_killed_projector_had_taken_is_not_counted_as_copie
     assert before is None
 
 
-async def test_a_deletion_removes_what_was_copied(journal: JetStreamJournal, store: Store) -> None:
-    story = Story("gone")
-    async with projecting(journal, store):
-        await tell(journal, story)
-        await until_copied(journal)
-        assert isinstance(await read(store, story.id), Archived)
-        await journal.append("acme", Deleted(deliberation_id=story.id, ts=datetime.now(UTC)))
-        await journal.purge("acme", story.id)
-        await until_copied(journal)
-
-    assert isinstance(await read(store, story.id), Gone)
-
-
 async def test_facts_that_left_the_log_first_are_skipped(journal: JetStreamJournal, store: Store) -> None:
     await tell(journal, Story("lost"))
     await journal.request("$JS.API.STREAM.PURGE.DELIBERATIONS", b'{"filter":"deliberations.acme.lost.accepted"}')

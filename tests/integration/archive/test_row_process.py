@@ -16,6 +16,7 @@ from app.archive.row_process import Projected, RowProcess, project
 from app.log.journal import JetStreamJournal
 from tests.integration.archive.test_projector import projecting, read, stories, tell, until_copied
 from tests.integration.archive.test_store import records_of, told
+from tests.integration.cli.children import alive
 from tests.story import Story
 
 FOUND = [(("acme", story.id), records_of(story, told(story, "ein Wort"))) for story in stories(3)]
@@ -49,17 +50,9 @@ def children() -> list[int]:
     return [each.pid for each in active_children() if each.pid is not None]
 
 
-def lives(process_id: int) -> bool:
-    """Whether a process has this id, but for one that has ended and waits for its parent."""
-    try:
-        return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 async def until_gone(process_id: int) -> None:
     async with asyncio.timeout(20):
-        while await asyncio.to_thread(lives, process_id):
+        while await asyncio.to_thread(alive, process_id):
             await asyncio.sleep(0.02)
 
 

@@ -11,20 +11,19 @@ import pytest
 from sqlalchemy import BigInteger, func, literal, select
 
 from app.api.schemas import Stats, StatsGroup
-from app.archive.database.connection import Database
 from app.archive.database.measures import WIDTHS_US, duration_class
 from app.archive.database.rows import Written
 from app.archive.database.statistics import StatsFilter
 from app.archive.database.store import Store
 from app.archive.database.tables import AMOUNTS, ROLLUP_KEY, measures, rollups
 from app.deliberation.calls import Usage, UsageCost
-from app.deliberation.facts import Degraded, StrategyRef, Verdict, encode, prefix, suffix
+from app.deliberation.facts import Degraded, StrategyRef, Verdict
 from app.deliberation.fold import state_of
-from app.deliberation.ports import Record
 from app.deliberation.specification import AgentSpec
+from tests.integration.archive.conftest import opened
+from tests.integration.archive.test_store import EPOCH, records_of, written
 from tests.story import NOW, Story
 
-EPOCH = "0a1b2c3d"
 DAY = timedelta(days=1)
 AS_OF = NOW + 3 * DAY
 
@@ -43,11 +42,7 @@ def ended(
 ) -> Written:
     """A deliberation of a developer and a tester, who spend 10 and 5 tokens each time; `costs` as `0.5 USD`."""
     story, moment = Story(id), at + timedelta(seconds=took_s)
-    accepted = story.accepted().model_copy(update={"ts": at})
     agents = (AgentSpec(agent_id="dev-001", role="DEV"), AgentSpec(agent_id="dev-002", role="QA"))
-    accepted = accepted.model_copy(
-        update={"specification": accepted.specification.model_copy(update={"agents": agents})}
-    )
     usage = Usage(prompt_tokens=10, cached_tokens=4, completion_tokens=5, calls=1)
     answers = [
         story.finished(agent.agent_id).model_copy(
@@ -62,12 +57,8 @@ def ended(
     completed = story.completed().model_copy(update={"ts": moment, "verdict": verdict})
     if degraded:
         completed = completed.model_copy(update={"degraded": Degraded.model_construct()})
-    facts = [accepted, story.opened(), *answers, story.closed(), completed]
-    stem = prefix(tenant, id)
-    records = [Record(f"{stem}.{suffix(fact)}", number, encode(fact)) for number, fact in enumerate(facts, first)]
-    state = state_of(records)
-    assert state is not None
-    return Written(tenant, id, at=at, state=state, records=records)
+    facts = [story.accepted(at, agents=agents), story.opened(), *answers, story.closed(), completed]
+    return written(records_of(story, facts, first, tenant), tenant)
 
 
 def cost_of(text: str | None) -> UsageCost | None:
@@ -252,7 +243,7 @@ async def test_a_later_fact_replaces_what_was_counted(store: Store, database_url
 
 async def test_what_an_engine_makes_up_stops_no_copy(store: Store) -> None:
     names = ["m" * 200 + "1", "m" * 200 + "2", "a\0b", ""]
-    written = [ended(f"d{place}", model=name, first=10 * place + 1) for place, name in enumerate(names)]
+    named = [ended(f"d{place}", model=name, first=10 * place + 1) for place, name in enumerate(names)]
     huge = ended("huge", first=900)
     assert huge.state is not None
     calls = {
@@ -261,7 +252,7 @@ async def test_what_an_engine_makes_up_stops_no_copy(store: Store) -> None:
         )
         for id, each in huge.state.finished.items()
     }
-    await store.write(EPOCH, [*written, replace(huge, state=replace(huge.state, finished=calls))])
+    await store.write(EPOCH, [*named, replace(huge, state=replace(huge.state, finished=calls))])
 
     found = await stats(store, "model")
 
@@ -277,20 +268,17 @@ async def test_what_an_engine_makes_up_stops_no_copy(store: Store) -> None:
 
 
 async def counted(url: str) -> tuple[int, int]:
-    database = Database(url)
-    async with database.begin() as connection:
+    async with opened(url) as database, database.begin() as connection:
         found = [
             (await connection.execute(select(func.count()).select_from(each))).scalar_one()
             for each in (measures, rollups)
         ]
-    await database.close()
     return found[0], found[1]
 
 
 async def differing(url: str) -> Sequence[object]:
     expected = set[tuple[object, ...]]()
-    database = Database(url)
-    async with database.begin() as connection:
+    async with opened(url) as database, database.begin() as connection:
         for width_us in WIDTHS_US:
             width, begin_us = literal(width_us, BigInteger), measures.c.created_us - measures.c.created_us % width_us
             rows = select(measures, width.label("width_us"), begin_us.label("begin_us")).subquery().c
@@ -298,7 +286,6 @@ async def differing(url: str) -> Sequence[object]:
             expected |= {tuple(row) for row in await connection.execute(select(*key, *added).group_by(*key))}
         chosen = select(*(rollups.c[name] for name in (*ROLLUP_KEY, *AMOUNTS)))
         found = {tuple(row) for row in await connection.execute(chosen)}
-    await database.close()
     return sorted(map(str, expected ^ found))
 
 

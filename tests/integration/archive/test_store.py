@@ -2,14 +2,12 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import select
 
-from app.archive.database.connection import Database
 from app.archive.database.rows import Written, label
 from app.archive.database.search_query import parse
 from app.archive.database.statistics import StatsFilter
@@ -22,13 +20,14 @@ from app.deliberation.errors import Gone
 from app.deliberation.facts import CancelRequested, Fact, Failed, encode, prefix, suffix
 from app.deliberation.fold import state_of
 from app.deliberation.ports import Record
+from tests.integration.archive.conftest import opened
 from tests.story import NOW, Story
 
 EPOCH = "0a1b2c3d"
 
 
-def records_of(story: Story, facts: Sequence[Fact], first: int = 1) -> list[Record]:
-    stem = prefix("acme", story.id)
+def records_of(story: Story, facts: Sequence[Fact], first: int = 1, tenant: str = "acme") -> list[Record]:
+    stem = prefix(tenant, story.id)
     return [Record(f"{stem}.{suffix(fact)}", number, encode(fact)) for number, fact in enumerate(facts, first)]
 
 
@@ -37,10 +36,10 @@ def told(story: Story, text: str = "{}") -> list[Fact]:
     return [story.accepted(), story.opened(), *answers, story.closed(), story.completed()]
 
 
-def written(records: Sequence[Record]) -> Written:
+def written(records: Sequence[Record], tenant: str = "acme") -> Written:
     state = state_of(records)
     assert state is not None
-    return Written("acme", state.deliberation_id, at=state.accepted.ts, state=state, records=records)
+    return Written(tenant, state.deliberation_id, at=state.accepted.ts, state=state, records=records)
 
 
 async def test_an_ended_deliberation_is_read_as_it_was_written(store: Store, fresh_id: str) -> None:
@@ -97,12 +96,10 @@ async def test_projectors_that_write_the_same_at_once_keep_the_newest(store: Sto
 
 
 async def place_and_labels(store: Store, database_url: str, deliberation_id: str) -> tuple[int | None, set[int]]:
-    database = Database(database_url)
     row = deliberations.c
-    async with database.begin() as connection:
+    async with opened(database_url) as database, database.begin() as connection:
         place = (await connection.execute(select(row.accepted).where(row.id == deliberation_id))).scalar_one()
         found = (await connection.execute(select(labels.c.label).where(labels.c.accepted == place))).scalars().all()
-    await database.close()
     return place, set(found)
 
 
@@ -148,11 +145,9 @@ async def test_rows_past_their_retention_are_removed_in_parts(
 
 
 async def test_a_tenant_with_its_own_retention_keeps_rows_for_that_time(store: Store, fresh_id: str) -> None:
-    def of(tenant: str) -> Written:
-        return replace(written(records_of(Story(fresh_id), told(Story(fresh_id)))), tenant=tenant)
-
     tenants = ("acme", "globex", "umbrella")
-    await store.write(EPOCH, [of(tenant) for tenant in tenants])
+    records = records_of(Story(fresh_id), told(Story(fresh_id)))
+    await store.write(EPOCH, [written(records, tenant) for tenant in tenants])
     earlier, later = NOW - timedelta(seconds=1), NOW + timedelta(seconds=1)
 
     removed = await store.expire(earlier, {"acme": later}), await store.expire(later, {"umbrella": earlier})
@@ -179,12 +174,10 @@ async def test_a_write_that_is_cancelled_holds_no_other_one_up(store: Store) -> 
 def varied(number: int) -> Written:
     """A deliberation of one of two teams; each fifth failed, and each has its time and metadata of its own."""
     story, at = Story(f"varied-{number:03d}", 1), NOW + timedelta(minutes=number)
-    accepted = story.accepted()
     metadata = {"team": "blue" if number % 3 else "red", "order": str(number)}
-    specification = accepted.specification.model_copy(update={"metadata": metadata})
     problem = FactProblem(code="no_answers", detail="None answered", retryable=False)
     ended = Failed(deliberation_id=story.id, ts=at, problem=problem) if number % 5 == 0 else story.completed()
-    facts = [accepted.model_copy(update={"specification": specification, "ts": at}), story.opened(), ended]
+    facts = [story.accepted(at, metadata=metadata), story.opened(), ended]
     return written(records_of(story, facts, 10 * number + 1))
 
 

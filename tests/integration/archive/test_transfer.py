@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 from pyarrow import parquet
 
-from app.archive.database.connection import Database
-from app.archive.database.migrate import migrate
 from app.archive.database.store import ArchivedRow, RowFilter, Store
 from app.archive.parquet import export_parquet
 from app.archive.transfer import export_archive, import_archive
 from app.deliberation.errors import Gone, InvalidRequest
+from tests.integration.archive.conftest import migrated
 from tests.integration.archive.test_store import EPOCH, records_of, told, written
 from tests.story import NOW, Story
 
@@ -26,11 +25,8 @@ ANSWER = '{"reasoning":"r","answer":"Violet.","confidence":50}'
 
 @pytest.fixture
 async def other(tmp_path: Path) -> AsyncIterator[Store]:
-    url = f"sqlite:///{tmp_path / 'other.db'}"
-    await migrate(url)
-    database = Database(url)
-    yield Store(database)
-    await database.close()
+    async with migrated(f"sqlite:///{tmp_path / 'other.db'}") as database:
+        yield Store(database)
 
 
 async def exported(store: Store, chosen: RowFilter | None = None, counts: Counter[str] | None = None) -> list[bytes]:
@@ -139,12 +135,9 @@ SPOILED: list[tuple[Spoil, str]] = [
 async def test_what_is_no_export_is_refused_by_its_line(
     spoil: Spoil, complaint: str, other: Store, tmp_path: Path
 ) -> None:
-    url = f"sqlite:///{tmp_path / 'source.db'}"
-    await migrate(url)
-    database = Database(url)
-    await fill(Store(database))
-    lines = await exported(Store(database))
-    await database.close()
+    async with migrated(f"sqlite:///{tmp_path / 'source.db'}") as database:
+        await fill(Store(database))
+        lines = await exported(Store(database))
 
     with pytest.raises(InvalidRequest, match=complaint):
         await imported(other, spoil(lines))

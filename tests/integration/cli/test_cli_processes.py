@@ -21,6 +21,11 @@ def served() -> Iterator[Served]:
     one.stop()
 
 
+@pytest.fixture
+def at(own_nats_server: NatsServer) -> tuple[str, str]:
+    return "--nats-url", own_nats_server.url
+
+
 async def started(*arguments: str) -> Process:
     return await asyncio.create_subprocess_exec(
         sys.executable, "-c", "from app.cli import main; main()", *arguments, stdout=PIPE, stderr=PIPE
@@ -47,20 +52,18 @@ async def test_a_signal_ends_the_command_and_not_the_deliberation(served: Served
 
 
 class TestStreams:
-    async def test_plan_lists_missing_streams_and_apply_creates_them(self, own_nats_server: NatsServer) -> None:
-        at = ("--nats-url", own_nats_server.url, "--json")
-        code, out, _ = await finished("streams", "plan", *at)
+    async def test_plan_lists_missing_streams_and_apply_creates_them(self, at: tuple[str, str]) -> None:
+        code, out, _ = await finished("streams", "plan", *at, "--json")
         declared = [stream["name"] for stream in declared_streams(StreamSettings())]
         assert code == 1
         consumers = [f"{stream}/{consumer['name']}" for stream, consumer in declared_consumers(StreamSettings())]
         assert json.loads(out) == {"missing": [*declared, *consumers], "different": []}
-        code, out, _ = await finished("streams", "apply", *at)
+        code, out, _ = await finished("streams", "apply", *at, "--json")
         assert (code, json.loads(out)["created"][0]) == (0, "DELIBERATIONS")
-        assert await finished("streams", "apply", *at) == (0, '{"created":[]}\n', "")
-        assert await finished("streams", "plan", *at) == (0, '{"missing":[],"different":[]}\n', "")
+        assert await finished("streams", "apply", *at, "--json") == (0, '{"created":[]}\n', "")
+        assert await finished("streams", "plan", *at, "--json") == (0, '{"missing":[],"different":[]}\n', "")
 
-    async def test_apply_rejects_and_names_differences(self, own_nats_server: NatsServer) -> None:
-        at = ("--nats-url", own_nats_server.url)
+    async def test_apply_rejects_and_names_differences(self, at: tuple[str, str]) -> None:
         assert (await finished("streams", "apply", *at))[0] == 0
         code, out, err = await finished("streams", "apply", *at, "--retention", "3600")
         assert (code, out) == (1, "")
@@ -75,12 +78,14 @@ class TestStreams:
         assert "Traceback" not in err
 
 
+@pytest.fixture
+def pepper(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEY_PEPPER", "of this test, and long enough to be one")
+
+
+@pytest.mark.usefixtures("pepper")
 class TestKeys:
-    async def test_creates_lists_and_revokes_a_key(
-        self, own_nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        at = ("--nats-url", own_nats_server.url)
-        monkeypatch.setenv("KEY_PEPPER", "of this test, and long enough to be one")
+    async def test_creates_lists_and_revokes_a_key(self, at: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
         assert (await finished("streams", "apply", *at))[0] == 0
         code, out, _ = await finished("keys", "list", *at)
         assert (code, out) == (0, "no keys; `deliberate keys create NAME --tenant TENANT` makes one\n")
@@ -106,11 +111,9 @@ class TestKeys:
         assert (code, out) == (4, "") and "error not_signed" in err and "KEY_PEPPER" in err
 
     async def test_an_unknown_key_and_a_missing_secret_have_remedies(
-        self, own_nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+        self, at: tuple[str, str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        at = ("--nats-url", own_nats_server.url)
         assert (await finished("streams", "apply", *at))[0] == 0
-        monkeypatch.setenv("KEY_PEPPER", "of this test, and long enough to be one")
         code, out, err = await finished("keys", "revoke", "abcdefghijkl", *at)
         assert (code, out) == (4, "")
         assert "error not_found" in err and "`deliberate keys list`" in err
@@ -121,11 +124,7 @@ class TestKeys:
                 assert (code, out) == (2, "")
                 assert "error no_pepper" in err and "openssl rand -hex 32" in err
 
-    async def test_a_log_without_the_keys_stream_is_an_error(
-        self, own_nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("KEY_PEPPER", "of this test, and long enough to be one")
-        at = ("--nats-url", own_nats_server.url)
+    async def test_a_log_without_the_keys_stream_is_an_error(self, at: tuple[str, str]) -> None:
         for arguments in (("create", "ci", "--tenant", "acme"), ("list",)):
             code, out, err = await finished("keys", *arguments, *at)
             assert (code, out) == (3, "")

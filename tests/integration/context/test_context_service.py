@@ -23,9 +23,15 @@ from app.log.streams import apply
 from tests.conditions import until_empty
 from tests.conftest import NatsServer
 from tests.integration.context.redis_server import context_service, decided, redis_server
-from tests.integration.planning.conftest import acceptances, announce, plan_event, taking, until_taken
-
-MOVED = {"story_id": "story-1", "from_phase": "DESIGN", "to_phase": "BUILD", "timestamp": "2026-01-01T00:00:00Z"}
+from tests.integration.planning.conftest import (
+    TRANSITIONED,
+    acceptances,
+    announce,
+    moved,
+    plan_event,
+    taking,
+    until_taken,
+)
 
 
 @pytest.fixture
@@ -45,7 +51,7 @@ async def until_learnt(journal: JetStreamJournal) -> None:
 
 async def accepted_with(journal: JetStreamJournal, url: str, **settings: Any) -> tuple[StoryContext | None, list[str]]:
     async with taking(url, context=True, **settings) as consumer:
-        await announce(journal, MOVED, "planning.story.transitioned")
+        await announce(journal, moved(), TRANSITIONED)
         await announce(journal, plan_event(roles=["DEV"]))
         await until_taken(journal)
         assert sum(consumer.contexts.values()) == 1

@@ -1,21 +1,18 @@
 import asyncio
 import base64
 import json
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from datetime import UTC, datetime
 
 from app.deliberation.calls import FactProblem, StageRequest, Usage
-from app.deliberation.facts import CallDelta, CancelRequested, encode
+from app.deliberation.facts import CancelRequested, encode
 from app.log.journal import JetStreamJournal
-from app.log.stream_settings import StreamSettings
-from app.log.streams import apply
 from tests.conftest import NatsServer
-from tests.integration.coordinator.test_announcements import raw
-from tests.integration.coordinator.test_coordinator import Replica, Role, accepted, answered, waiting
+from tests.integration.coordinator.test_announcements import AGENT, announced, raw, told_of
+from tests.integration.coordinator.test_coordinator import Replica, Role, accepted, always, answered, until_done
+from tests.story import Story
 
 USAGE = Usage(prompt_tokens=70, completion_tokens=5, cached_tokens=32, calls=2)
 PROBLEM = FactProblem(code="engine_rejected", detail="The engine answered 400.", retryable=False)
-AGENT: dict[str, Any] = {"agent_id": "dev-001", "role": "DEV", "model": None}
 
 
 class Refusing(Role):
@@ -28,54 +25,23 @@ class Refusing(Role):
             await self.journal.append(request.tenant, answered(request, call).model_copy(update=update))
 
 
-def announced(id: str, status: str, **more: Any) -> dict[str, Any]:
-    skipped = {**AGENT, "status": "skipped", "content": None, "usage": Usage().model_dump(), "duration_ms": 0}
-    return {
-        "type": f"deliberation.{status}",
-        "deliberation_id": id,
-        "task_id": id,
-        "tenant": "acme",
-        "status": status,
-        "task": "Name a colour.",
-        "strategy": "single",
-        "metadata": {},
-        "roles": ["DEV"],
-        "results": [{**skipped, "problem": None}],
-        "counts": {"total": 1, "succeeded": 0, "failed": 1},
-        "verdict": None,
-        "degraded": None,
-        "url": f"/deliberations/{id}",
-        **more,
-    }
-
-
-async def test_every_field_of_ends_without_a_verdict_and_of_a_failed_outcome(own_nats_server: NatsServer) -> None:
-    journal = await JetStreamJournal.connect(own_nats_server.url)
-    await apply(journal, StreamSettings(ack_wait_s=6))
+async def test_every_field_of_ends_without_a_verdict_and_of_a_failed_outcome(
+    journal: JetStreamJournal, own_nats_server: NatsServer
+) -> None:
     for id in ("failed", "cancelled"):
         await journal.append("acme", accepted(id))
     await journal.append("acme", accepted("timeout", timeout_s=2))
 
-    async def never(_: object) -> bool:
-        return False
-
-    replica = await Replica.start(own_nats_server.url, Refusing(journal, never))
+    replica = await Replica.start(own_nats_server.url, Refusing(journal, always))
     await journal.append("acme", CancelRequested(deliberation_id="cancelled", ts=datetime.now(UTC), reason="enough"))
-    async with asyncio.timeout(60):
-        while await waiting(journal) != (0, 0):
-            await asyncio.sleep(0.02)
+    await until_done(journal, 60)
     await replica.stop()
 
     failed = {"results": [{**AGENT, "status": "failed", "content": None, "usage": USAGE.model_dump()}]}
     failed["results"][0] |= {"duration_ms": 7, "problem": PROBLEM.model_dump()}
     for id, more in (("failed", failed), ("cancelled", {}), ("timeout", {})):
-        told, _ = await raw(journal, "ORCHESTRATOR_EVENTS", f"orchestration.deliberation.{id}")
-        facts = {record.tokens[-1]: json.loads(record.data) for record in await journal.facts("acme", id)}
-        end = facts["end"]
-        spent = datetime.fromisoformat(end["ts"]) - datetime.fromisoformat(facts["accepted"]["ts"])
-        took = told.pop("duration_ms")
-        assert abs(timedelta(milliseconds=took) - spent) < timedelta(milliseconds=1)
-        assert told == {**announced(id, id, **more), "ts": end["ts"], "problem": end["problem"], "usage": end["usage"]}
+        told, end = await told_of(journal, id)
+        assert told == announced(end, id, id, **more)
         assert (end["problem"] is None) == (id == "cancelled")
 
     response, _ = await raw(journal, "AGENT_RESPONSES", "agent.response.failed.failed.s1-dev-001")
@@ -94,26 +60,18 @@ async def test_every_field_of_ends_without_a_verdict_and_of_a_failed_outcome(own
         "duration_ms": 7,
         "timestamp": json.loads(fact.data)["ts"],
     }
-    await journal.close()
 
 
-async def test_results_and_streamed_texts_are_the_bytes_of_the_log(own_nats_server: NatsServer) -> None:
-    journal = await JetStreamJournal.connect(own_nats_server.url)
-    await apply(journal, StreamSettings(ack_wait_s=6))
+async def test_results_and_streamed_texts_are_the_bytes_of_the_log(
+    journal: JetStreamJournal, own_nats_server: NatsServer
+) -> None:
     await journal.append("acme", accepted("d1"))
 
-    async def answer(_: object) -> bool:
-        return True
-
-    replica = await Replica.start(own_nats_server.url, Role(journal, answer))
-    delta = CallDelta(
-        deliberation_id="d1", ts=datetime.now(UTC), call_id="s1-dev-001", agent_id="dev-001", attempt=1, offset=0,
-        text="bl",
-    )  # fmt: skip
+    replica = await Replica.start(own_nats_server.url, Role(journal, always))
+    delta = Story("d1").delta("dev-001", 0, "bl")
     await journal.publish_view("acme", delta)
     async with asyncio.timeout(30):
-        while await waiting(journal) != (0, 0):
-            await asyncio.sleep(0.02)
+        await until_done(journal)
         (fact,) = await journal.last(["deliberations.acme.d1.call.s1-dev-001.finished"])
         expected = {
             "AGENT_RESULTS": ("agent.results.d1", fact.data),
@@ -129,4 +87,3 @@ async def test_results_and_streamed_texts_are_the_bytes_of_the_log(own_nats_serv
     await replica.stop()
     assert found == {stream: data for stream, (_, data) in expected.items()}
     assert json.loads(found["VLLM_STREAMING"])["text"] == "bl" and json.loads(found["AGENT_RESULTS"])["text"]
-    await journal.close()

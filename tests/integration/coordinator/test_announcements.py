@@ -11,18 +11,24 @@ import pytest
 from app.deliberation.announcements import Announcement, announcement
 from app.deliberation.calls import Usage
 from app.deliberation.errors import FactTooLarge, JournalUnavailable
-from app.deliberation.facts import Accepted, CallDelta, Completed, Deleted
+from app.deliberation.facts import Accepted, Completed, Deleted
 from app.deliberation.specification import AgentSpec, Sampling
 from app.deliberation.strategies import STRATEGIES
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import StreamSettings
-from app.log.streams import apply
 from tests.conftest import NatsServer
-from tests.integration.coordinator.test_coordinator import Replica, Role, accepted, waiting
+from tests.integration.coordinator.test_coordinator import Replica, Role, accepted, always, until_done, waiting
+from tests.story import Story
 
 DELIBERATIONS = 100
 GROUPS = ("memory", "dashboard")
+AGENT: dict[str, Any] = {"agent_id": "dev-001", "role": "DEV", "model": None}
 DOOMED_EVERY = 8
+
+
+@pytest.fixture
+def stream_settings() -> StreamSettings:
+    return StreamSettings(ack_wait_s=1)
 
 
 class Mortal(JetStreamJournal):
@@ -53,6 +59,40 @@ async def raw(journal: JetStreamJournal, stream: str, subject: str) -> tuple[dic
     return json.loads(base64.b64decode(stored["data"])), base64.b64decode(stored.get("hdrs", ""))
 
 
+async def told_of(journal: JetStreamJournal, status: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the last announcement of a status without its duration, which is that of the facts, and the end."""
+    told, _ = await raw(journal, "ORCHESTRATOR_EVENTS", f"orchestration.deliberation.{status}")
+    records = await journal.facts("acme", told["deliberation_id"])
+    facts = {record.tokens[-1]: json.loads(record.data) for record in records}
+    spent = datetime.fromisoformat(facts["end"]["ts"]) - datetime.fromisoformat(facts["accepted"]["ts"])
+    assert abs(timedelta(milliseconds=told.pop("duration_ms")) - spent) < timedelta(milliseconds=1)
+    return told, facts["end"]
+
+
+def announced(end: dict[str, Any], id: str, status: str, **more: Any) -> dict[str, Any]:
+    skipped = {**AGENT, "status": "skipped", "content": None, "usage": Usage().model_dump(), "duration_ms": 0}
+    return {
+        "type": f"deliberation.{status}",
+        "deliberation_id": id,
+        "task_id": id,
+        "ts": end["ts"],
+        "tenant": "acme",
+        "status": status,
+        "task": "Name a colour.",
+        "strategy": "single",
+        "metadata": {},
+        "roles": ["DEV"],
+        "results": [{**skipped, "problem": None}],
+        "counts": {"total": 1, "succeeded": 0, "failed": 1},
+        "verdict": None,
+        "problem": end["problem"],
+        "usage": end["usage"],
+        "degraded": None,
+        "url": f"/deliberations/{id}",
+        **more,
+    }
+
+
 async def messages(journal: JetStreamJournal, stream: str) -> int:
     return (await journal.request(f"$JS.API.STREAM.INFO.{stream}"))["state"]["messages"]
 
@@ -81,53 +121,40 @@ class Narrow(JetStreamJournal):
         await super().announce(announced)
 
 
-async def test_an_end_that_is_too_large_is_announced_without_its_texts(own_nats_server: NatsServer) -> None:
-    journal = await JetStreamJournal.connect(own_nats_server.url)
-    await apply(journal, StreamSettings(ack_wait_s=1))
-
-    async def answer(_: object) -> bool:
-        return True
-
-    replica = await Replica.start(own_nats_server.url, Role(journal, answer), Narrow)
+async def test_an_end_that_is_too_large_is_announced_without_its_texts(
+    journal: JetStreamJournal, own_nats_server: NatsServer
+) -> None:
+    replica = await Replica.start(own_nats_server.url, Role(journal, always), Narrow)
     for id in ("large", "another"):
         await journal.append("default", accepted(id))
-    async with asyncio.timeout(30):
-        while await waiting(journal) != (0, 0):
-            await asyncio.sleep(0.02)
+    await until_done(journal)
     stored, _ = await raw(journal, "ORCHESTRATOR_EVENTS", "orchestration.deliberation.completed")
 
     assert (stored["status"], stored["results"], stored["verdict"]) == ("completed", [], None)
     assert stored["url"] == f"/deliberations/{stored['deliberation_id']}"
     assert await messages(journal, "ORCHESTRATOR_EVENTS") == 4
     await replica.stop()
-    await journal.close()
 
 
-async def test_a_message_above_the_servers_bound_is_too_large(own_nats_server: NatsServer) -> None:
-    journal = await JetStreamJournal.connect(own_nats_server.url)
-    await apply(journal, StreamSettings(ack_wait_s=1))
+async def test_a_message_above_the_servers_bound_is_too_large(journal: JetStreamJournal) -> None:
     story = Completed(deliberation_id="d1", ts=datetime.now(UTC))
     announced = announcement("default", story, None).model_copy(update={"task": "x" * journal.client.max_payload})
 
     with pytest.raises(FactTooLarge, match=r"orchestration\.deliberation\.completed"):
         await journal.announce(announced)
-    await journal.close()
 
 
-async def test_each_end_is_announced_once_whatever_coordinators_die(own_nats_server: NatsServer) -> None:
-    journal = await JetStreamJournal.connect(own_nats_server.url)
-    await apply(journal, StreamSettings(ack_wait_s=1))
+async def test_each_end_is_announced_once_whatever_coordinators_die(
+    journal: JetStreamJournal, own_nats_server: NatsServer
+) -> None:
     ids = [f"d{number}" for number in range(DELIBERATIONS)]
     await asyncio.gather(*(journal.append("default", accepted(id)) for id in ids))
     deaths, died_of = 0, set[str]()
 
-    async def answer(_: object) -> bool:
-        return True
-
     async with asyncio.timeout(120):
         while await waiting(journal) != (0, 0):
             mortal = type("Mortal", (Mortal,), {"dead": asyncio.Event(), "died_of": died_of})
-            replica = await Replica.start(own_nats_server.url, Role(journal, answer), mortal)
+            replica = await Replica.start(own_nats_server.url, Role(journal, always), mortal)
             while not mortal.dead.is_set() and await waiting(journal) != (0, 0):
                 await asyncio.sleep(0.02)
             deaths += mortal.dead.is_set()
@@ -149,88 +176,51 @@ async def test_each_end_is_announced_once_whatever_coordinators_die(own_nats_ser
         assert Counter(await consumed(journal, group)) == dict.fromkeys(ids, 1)
     assert await messages(journal, "ORCHESTRATOR_EVENTS") == 2 * DELIBERATIONS
     assert await messages(journal, "AGENT_RESPONSES") == DELIBERATIONS
-    await journal.close()
 
 
 def asked(id: str) -> Accepted:
-    fact = accepted(id)
     members = (
         AgentSpec(agent_id="dev-001", role="DEV", sampling=Sampling(temperature=0.7)),
         AgentSpec(agent_id="dev-002", role="DEV", sampling=Sampling(temperature=0.91)),
     )
-    specification = fact.specification.model_copy(
-        update={
-            "agents": members,
-            "strategy": "independent",
-            "strategy_version": STRATEGIES["independent"].version,
-            "metadata": {"story_id": "story-17", "plan_id": "plan-42"},
-            "quorum": 2,
-            "task": "Name a colour. " * 2_000,
-        }
+    return Story(id).accepted(
+        datetime.now(UTC),
+        agents=members,
+        strategy_version=STRATEGIES["independent"].version,
+        metadata={"story_id": "story-17", "plan_id": "plan-42"},
+        quorum=2,
+        task="Name a colour. " * 2_000,
     )
-    return fact.model_copy(update={"specification": specification})
 
 
-async def test_every_field_stands_on_the_raw_streams_and_a_deletion_empties_them(own_nats_server: NatsServer) -> None:
-    journal = await JetStreamJournal.connect(own_nats_server.url)
-    await apply(journal, StreamSettings(ack_wait_s=1))
-
-    async def answer(_: object) -> bool:
-        return True
-
+async def test_every_field_stands_on_the_raw_streams_and_a_deletion_empties_them(
+    journal: JetStreamJournal, own_nats_server: NatsServer
+) -> None:
     for id in ("kept", "gone"):
         await journal.append("acme", asked(id))
-    replica = await Replica.start(own_nats_server.url, Role(journal, answer))
-    async with asyncio.timeout(20):
-        while await waiting(journal) != (0, 0):
-            await asyncio.sleep(0.02)
-    delta = CallDelta(
-        deliberation_id="gone", ts=datetime.now(UTC), call_id="s1-dev-001", agent_id="dev-001", attempt=1, offset=0,
-        text="blue",
-    )  # fmt: skip
-    await journal.publish_view("acme", delta)
+    replica = await Replica.start(own_nats_server.url, Role(journal, always))
+    await until_done(journal, 20)
+    await journal.publish_view("acme", Story("gone").delta("dev-001", 0, "blue"))
     async with asyncio.timeout(20):
         while await messages(journal, "VLLM_STREAMING") < 1 or await messages(journal, "AGENT_RESULTS") < 4:
             await asyncio.sleep(0.02)
     await replica.stop()
 
-    told, _ = await raw(journal, "ORCHESTRATOR_EVENTS", "orchestration.deliberation.completed")
+    told, end = await told_of(journal, "completed")
     id = told["deliberation_id"]
-    facts = {record.tokens[-1]: json.loads(record.data) for record in await journal.facts("acme", id)}
-    end, took = facts["end"], told.pop("duration_ms")
-    assert told.pop("task").startswith("Name a colour.")
-    assert told == {
-        "type": "deliberation.completed",
-        "deliberation_id": id,
-        "task_id": id,
-        "ts": end["ts"],
-        "tenant": "acme",
-        "status": "completed",
-        "strategy": "independent",
-        "metadata": {"story_id": "story-17", "plan_id": "plan-42"},
-        "roles": ["DEV"],
-        "results": [
-            {
-                "agent_id": agent,
-                "role": "DEV",
-                "model": None,
-                "status": "answered",
-                "content": "blue",
-                "usage": Usage(calls=1).model_dump(),
-                "duration_ms": 1,
-                "problem": None,
-            }
-            for agent in ("dev-001", "dev-002")
-        ],
-        "counts": {"total": 2, "succeeded": 2, "failed": 0},
-        "verdict": end["verdict"],
-        "problem": None,
-        "usage": end["usage"],
-        "degraded": None,
-        "url": f"/deliberations/{id}",
-    }
-    spent = datetime.fromisoformat(end["ts"]) - datetime.fromisoformat(facts["accepted"]["ts"])
-    assert abs(timedelta(milliseconds=took) - spent) < timedelta(milliseconds=1)
+    assert told["task"].startswith("Name a colour.") and end["problem"] is None
+    answered = {"status": "answered", "content": "blue", "usage": Usage(calls=1).model_dump(), "duration_ms": 1}
+    assert told == announced(
+        end,
+        id,
+        "completed",
+        task=told["task"],
+        strategy="independent",
+        metadata={"story_id": "story-17", "plan_id": "plan-42"},
+        results=[{**AGENT, "agent_id": agent, **answered, "problem": None} for agent in ("dev-001", "dev-002")],
+        counts={"total": 2, "succeeded": 2, "failed": 0},
+        verdict=end["verdict"],
+    )
 
     response, _ = await raw(journal, "AGENT_RESPONSES", f"agent.response.completed.{id}.s1-dev-002")
     assert response == {
@@ -268,13 +258,10 @@ async def test_every_field_stands_on_the_raw_streams_and_a_deletion_empties_them
     assert {stream: await messages(journal, stream) for stream in counts} == counts
     told, _ = await raw(journal, "ORCHESTRATOR_EVENTS", "orchestration.deliberation.completed")
     assert told["deliberation_id"] == "kept"
-    await journal.close()
 
 
 @pytest.mark.parametrize("tenant", ["acme", "rival"])
-async def test_equal_ids_of_two_tenants_are_announced_each(own_nats_server: NatsServer, tenant: str) -> None:
-    journal = await JetStreamJournal.connect(own_nats_server.url)
-    await apply(journal, StreamSettings())
+async def test_equal_ids_of_two_tenants_are_announced_each(journal: JetStreamJournal, tenant: str) -> None:
     end = Completed(deliberation_id="d1", ts=datetime.now(UTC))
     for each in ("acme", "rival", tenant):
         await journal.announce(announcement(each, end, None))
@@ -282,4 +269,3 @@ async def test_equal_ids_of_two_tenants_are_announced_each(own_nats_server: Nats
     await journal.purge(tenant, "d1")
     told, _ = await raw(journal, "ORCHESTRATOR_EVENTS", "orchestration.deliberation.completed")
     assert told["tenant"] == ({"acme", "rival"} - {tenant}).pop()
-    await journal.close()

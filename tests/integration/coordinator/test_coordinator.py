@@ -2,7 +2,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import cast
 
 import pytest
@@ -11,37 +11,22 @@ from app.deliberation.calls import Call, StageRequest, Usage
 from app.deliberation.errors import DeliberationError
 from app.deliberation.facts import Accepted, CallFinished, Completed, Deleted, End, Fact, Failed, Resumed, decode
 from app.deliberation.ports import Appended
-from app.deliberation.specification import AgentSpec, Constraints, Criterion, Specification
 from app.deliberation.strategies import STRATEGIES
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import ACK_WAIT_S_MIN, StreamSettings
 from app.log.streams import apply
 from serve_deployments.coordinator.coordinator import HEARTBEAT_S, CoordinatorReplica
 from serve_deployments.deployments import Handle, RayAgents
-from tests.conditions import until
+from tests.conditions import until, until_empty
 from tests.conftest import NatsServer
+from tests.story import Story
 
 POISON = "poison"
 
 
 def accepted(deliberation_id: str, timeout_s: int = 120) -> Accepted:
-    now = datetime.now(UTC)
-    return Accepted(
-        deliberation_id=deliberation_id,
-        ts=now,
-        deadline_at=now + timedelta(seconds=timeout_s),
-        body_sha256="0" * 64,
-        specification=Specification(
-            task="Name a colour.",
-            agents=(AgentSpec(agent_id="dev-001", role="DEV"),),
-            strategy="single",
-            strategy_version=STRATEGIES["single"].version,
-            rounds=0,
-            constraints=Constraints(rubric=(Criterion(id="right", description="Is it right?"),), timeout_seconds=300),
-            quorum=1,
-            seed=1,
-        ),
-    )
+    strategy = {"strategy": "single", "strategy_version": STRATEGIES["single"].version}
+    return Story(deliberation_id, 1).accepted(datetime.now(UTC), timeout_s, **strategy)
 
 
 @dataclass
@@ -115,6 +100,14 @@ async def facts_of(journal: JetStreamJournal, deliberation_id: str) -> list[Fact
     return [cast("Fact", decode(record.data)) for record in records]
 
 
+async def always(_: object) -> bool:
+    return True
+
+
+async def until_done(journal: JetStreamJournal, timeout_s: float = 30) -> None:
+    await until_empty(journal, "DELIBERATIONS", "coordinator", timeout_s)
+
+
 async def waiting(journal: JetStreamJournal) -> tuple[int, int]:
     state = await journal.request("$JS.API.CONSUMER.INFO.DELIBERATIONS.coordinator")
     return state["num_pending"], state["num_ack_pending"]
@@ -163,10 +156,8 @@ async def test_poisoned_work_fails_and_work_beside_it_completes(
     assert isinstance(ended[-1], Failed) and ended[-1].problem is not None
     assert ended[-1].problem.code == "poisoned" and deaths == 5
     assert [fact.takeover for fact in ended if isinstance(fact, Resumed)] == [1, 2, 3, 4, 5]
-    async with asyncio.timeout(10):
-        # Every ended item is acknowledged a moment later.
-        while await waiting(journal) != (0, 0):
-            await asyncio.sleep(0.02)
+    # Every ended item is acknowledged a moment later.
+    await until_done(journal, 10)
     await replica.die()
     await subscription.close()
     await journal.close()
@@ -209,9 +200,7 @@ async def test_waiting_work_records_no_takeover(own_nats_server: NatsServer, mon
     await journal.close()
 
 
-async def test_orderly_restarts_never_poison_work(own_nats_server: NatsServer) -> None:
-    journal = await JetStreamJournal.connect(own_nats_server.url)
-    await apply(journal, StreamSettings())
+async def test_orderly_restarts_never_poison_work(journal: JetStreamJournal, own_nats_server: NatsServer) -> None:
 
     async def answers(_: StageRequest) -> bool:
         return len(role.asked) == 8
@@ -229,13 +218,12 @@ async def test_orderly_restarts_never_poison_work(own_nats_server: NatsServer) -
     given_back = [fact.given_back for fact in await facts_of(journal, "long") if isinstance(fact, Resumed)]
     assert given_back == [True, False] * 7
     await replica.stop()
-    await journal.close()
 
 
-async def test_a_broken_coordinator_records_no_hand_over(own_nats_server: NatsServer) -> None:
+async def test_a_broken_coordinator_records_no_hand_over(
+    journal: JetStreamJournal, own_nats_server: NatsServer
+) -> None:
     """Any of its works may be the cause, so each takeover must count."""
-    journal = await JetStreamJournal.connect(own_nats_server.url)
-    await apply(journal, StreamSettings())
     running = asyncio.Event()
 
     async def breaks(request: StageRequest) -> bool:
@@ -253,12 +241,11 @@ async def test_a_broken_coordinator_records_no_hand_over(own_nats_server: NatsSe
     for deliberation_id in ("beside", "breaking"):
         assert not any(isinstance(fact, Resumed) for fact in await facts_of(journal, deliberation_id))
     await replica.journal.close()
-    await journal.close()
 
 
-async def test_a_failure_of_deleted_work_ends_no_other_work(own_nats_server: NatsServer) -> None:
-    journal = await JetStreamJournal.connect(own_nats_server.url)
-    await apply(journal, StreamSettings())
+async def test_a_failure_of_deleted_work_ends_no_other_work(
+    journal: JetStreamJournal, own_nats_server: NatsServer
+) -> None:
 
     async def fails_once_deleted(request: StageRequest) -> bool:
         if request.deliberation_id == "deleted":
@@ -279,7 +266,6 @@ async def test_a_failure_of_deleted_work_ends_no_other_work(own_nats_server: Nat
     assert not any(isinstance(fact, Resumed) for fact in await facts_of(journal, "beside"))
     assert not await journal.last(["deliberations.default.deleted.end"])
     await replica.stop()
-    await journal.close()
 
 
 def test_ack_wait_lasts_at_least_three_heartbeats() -> None:

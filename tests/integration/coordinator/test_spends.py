@@ -25,7 +25,7 @@ from tests.components.routes.served import APP, answering
 from tests.conditions import until
 from tests.conftest import NatsServer
 from tests.integration.coordinator import test_coordinator
-from tests.integration.coordinator.test_coordinator import Replica, Role
+from tests.integration.coordinator.test_coordinator import Replica, Role, always
 
 ENGINE = {"url": "http://e", "prices": {"currency": "USD", "prompt": 1, "completion": 1}}
 ROLES = {"engines": {"e": ENGINE}, "roles": {"DEV": {"persona": "p", "engines": ["e"]}}}
@@ -58,10 +58,6 @@ async def gateway(server: NatsServer, roles_file: Path) -> AsyncGenerator[httpx.
         await until(lambda: spends is not None and spends.caught_up)
         async with answering(running) as client:
             yield client
-
-
-async def always(_: StageRequest) -> bool:
-    return True
 
 
 async def ended(journal: JetStreamJournal, id: str) -> None:

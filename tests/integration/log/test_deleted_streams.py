@@ -13,30 +13,28 @@ from nats.aio.msg import Msg
 
 from app.admission.spends import spend_subject
 from app.api.schemas import dump
-from app.deliberation.facts import CallDelta
 from app.lifecycle.context import ContextUpdated
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import TASKS_STREAM, StreamSettings
-from app.log.streams import apply, declared_streams
+from app.log.streams import declared_streams
 from app.webhooks.attempts import DeliveryKey, RedeliveryRequested
 from serve_deployments.coordinator.task_queue import WorkerAgents
 from tests.conftest import NatsServer
 from tests.integration.agent.test_agent_replica import call
 from tests.integration.agent.test_agent_replica import request as stage_request
-from tests.integration.coordinator.test_coordinator import Replica, Role, waiting
-from tests.integration.planning.conftest import announce, plan_event, taking, until_taken
+from tests.integration.coordinator.test_coordinator import Replica, Role, always, until_done
+from tests.integration.planning.conftest import TRANSITIONED, announce, moved, plan_event, taking, until_taken
 from tests.integration.routes.test_gateway_log import gateway_on
 from tests.story import Story
 
 # In the task, in each answer and in the story: what a search of the streams looks for.
 TASK, ANSWER, STORY = "canary-of-the-task", "blue", "canary-of-the-story"
-MOVED = {"story_id": STORY, "from_phase": "DESIGN", "to_phase": "BUILD", "timestamp": "2026-01-01T00:00:00Z"}
 
 
 def said() -> dict[str, str]:
     text = (Path(__file__).parents[3] / "ARCHITECTURE.md").read_text()
-    section = text.partition("## What a deletion leaves\n")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| ([A-Z_, ]+) \| (.+) \|$", section, re.MULTILINE)
+    section = text.partition("## Streams, and what a deletion leaves\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| ([A-Z_, ]+) \| .+ \| (.+) \|$", section, re.MULTILINE)
     return {stream: left for names, left in rows for stream in names.split(", ")}
 
 
@@ -77,30 +75,25 @@ async def queue_tasks(journal: JetStreamJournal, *deliberation_ids: str, tenant:
     await asyncio.wait(running)
 
 
-async def test_delete_empties_what_the_architecture_says(own_nats_server: NatsServer) -> None:
-    journal = await JetStreamJournal.connect(own_nats_server.url, name="tests")
-    await apply(journal, StreamSettings(ack_wait_s=6))
+@pytest.fixture
+def stream_settings() -> StreamSettings:
+    return StreamSettings(worker_roles=("DEV",))
+
+
+async def test_delete_empties_what_the_architecture_says(
+    journal: JetStreamJournal, own_nats_server: NatsServer
+) -> None:
     streams = [str(stream["name"]) for stream in declared_streams(StreamSettings())]
     async with taking(own_nats_server.url):
-        await announce(journal, MOVED, "planning.story.transitioned")
+        await announce(journal, moved(STORY), TRANSITIONED)
         await announce(journal, plan_event(roles=["DEV"], story_id=STORY, title=TASK, description=None))
         await until_taken(journal)
     ((subject, _),) = await stored(journal, "DELIBERATIONS")
     id = subject.split(".")[2]
-
-    async def answer(_: object) -> bool:
-        return True
-
-    replica = await Replica.start(own_nats_server.url, Role(journal, answer))
-    async with asyncio.timeout(30):
-        while await waiting(journal) != (0, 0):
-            await asyncio.sleep(0.02)
+    replica = await Replica.start(own_nats_server.url, Role(journal, always))
+    await until_done(journal)
     await replica.stop()
-    delta = CallDelta(
-        deliberation_id=id, ts=datetime.now(UTC), call_id="s1-dev-001", agent_id="dev-001", attempt=1, offset=0,
-        text=ANSWER,
-    )  # fmt: skip
-    await journal.publish_view("default", delta)
+    await journal.publish_view("default", Story(id).delta("dev-001", 0, ANSWER))
     asked = RedeliveryRequested(fact=f"deliberations.default.{id}.end", number=1, at=datetime.now(UTC))
     await journal.write(DeliveryKey("default", id, "dlv_1").subject(asked), dump(asked))
     await journal.write(spend_subject(date(2026, 1, 1), "default", id), b'{"amount": 0.5, "currency": "USD"}')
@@ -117,7 +110,6 @@ async def test_delete_empties_what_the_architecture_says(own_nats_server: NatsSe
     async with gateway_on(own_nats_server) as (_, client):
         assert (await client.delete(f"/deliberations/{id}")).status_code == 204
     left = {stream: await stored(journal, stream) for stream in streams}
-    await journal.close()
 
     described = said()
     assert set(described) == set(streams)
@@ -135,9 +127,9 @@ async def test_delete_empties_what_the_architecture_says(own_nats_server: NatsSe
     assert all(id in payload for _, payload in left["CONTEXT_EVENTS"]) and STORY in left["STORIES"][0][1]
 
 
-async def test_a_removal_erases_its_untaken_tasks_alone_and_overwrites_them(own_nats_server: NatsServer) -> None:
-    journal = await JetStreamJournal.connect(own_nats_server.url, name="tests")
-    await apply(journal, StreamSettings(worker_roles=("DEV",)))
+async def test_a_removal_erases_its_untaken_tasks_alone_and_overwrites_them(
+    journal: JetStreamJournal, own_nats_server: NatsServer
+) -> None:
     await queue_tasks(journal, "d1", "d2")
     await queue_tasks(journal, "d1", tenant="another")
     await journal.purge("default", "d1")
@@ -145,16 +137,15 @@ async def test_a_removal_erases_its_untaken_tasks_alone_and_overwrites_them(own_
     assert {(each["tenant"], each["deliberation_id"]) for each in left} == {("default", "d2"), ("another", "d1")}
     await journal.purge("default", "d2")
     await journal.purge("another", "d1")
-    await journal.close()
     own_nats_server.kill()
     files = [file for file in own_nats_server.store.rglob("*") if file.is_file()]
     assert files and not [file for file in files if TASK.encode() in file.read_bytes()]
 
 
 @pytest.mark.parametrize("others", [0, 200])
-async def test_a_delete_reads_its_own_tasks_however_many_wait(own_nats_server: NatsServer, others: int) -> None:
-    journal = await JetStreamJournal.connect(own_nats_server.url, name="tests")
-    await apply(journal, StreamSettings(worker_roles=("DEV",)))
+async def test_a_delete_reads_its_own_tasks_however_many_wait(
+    journal: JetStreamJournal, own_nats_server: NatsServer, others: int
+) -> None:
     story = Story("0" * 26)
     for fact in (story.accepted(), story.completed()):
         await journal.append("default", fact)
@@ -176,4 +167,3 @@ async def test_a_delete_reads_its_own_tasks_however_many_wait(own_nats_server: N
     left = {subject for subject, _ in await stored(journal, TASKS_STREAM)}
     assert len(left) == await queued(journal) == others
     assert f"agent.task.assigned.DEV.default.{story.id}" not in left
-    await journal.close()

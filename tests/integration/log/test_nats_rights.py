@@ -55,7 +55,7 @@ from tests.conftest import NATS_SERVER, free_port
 from tests.integration.agent.test_agent_replica import ANSWER, ScriptedEngine, call, streamed
 from tests.integration.agent.test_agent_replica import request as stage_request
 from tests.integration.context.redis_server import context_service, decided, redis_server
-from tests.integration.planning.conftest import plan_event
+from tests.integration.planning.conftest import TRANSITIONED, moved, plan_event
 from tests.story import NOW, Story
 
 KUSTOMIZE = Path(__file__).parents[3] / "deploy/kustomize"
@@ -167,12 +167,9 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     (place / "users.conf").write_bytes((KUSTOMIZE / "components/nats-users/users.conf").read_bytes())
     secrets = {f"{user.upper()}_PASSWORD": password for user, password in PASSWORDS.items()}
     with (place / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [NATS_SERVER, "-c", place / "nats.conf"],
-            env={**os.environ, "POD_NAME": "nats-0", **secrets},
-            stdout=log,
-            stderr=log,
-        )
+        environment = {**os.environ, "POD_NAME": "nats-0", **secrets}
+        command = [NATS_SERVER, "-c", place / "nats.conf"]
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
     yield port
     process.terminate()
     process.wait(timeout=10)
@@ -309,7 +306,8 @@ async def test_no_user_may_subscribe_beyond_its_own_subjects(port: int, user: st
 
 async def test_the_keys_user_creates_keys_and_the_gateway_receives_them(port: int) -> None:
     await declare(port)
-    ring = Keyring(Pepper("of this test, and long enough to be one"))
+    pepper = Pepper("of this test, and long enough to be one")
+    ring = Keyring(pepper)
     async with (
         journal_of(port, "gateway") as gateway,
         journal_of(port, "keys") as keys,
@@ -318,14 +316,7 @@ async def test_the_keys_user_creates_keys_and_the_gateway_receives_them(port: in
     ):
         following = group.create_task(ring.follow(gateway))
         await until(lambda: ring.caught_up)
-        fact, key = created(
-            Pepper("of this test, and long enough to be one"),
-            name="ci",
-            tenant="acme",
-            scopes=SCOPES,
-            created_at=NOW,
-            expires_at=None,
-        )
+        fact, key = created(pepper, name="ci", tenant="acme", scopes=SCOPES, created_at=NOW, expires_at=None)
         assert (await keys.write(key_subject(fact), dump(fact))).created
         assert not (await keys.write(key_subject(fact), b"another")).created
         await until(lambda: ring.holder(key) is not None)
@@ -437,7 +428,6 @@ async def test_the_archive_user_copies_and_tells_its_figures(port: int, tmp_path
 
 async def test_the_planning_user_starts_and_rejects_plans(port: int) -> None:
     await declare(port)
-    story = {"story_id": "s", "from_phase": "DESIGN", "to_phase": "BUILD", "timestamp": "2026-01-01T00:00:00Z"}
     settings = PlanningSettings(nats_url=url_of(port, "planning"))
     async with (
         journal_of(port, "gateway") as gateway,
@@ -448,7 +438,7 @@ async def test_the_planning_user_starts_and_rejects_plans(port: int) -> None:
         await journal.answer(PLANNERS_SUBJECT, lambda: planning_figures(journal, consumer))
         taking = asyncio.create_task(run(journal, consumer))
         for subject, event in (
-            ("planning.story.transitioned", json.dumps(story).encode()),
+            (TRANSITIONED, json.dumps(moved("s")).encode()),
             ("planning.plan.approved", json.dumps(plan_event(roles=["DEV"])).encode()),
             ("planning.plan.approved", b"no JSON"),
         ):

@@ -5,7 +5,7 @@ from app.deliberation.ports import Record
 from app.log.journal import JetStreamJournal
 from tests.conditions import until
 from tests.conftest import NatsServer
-from tests.contracts.test_journal import NOW
+from tests.story import NOW
 
 SUBSCRIPTIONS = 200
 

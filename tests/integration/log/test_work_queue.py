@@ -23,9 +23,7 @@ async def test_a_refused_pull_is_not_repeated_at_once(own_nats_server: NatsServe
     await journal.close()
 
 
-async def test_a_fetch_takes_what_waits_and_says_whether_that_is_all(own_nats_server: NatsServer) -> None:
-    journal = await JetStreamJournal.connect(own_nats_server.url)
-    await apply(journal, StreamSettings())
+async def test_a_fetch_takes_what_waits_and_says_whether_that_is_all(journal: JetStreamJournal) -> None:
     for number in range(5):
         await journal.append("default", accepted(f"d{number}"))
     delivered: list[QueueItem] = []
@@ -41,7 +39,6 @@ async def test_a_fetch_takes_what_waits_and_says_whether_that_is_all(own_nats_se
     assert await queue.fetch() and len(delivered) == 5
     assert await queue.fetch() and len(delivered) == 5
     await queue.close()
-    await journal.close()
 
 
 async def test_a_fetch_ends_when_the_log_does_not_answer(

@@ -14,6 +14,13 @@ from app.planning.consumer import APPROVED, PlanConsumer
 from app.planning.consumer_process import PlanningSettings, consumer_of, run
 from tests.conditions import until_empty
 
+TRANSITIONED = "planning.story.transitioned"
+
+
+def moved(story_id: str = "story-1", **more: str) -> dict[str, str]:
+    event = {"story_id": story_id, "from_phase": "DESIGN", "to_phase": "BUILD", "timestamp": "2026-01-01T00:00:00Z"}
+    return {**event, **more}
+
 
 def plan_event(number: int = 1, **more: Any) -> dict[str, Any]:
     given: dict[str, Any] = {

@@ -20,8 +20,10 @@ from app.planning.plans import role_deliberation_id
 from tests.conditions import until
 from tests.conftest import NatsServer
 from tests.integration.planning.conftest import (
+    TRANSITIONED,
     acceptances,
     announce,
+    moved,
     plan_event,
     planning_process,
     rejections,
@@ -176,7 +178,7 @@ async def test_what_cannot_be_taken_is_rejected_by_name_and_the_next_plan_starts
             await announce(journal, plan_event(tenant="rival")),
             await announce(journal, plan_event(timestamp="yesterday")),
             await announce(journal, plan_event(sprint="x" * 600)),
-            await announce(journal, {"story_id": "s"}, "planning.story.transitioned"),
+            await announce(journal, {"story_id": "s"}, TRANSITIONED),
             await announce(journal, b""),
             await announce(journal, b"[" * 100_000),
             await announce(journal, [plan_event()]),
@@ -235,13 +237,12 @@ async def test_another_plan_under_a_known_id_is_rejected(
 async def test_later_deliberations_of_a_story_carry_its_last_transition(
     journal: JetStreamJournal, own_nats_server: NatsServer
 ) -> None:
-    moved = {"story_id": "story-1", "from_phase": "DESIGN", "to_phase": "BUILD", "timestamp": "2026-01-01T00:00:00Z"}
-    tested = {**moved, "from_phase": "BUILD", "to_phase": "TEST", "timestamp": "2026-01-03T00:00:00Z"}
+    tested = moved(from_phase="BUILD", to_phase="TEST", timestamp="2026-01-03T00:00:00Z")
     async with taking(own_nats_server.url):
         await announce(journal, plan_event(1, roles=["DEV"]))
-        await announce(journal, moved, "planning.story.transitioned")
+        await announce(journal, moved(), TRANSITIONED)
         await announce(journal, plan_event(2, roles=["DEV"]))
-        await announce(journal, tested, "planning.story.transitioned")
+        await announce(journal, tested, TRANSITIONED)
         await announce(journal, plan_event(3, roles=["DEV"]))
         await announce(journal, plan_event(4, roles=["DEV"], story_id="story-2"))
         await announce(journal, plan_event(2, roles=["DEV"]))
@@ -257,9 +258,8 @@ async def test_records_are_signed_and_unsigned_events_are_taken(
 ) -> None:
     key = tmp_path / "log_key"
     key.write_text("k" * 32)
-    moved = {"story_id": "story-1", "from_phase": "DESIGN", "to_phase": "BUILD", "timestamp": "2026-01-01T00:00:00Z"}
     async with taking(own_nats_server.url, log_key_file=key) as consumer:
-        await announce(journal, moved, "planning.story.transitioned")
+        await announce(journal, moved(), TRANSITIONED)
         await announce(journal, plan_event(roles=["DEV"]))
         await until_taken(journal)
 

@@ -30,13 +30,6 @@ async def gateway_on(
             yield gateway, client
 
 
-async def declare(server: NatsServer) -> JetStreamJournal:
-    journal = await JetStreamJournal.connect(server.url, name="tests")
-    async with asyncio.timeout(10):
-        await apply(journal, StreamSettings())
-    return journal
-
-
 async def missing(client: httpx.AsyncClient) -> set[str]:
     return {error["pointer"] for error in (await client.get("/readyz")).json()["errors"]}
 
@@ -63,8 +56,9 @@ async def test_a_gateway_waits_for_a_log_that_starts_later(own_nats_server: Nats
         await journal.close()
 
 
-async def test_a_killed_log_loses_nothing_and_the_next_request_works(own_nats_server: NatsServer) -> None:
-    journal = await declare(own_nats_server)
+async def test_a_killed_log_loses_nothing_and_the_next_request_works(
+    journal: JetStreamJournal, own_nats_server: NatsServer
+) -> None:
     async with gateway_on(own_nats_server) as (gateway, client):
         await until(lambda: gateway["catalog"].caught_up)
         before = (await client.post("/deliberations", json=BODY, headers={"Idempotency-Key": "k"})).json()
@@ -84,11 +78,9 @@ async def test_a_killed_log_loses_nothing_and_the_next_request_works(own_nats_se
             while 'deliberations_ended_total{status="completed"} 1.0' not in (await client.get("/metrics")).text:
                 await asyncio.sleep(0.01)
         assert gateway["catalog"].find("default", again.json()["id"]) is not None
-        await journal.close()
 
 
-async def test_a_long_poll_ends_with_the_next_fact(own_nats_server: NatsServer) -> None:
-    journal = await declare(own_nats_server)
+async def test_a_long_poll_ends_with_the_next_fact(journal: JetStreamJournal, own_nats_server: NatsServer) -> None:
     async with gateway_on(own_nats_server) as (gateway, client):
         await until(lambda: gateway["catalog"].caught_up)
         id = (await client.post("/deliberations", json=BODY)).json()["id"]
@@ -97,4 +89,3 @@ async def test_a_long_poll_ends_with_the_next_fact(own_nats_server: NatsServer) 
             await until(lambda: gateway["feed"].watched == 1)
             await journal.append("default", Completed(deliberation_id=id, ts=NOW))
         assert waiting.result().json()["status"] == "completed"
-        await journal.close()

@@ -41,6 +41,13 @@ async def reason(program: str) -> str:
     return outcome.reason
 
 
+async def refuses_all(attempts: list[str], modules: str, reason: str) -> None:
+    program = f"import {modules}\nATTEMPTS = {attempts!r}\ndef f(place): return eval(ATTEMPTS[place])"
+    report = await ran(program, *(calls("f", place) for place in range(len(attempts))))
+    for attempt, outcome in zip(attempts, report.outcomes, strict=True):
+        assert not outcome.passed and re.search(reason, outcome.reason), (attempt, outcome)
+
+
 @pytest.fixture(autouse=True)
 def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -121,13 +128,7 @@ async def test_nothing_is_written_outside_the_directory_of_the_test(tmp_path: Pa
         "open('/dev/shm/escaped', 'w')",
         "os.chroot('.')",
     ]
-    program = f"import os\nATTEMPTS = {attempts!r}\ndef f(place): return eval(ATTEMPTS[place])"
-    report = await ran(program, *(calls("f", place) for place in range(len(attempts))))
-    for attempt, outcome in zip(attempts, report.outcomes, strict=True):
-        assert not outcome.passed and re.search("PermissionError|not permitted|denied", outcome.reason), (
-            attempt,
-            outcome,
-        )
+    await refuses_all(attempts, "os", "PermissionError|not permitted|denied")
     assert precious.read_text() == "kept" and not escaped.exists()
 
 
@@ -176,13 +177,7 @@ async def test_the_network_and_the_services_of_the_host_are_out_of_reach(tmp_pat
                 "socket.getaddrinfo('localhost.localdomain.example', 80)",
                 "urllib.request.urlopen('http://127.0.0.1/')",
             ]
-            program = (
-                f"import socket, urllib.request\nATTEMPTS = {attempts!r}\ndef f(place): return eval(ATTEMPTS[place])"
-            )
-            report = await ran(program, *(calls("f", place) for place in range(len(attempts))))
-            for attempt, outcome in zip(attempts, report.outcomes, strict=True):
-                assert not outcome.passed, attempt
-                assert re.search("PermissionError|not permitted|gaierror", outcome.reason), (attempt, outcome.reason)
+            await refuses_all(attempts, "socket, urllib.request", "PermissionError|not permitted|gaierror")
             for listening in (tcp, udp, unix, datagrams):
                 listening.setblocking(False)
                 with pytest.raises(BlockingIOError):

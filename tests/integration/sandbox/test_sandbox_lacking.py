@@ -88,14 +88,8 @@ async def test_a_user_without_any_privilege_has_the_same_sandbox(tmp_path: Path)
         """
         order = {"directory": directory, "program": textwrap.dedent(program), "tests": tests, "timeout_s": 20}
         order |= {"memory_mb": 256, "deadline_s": 60.0}
-        command = [
-            "setpriv",
-            "--reuid=10001",
-            "--regid=10001",
-            "--clear-groups",
-            "--no-new-privs",
-            "--bounding-set=-all",
-        ]
+        command = ["setpriv", "--reuid=10001", "--regid=10001", "--clear-groups"]
+        command += ["--no-new-privs", "--bounding-set=-all"]
         warden = subprocess.Popen(
             [*command, python, *checks._COMMAND[1:]], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={}, cwd="/"
         )
@@ -106,10 +100,4 @@ async def test_a_user_without_any_privilege_has_the_same_sandbox(tmp_path: Path)
         warden.stdin.close()
         warden.wait()
     passed = [outcome["passed"] for outcome in reply["report"]["outcomes"]]
-    assert dict(zip(expected, passed, strict=True)) == {
-        "user": True,
-        "fork": False,
-        "kill": False,
-        "own": True,
-        "out": False,
-    }
+    assert [name for name, passes in zip(expected, passed, strict=True) if passes] == ["user", "own"]

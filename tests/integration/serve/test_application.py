@@ -4,34 +4,31 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from app.deliberation.errors import InvalidRequest
 from app.deliberation.facts import Accepted, Completed, decode
-from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Constraints, Specification
+from app.deliberation.specification import AgentSpec
 from app.deliberation.strategies import STRATEGIES
 from app.log.journal import JetStreamJournal
-from app.log.stream_settings import StreamSettings
-from app.log.streams import apply
 from serve_deployments import application
 from serve_deployments.application import build
-from serve_deployments.arguments import ApplicationArgs, load_roles
+from serve_deployments.arguments import ApplicationArgs
 from tests.conftest import NatsServer
+from tests.integration.simulator.test_simulator_server import running
+from tests.story import Story
 
+AGENTS = tuple(AgentSpec(agent_id=id, role=id[:-4].upper()) for id in ("dev-001", "dev-002", "qa-001"))
 ROLES = {"roles": {"DEV": {"persona": "You develop."}, "QA": {"persona": "You test."}}}
 
 
 @pytest.fixture(scope="module")
 def engine_url() -> Iterator[str]:
-    command = [sys.executable, "-m", "serve_deployments.simulator", "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    yield process.stdout.readline().split()[2]
-    process.terminate()
-    process.communicate(timeout=10)
+    with running() as simulator:
+        yield simulator.url
 
 
 @pytest.fixture
@@ -42,37 +39,23 @@ def roles_file(tmp_path: Path) -> str:
 
 
 def accepted(deliberation_id: str) -> Accepted:
-    now = datetime.now(UTC)
-    agents = (AgentSpec(agent_id="dev-001", role="DEV"), AgentSpec(agent_id="dev-002", role="DEV"))
-    specification = Specification(
+    return Story(deliberation_id).accepted(
+        datetime.now(UTC),
+        timeout_s=60,
         task="Name three properties of a good name.",
-        agents=(*agents, AgentSpec(agent_id="qa-001", role="QA")),
+        agents=AGENTS,
         strategy="council",
         strategy_version=STRATEGIES["council"].version,
         rounds=1,
-        constraints=Constraints(rubric=DEFAULT_RUBRIC, timeout_seconds=60),
         quorum=2,
-        seed=5,
-    )
-    deadline_at = now + timedelta(seconds=60)
-    return Accepted(
-        deliberation_id=deliberation_id, ts=now, specification=specification, deadline_at=deadline_at, body_sha256="0"
     )
 
 
 async def test_an_accepted_deliberation_ends_in_a_verdict(
-    own_nats_server: NatsServer, engine_url: str, roles_file: str, fresh_id: str
+    journal: JetStreamJournal, own_nats_server: NatsServer, engine_url: str, roles_file: str, fresh_id: str
 ) -> None:
-    journal = await JetStreamJournal.connect(own_nats_server.url)
-    await apply(journal, StreamSettings())
-    command = [
-        sys.executable,
-        "-m",
-        "tests.integration.serve.local_application",
-        own_nats_server.url,
-        engine_url,
-        roles_file,
-    ]
+    module = "tests.integration.serve.local_application"
+    command = [sys.executable, "-m", module, own_nats_server.url, engine_url, roles_file]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None and process.stdout is not None
         assert any(line == "ready\n" for line in process.stdout)
@@ -83,16 +66,9 @@ async def test_an_accepted_deliberation_ends_in_a_verdict(
             await ended.wait()
         process.stdin.close()
     (record,) = await journal.last([f"deliberations.default.{fresh_id}.end"])
-    await journal.close()
     end = decode(record.data)
     assert isinstance(end, Completed) and end.verdict is not None
     assert len(end.verdict.ranking) == 3 and end.degraded is None
-
-
-def test_the_packaged_roles_are_the_five_and_each_has_a_persona() -> None:
-    roles = load_roles(None)
-    assert list(roles) == ["DEV", "QA", "ARCHITECT", "DEVOPS", "DATA"]
-    assert all(len(role.persona) > 100 for role in roles.values())
 
 
 def test_invalid_roles_are_refused_with_their_path(tmp_path: Path) -> None:

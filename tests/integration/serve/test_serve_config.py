@@ -12,9 +12,10 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from ray.serve.schema import ServeDeploySchema
 
+from app.process_settings import load_roles
 from serve_deployments.application import NAME, build
-from serve_deployments.arguments import ApplicationArgs, load_roles
-from tests.deploy.manifests import KUSTOMIZE, the, written
+from serve_deployments.arguments import ApplicationArgs
+from tests.deploy.manifests import KUSTOMIZE, put, the, written
 
 
 def deployed() -> dict[str, Any]:
@@ -86,11 +87,7 @@ def test_the_arguments_do_not_repeat_the_environment() -> None:
 )
 def test_detects_a_key_that_ray_ignores(path: str, value: object) -> None:
     config = deployed()
-    place: Any = config
-    *steps, last = path.split(".")
-    for step in steps:
-        place = place[int(step) if step.isdigit() else step]
-    place[last] = value
+    put(config, path, value)
     assert list(unknown_keys(config, ServeDeploySchema))
 
 

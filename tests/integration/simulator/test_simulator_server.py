@@ -59,9 +59,10 @@ async def client(shared: Simulator) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @asynccontextmanager
-async def connected(simulator: Simulator) -> AsyncGenerator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=simulator.url, timeout=30) as client:
-        yield client
+async def simulating(*options: str) -> AsyncGenerator[tuple[Simulator, httpx.AsyncClient]]:
+    with running(*options) as simulator:
+        async with httpx.AsyncClient(base_url=simulator.url, timeout=30) as client:
+            yield simulator, client
 
 
 def body(content: str = TASK, **fields: Any) -> Fields:
@@ -99,19 +100,18 @@ async def script(client: httpx.AsyncClient, **changes: Any) -> Fields:
 
 
 async def test_with_keys_every_path_under_v1_needs_one_of_them() -> None:
-    with running("--api-key", "first-key", "--api-key", "second-key") as simulator:
-        async with connected(simulator) as client:
+    async with simulating("--api-key", "first-key", "--api-key", "second-key") as (_, client):
 
-            async def status(key: str | None, path: str = "/v1/models") -> int:
-                return (await client.get(path, headers={"authorization": f"Bearer {key}"} if key else {})).status_code
+        async def status(key: str | None, path: str = "/v1/models") -> int:
+            return (await client.get(path, headers={"authorization": f"Bearer {key}"} if key else {})).status_code
 
-            assert [await status(key) for key in (None, "wrong", "first-key", "second-key")] == [401, 401, 200, 200]
-            refused = await client.post(CHAT, json=body())
-            assert (refused.status_code, refused.json()) == (401, {"error": "Unauthorized"}), "as vLLM refuses it"
-            assert await status(None, "/health") == 200
-            shown = await script(client, api_keys=["third-key"])
-            assert [await status(key) for key in ("first-key", "third-key")] == [401, 200], "keys can be rotated"
-            assert "third-key" not in json.dumps(shown)
+        assert [await status(key) for key in (None, "wrong", "first-key", "second-key")] == [401, 401, 200, 200]
+        refused = await client.post(CHAT, json=body())
+        assert (refused.status_code, refused.json()) == (401, {"error": "Unauthorized"}), "as vLLM refuses it"
+        assert await status(None, "/health") == 200
+        shown = await script(client, api_keys=["third-key"])
+        assert [await status(key) for key in ("first-key", "third-key")] == [401, 200], "keys can be rotated"
+        assert "third-key" not in json.dumps(shown)
 
 
 async def calls(client: httpx.AsyncClient, **query: str) -> Fields:
@@ -134,15 +134,11 @@ async def until(condition: Callable[[], Awaitable[bool]], deadline_s: float = 10
             await asyncio.sleep(0.005)
 
 
-# --- the protocol ---------------------------------------------------------------------------------------------------
-
-
 async def test_the_ready_line_names_the_address_and_a_simulated_model(client: httpx.AsyncClient) -> None:
-    with running("--model", "llama-70b") as simulator:
+    async with simulating("--model", "llama-70b") as (simulator, other):
         assert simulator.ready_line.startswith("simulator ready http://127.0.0.1:")
         assert simulator.ready_line.endswith(" model=simulated-llama-70b")
-        async with connected(simulator) as other:
-            (card,) = (await other.get("/v1/models")).json()["data"]
+        (card,) = (await other.get("/v1/models")).json()["data"]
     assert (card["id"], card["owned_by"], card["max_model_len"]) == ("simulated-llama-70b", "simulator", 32_768)
     assert "simulated" in (await client.get("/version")).json()["version"]
     assert (await client.get("/health")).status_code == 200
@@ -161,9 +157,6 @@ async def test_rejects_other_paths_and_methods_in_the_same_shape(client: httpx.A
         assert (response.status_code, response.json()["error"]["code"]) == (status, status)
 
 
-# --- determinism ----------------------------------------------------------------------------------------------------
-
-
 async def test_processes_with_one_seed_write_the_same_in_any_order(client: httpx.AsyncClient) -> None:
     asked: list[Fields] = [
         {"seed": 1},
@@ -172,14 +165,10 @@ async def test_processes_with_one_seed_write_the_same_in_any_order(client: httpx
         {"seed": 1, "n": 2},
     ]
     first = [(await ask(client, **fields))["choices"] for fields in asked]
-    with running("--seed", "5") as same, running("--seed", "6") as other:
-        async with connected(same) as twin, connected(other) as stranger:
-            again = await asyncio.gather(*(ask(twin, **fields) for fields in reversed(asked)))
-            assert [each["choices"] for each in reversed(again)] == first
-            assert (await ask(stranger, **asked[0]))["choices"] != first[0]
-
-
-# --- time -----------------------------------------------------------------------------------------------------------
+    async with simulating("--seed", "5") as (_, twin), simulating("--seed", "6") as (_, stranger):
+        again = await asyncio.gather(*(ask(twin, **fields) for fields in reversed(asked)))
+        assert [each["choices"] for each in reversed(again)] == first
+        assert (await ask(stranger, **asked[0]))["choices"] != first[0]
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -205,9 +194,6 @@ async def test_the_first_token_comes_in_its_own_time_before_the_rest(client: htt
     assert arrived[0] >= 0.040
     assert arrived[-1] >= 0.040 + 11 * 0.020
     assert arrived[-1] - arrived[0] >= 0.1, "the rest is not held back for the end"
-
-
-# --- disconnects, waiting, counting ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -241,25 +227,24 @@ async def waiting_is(client: httpx.AsyncClient, waiting: int) -> bool:
 
 
 async def test_requests_beyond_max_running_wait_in_order_or_leave() -> None:
-    with running("--max-running", "2", "--duration-ms", "20000") as simulator:
-        async with connected(simulator) as client:
-            async with asyncio.TaskGroup() as group:
-                first = [group.create_task(ask(client, call=f"first-{place}")) for place in range(2)]
-                await until(lambda: running_is(client, 2))
-                leaver = group.create_task(ask(client, call="leaver"))
-                await until(lambda: waiting_is(client, 1))
-                patient = group.create_task(ask(client, call="patient", max_tokens=1))
-                await until(lambda: waiting_is(client, 2))
-                assert (await client.get("/load")).json() == {"server_load": 4}
-                leaver.cancel()
-                await until(lambda: waiting_is(client, 1))
-                first[0].cancel()
-                await until(lambda: waiting_is(client, 0))
-                assert await running_is(client, 2)
-                first[1].cancel()
-                patient.cancel()
-            await until(lambda: running_is(client, 0))
-            counted = await calls(client)
+    async with simulating("--max-running", "2", "--duration-ms", "20000") as (_, client):
+        async with asyncio.TaskGroup() as group:
+            first = [group.create_task(ask(client, call=f"first-{place}")) for place in range(2)]
+            await until(lambda: running_is(client, 2))
+            leaver = group.create_task(ask(client, call="leaver"))
+            await until(lambda: waiting_is(client, 1))
+            patient = group.create_task(ask(client, call="patient", max_tokens=1))
+            await until(lambda: waiting_is(client, 2))
+            assert (await client.get("/load")).json() == {"server_load": 4}
+            leaver.cancel()
+            await until(lambda: waiting_is(client, 1))
+            first[0].cancel()
+            await until(lambda: waiting_is(client, 0))
+            assert await running_is(client, 2)
+            first[1].cancel()
+            patient.cancel()
+        await until(lambda: running_is(client, 0))
+        counted = await calls(client)
     assert (counted["started"], counted["aborted"]) == (4, 4)
 
 
@@ -288,9 +273,6 @@ async def test_metrics_and_the_ledger_count_the_tokens_of_usage(client: httpx.As
     assert "prompts" not in await calls(client)
     assert (await client.delete("/simulator/calls")).status_code == 200
     assert (await calls(client))["requests"] == 0
-
-
-# --- faults ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -361,34 +343,29 @@ async def test_the_script_can_be_read_and_a_wrong_change_leaves_it(client: httpx
     assert (await client.get("/simulator/script")).json() == changed
 
 
-# --- the process ----------------------------------------------------------------------------------------------------
-
-
 async def test_sigterm_lets_a_running_answer_end_and_exits_well() -> None:
-    with running("--duration-ms", "500") as simulator:
-        async with connected(simulator) as client:
-            answer = asyncio.create_task(ask(client))
-            await until(lambda: running_is(client, 1))
-            simulator.process.send_signal(signal.SIGTERM)
-            assert (await answer)["choices"][0]["finish_reason"] == "stop"
+    async with simulating("--duration-ms", "500") as (simulator, client):
+        answer = asyncio.create_task(ask(client))
+        await until(lambda: running_is(client, 1))
+        simulator.process.send_signal(signal.SIGTERM)
+        assert (await answer)["choices"][0]["finish_reason"] == "stop"
         assert simulator.process.wait(timeout=10) == 0
 
 
 async def test_sigterm_does_not_wait_for_work_that_never_ends() -> None:
-    with running("--fault", "hang") as simulator:
-        async with connected(simulator) as client:
-            answer = asyncio.create_task(ask(client))
-            await until(lambda: running_is(client, 1))
-            simulator.process.send_signal(signal.SIGTERM)
-            assert await asyncio.to_thread(simulator.process.wait, 15) == 0
-            answer.cancel()
+    async with simulating("--fault", "hang") as (simulator, client):
+        answer = asyncio.create_task(ask(client))
+        await until(lambda: running_is(client, 1))
+        simulator.process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(simulator.process.wait, 15) == 0
+        answer.cancel()
 
 
 @pytest.mark.parametrize(
     ("options", "status", "said"),
     [
         (["--fault", "nonsense"], 2, "rate-limit"),
-        (["--behaviour", "kind"], 2, "stubborn"),
+        (["--behaviour", "kind"], 2, "excellent"),
         (["--host", "192.0.2.1"], 1, "cannot listen on 192.0.2.1"),
     ],
 )
@@ -400,8 +377,7 @@ def test_rejects_a_wrong_command_line(options: list[str], status: int, said: str
 
 
 async def test_without_controls_no_client_reads_prompts_or_scripts_faults() -> None:
-    with running("--no-controls") as simulator:
-        async with httpx.AsyncClient(base_url=simulator.url) as client:
-            assert (await client.get("/v1/models")).status_code == 200
-            for path in ("/simulator/calls?detail=true", "/simulator/script"):
-                assert (await client.get(path)).status_code == 404
+    async with simulating("--no-controls") as (_, client):
+        assert (await client.get("/v1/models")).status_code == 200
+        for path in ("/simulator/calls?detail=true", "/simulator/script"):
+            assert (await client.get(path)).status_code == 404

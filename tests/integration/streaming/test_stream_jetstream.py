@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from math import inf
@@ -14,18 +14,16 @@ from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 
 from app.client.sse import Frame, SseDecoder
 from app.log.journal import JetStreamJournal
 from app.log.paging import of_deliberation
-from app.log.stream_settings import StreamSettings
-from app.log.streams import apply
 from app.main import create_app
 from app.settings import Settings
 from app.streaming.feed import Feed
 from tests.conditions import until
 from tests.conftest import NatsServer, free_port
+from tests.fuzz.gateway import serving
 from tests.story import Story
 
 TENANT = "default"
@@ -34,18 +32,27 @@ TEXT = "Grün ist die Farbe, 緑は色, \u2028\x85 and 𝄞 is not; "
 
 @asynccontextmanager
 async def gateway(nats_url: str) -> AsyncGenerator[httpx.AsyncClient, None]:
-    app = create_app(Settings(nats_url=nats_url, heartbeat_s=1))
-    config = uvicorn.Config(app, port=0, lifespan="on", ws="none", log_config=None, timeout_graceful_shutdown=5)
-    server = uvicorn.Server(config)
-    serving = asyncio.create_task(server.serve())
-    await until(lambda: server.started or serving.done())
-    port = server.servers[0].sockets[0].getsockname()[1]
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
+    async with (
+        serving(create_app(Settings(nats_url=nats_url, heartbeat_s=1))) as url,
+        httpx.AsyncClient(base_url=url, timeout=10) as client,
+    ):
         while (await client.get("/deliberations/none/events")).status_code == 503:
             await asyncio.sleep(0.02)
         yield client
-    server.should_exit = True
-    await serving
+
+
+@asynccontextmanager
+async def gateway_process(nats_url: str) -> AsyncGenerator[tuple[subprocess.Popen[bytes], httpx.AsyncClient], None]:
+    port = free_port()
+    environment = {**os.environ, "NATS_URL": nats_url, "PORT": str(port)}
+    command = [sys.executable, "-m", "app.main"]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
+            yield process, client
+    finally:
+        process.kill()
+        process.wait()
 
 
 @dataclass
@@ -187,17 +194,8 @@ async def test_texts_are_rebuilt_exactly_after_two_hundred_disconnects(
         assert {call: text for (call, _), text in rebuilt.answers.items()} == final
 
 
-@pytest.fixture
-async def own_journal(own_nats_server: NatsServer) -> AsyncIterator[JetStreamJournal]:
-    journal = await JetStreamJournal.connect(own_nats_server.url, name="writer", timeout_s=20)
-    async with asyncio.timeout(10):
-        await apply(journal, StreamSettings())
-    yield journal
-    await journal.close()
-
-
 async def test_streams_stay_open_while_the_log_restarts_and_miss_no_stored_event(
-    own_nats_server: NatsServer, own_journal: JetStreamJournal
+    own_nats_server: NatsServer, journal: JetStreamJournal
 ) -> None:
     deliberation_id = uuid.uuid4().hex[:26]
     story, viewers = Story(deliberation_id, size=3), [Rebuilt() for _ in range(5)]
@@ -212,14 +210,14 @@ async def test_streams_stay_open_while_the_log_restarts_and_miss_no_stored_event
         await asyncio.sleep(0.002)  # like the time of an engine between tokens
 
     async with gateway(own_nats_server.url) as client, asyncio.timeout(60):
-        writing = asyncio.create_task(write_all(own_journal, story, 150, pace))
+        writing = asyncio.create_task(write_all(journal, story, 150, pace))
         while (await client.get(path, headers={"Accept": "application/json"})).status_code != 200:
             await asyncio.sleep(0.01)
         async with asyncio.TaskGroup() as group:
             for viewer in viewers:
                 group.create_task(read_ids(client, path, viewer))
         await writing
-    stored = await stored_ids(own_journal, deliberation_id)
+    stored = await stored_ids(journal, deliberation_id)
     assert [viewer.ids for viewer in viewers] == [stored] * len(viewers)
 
 
@@ -309,55 +307,33 @@ async def read_ids(client: httpx.AsyncClient, path: str, rebuilt: Rebuilt) -> No
 async def test_sigterm_asks_viewers_to_reconnect_and_the_process_exits(
     nats_server: NatsServer, jetstream_journal: JetStreamJournal, fresh_id: str
 ) -> None:
-    port = free_port()
-    story = Story(fresh_id)
-    await jetstream_journal.append(TENANT, story.accepted())
-    environment = {**os.environ, "NATS_URL": nats_server.url, "PORT": str(port)}
-    command = [sys.executable, "-m", "app.main"]
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
-            path = f"/deliberations/{fresh_id}/events"
-            async with asyncio.timeout(20):
-                await answering(client, path)
-            async with asyncio.timeout(10), client.stream("GET", path) as response:
-                async with aclosing(frames_of(response)) as frames:
-                    assert [(await anext(frames)).event for _ in range(2)] == [
-                        "stream.opened",
-                        "deliberation.snapshot",
-                    ]
-                    await anext(frames)
-                    process.send_signal(signal.SIGTERM)
-                    assert [(frame.event, frame.fields()["reason"]) async for frame in frames] == [
-                        ("stream.reconnect", "draining")
-                    ]
+    await jetstream_journal.append(TENANT, Story(fresh_id).accepted())
+    path = f"/deliberations/{fresh_id}/events"
+    async with gateway_process(nats_server.url) as (process, client):
+        async with asyncio.timeout(20):
+            await answering(client, path)
+        async with asyncio.timeout(10), client.stream("GET", path) as response, aclosing(frames_of(response)) as frames:
+            assert [(await anext(frames)).event for _ in range(2)] == ["stream.opened", "deliberation.snapshot"]
+            await anext(frames)
+            process.send_signal(signal.SIGTERM)
+            assert [(frame.event, frame.fields()["reason"]) async for frame in frames] == [
+                ("stream.reconnect", "draining")
+            ]
         await until(lambda: process.poll() is not None, timeout_s=5)
         assert process.returncode == 0
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
 
 
 async def test_a_starting_gateway_refuses_no_stream(
     nats_server: NatsServer, jetstream_journal: JetStreamJournal, fresh_id: str
 ) -> None:
     await jetstream_journal.append(TENANT, Story(fresh_id).accepted())
-    port = free_port()
-    environment = {**os.environ, "NATS_URL": nats_server.url, "PORT": str(port)}
-    command = [sys.executable, "-m", "app.main"]
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     statuses = list[int]()
-    try:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=10) as client, asyncio.timeout(30):
-            while len(statuses) < 20:
-                for path in (f"/deliberations/{fresh_id}/events", f"/events?deliberation={fresh_id}"):
-                    with suppress(httpx.ConnectError):
-                        async with client.stream("GET", path) as response:
-                            statuses.append(response.status_code)
-    finally:
-        process.kill()
-        process.wait()
+    async with gateway_process(nats_server.url) as (_, client), asyncio.timeout(30):
+        while len(statuses) < 20:
+            for path in (f"/deliberations/{fresh_id}/events", f"/events?deliberation={fresh_id}"):
+                with suppress(httpx.ConnectError):
+                    async with client.stream("GET", path) as response:
+                        statuses.append(response.status_code)
     assert set(statuses) == {200}
 
 

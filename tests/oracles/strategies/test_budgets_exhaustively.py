@@ -6,7 +6,6 @@ from app.deliberation.calls import Usage
 from app.deliberation.facts import Failed
 from app.deliberation.specification import Budget
 from tests.unit.facts_of import CouncilScript, agent_ids, by_number, quorum_of, run, specification
-from tests.unit.strategies.test_strategies import verdict
 
 PATTERNS = [
     (size, failing)
@@ -41,7 +40,7 @@ def test_every_pattern_of_failed_proposals_comes_to_the_end_that_the_quorum_rule
             assert {call.agent_id for call in ended.asked("score")} == set(left)
         assert set(ended.degraded) == expected
         assert ended.order == sorted(left, key=lambda agent: -by_number(agent)), "the scripted taste decides"
-        assert [standing.rank for standing in verdict(ended).ranking] == list(range(1, len(left) + 1))
+        assert [standing.rank for standing in ended.verdict.ranking] == list(range(1, len(left) + 1))
 
 
 @pytest.mark.parametrize(("strategy", "closing"), [("council", "score"), ("fuse", "judge")])

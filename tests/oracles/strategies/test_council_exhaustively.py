@@ -6,7 +6,7 @@ from app.deliberation.choice.critiques import CritiqueStopRule
 from app.deliberation.facts import StageOpened
 from app.deliberation.specification import Budget
 from tests.unit.facts_of import CouncilScript, agent_ids, run
-from tests.unit.strategies.test_council import STOPS, asked, criticised, verdict
+from tests.unit.strategies.test_council import STOPS, asked, criticised
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 9])
@@ -15,7 +15,7 @@ def test_calls_equal_the_formula_with_several_critics(size: int, critics: int) -
     k = min(critics, size - 1)
     for rounds in (0, 1, 2):
         ended = run(asked(size, rounds, critics=critics))
-        assert len(ended.calls) == verdict(ended).calls == (1 if size == 1 else 2 * size + rounds * size * (k + 1))
+        assert len(ended.calls) == ended.verdict.calls == (1 if size == 1 else 2 * size + rounds * size * (k + 1))
         assert ended.completed.degraded is None
 
 

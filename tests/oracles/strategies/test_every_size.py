@@ -4,7 +4,7 @@ import pytest
 
 from tests.oracles.strategies.test_every_strategy_accounting import counts
 from tests.unit.facts_of import run
-from tests.unit.strategies.every_strategy import MAIN_WAYS, OTHER_WAYS, Way, failing, verdict
+from tests.unit.strategies.every_strategy import MAIN_WAYS, OTHER_WAYS, Way, failing
 
 SIZES = (*range(1, 17), 31, 32)
 SOME_SIZES = (2, 7, 10, 17, 31, 32)
@@ -17,7 +17,7 @@ def assert_calls_match_the_definition(way: Way, sizes: Iterable[int]) -> None:
         ended = way.run(size)
         assert counts(ended) == {way.calls(size, 1)}, f"N={size}"
         assert ended.completed.degraded is None, f"N={size}"
-        assert (verdict(ended).content is None) == (way.strategy == "independent"), f"N={size}"
+        assert (ended.verdict.content is None) == (way.strategy == "independent"), f"N={size}"
 
 
 @every_main_way
@@ -36,4 +36,4 @@ def test_a_council_with_every_third_member_failing_reaches_a_degraded_verdict(wa
         script = failing(way.script(), lambda call: int(call.agent_id[-3:]) % 3 == 0)
         ended = run(way.asked(size), script)
         assert bool(ended.degraded) == any(script(call).text is None for call in ended.calls), f"N={size}"
-        assert verdict(ended).content or way.strategy == "independent", f"N={size}"
+        assert ended.verdict.content or way.strategy == "independent", f"N={size}"

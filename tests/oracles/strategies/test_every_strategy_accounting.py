@@ -5,7 +5,7 @@ import pytest
 from app.deliberation.calls import Usage, UsageCost
 from app.deliberation.strategies import STRATEGIES
 from tests.unit.facts_of import Run, run
-from tests.unit.strategies.every_strategy import WAYS, Way, priced, verdict
+from tests.unit.strategies.every_strategy import WAYS, Way, priced
 
 every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
@@ -18,7 +18,7 @@ def counts(ended: Run) -> set[int]:
     spent = ended.end.usage
     return {
         sum(call.output.kind != "report" for call in ended.calls),
-        verdict(ended).calls,
+        ended.verdict.calls,
         spent.calls,
         sum(stage.calls for stage in spent.by_stage),
         sum(agent.calls for agent in spent.by_agent),
@@ -69,7 +69,7 @@ def test_the_declared_steps_are_the_stages_that_run(way: Way) -> None:
 def test_the_call_that_a_verdict_names_wrote_its_content(way: Way) -> None:
     for size in (1, 2, 5):
         ended = way.run(size)
-        found = verdict(ended)
+        found = ended.verdict
         if found.content is None:
             assert found.call_id is None
             continue

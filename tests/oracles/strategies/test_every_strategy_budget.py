@@ -9,12 +9,12 @@ import pytest
 from app.deliberation.calls import Call
 from app.deliberation.decider import Conclusion, Outcomes
 from app.deliberation.errors import BudgetExhausted
-from app.deliberation.facts import CallFinished, Completed, Failed, StageOpened
+from app.deliberation.facts import Completed, Failed, StageOpened
 from app.deliberation.specification import Budget, RolePrices
 from app.deliberation.strategies import STRATEGIES
 from tests.fakes import Reply
-from tests.unit.facts_of import ID, NOW, Run, run
-from tests.unit.strategies.every_strategy import MAIN_WAYS, WAYS, Way, subsets, verdict
+from tests.unit.facts_of import Run, finished, run
+from tests.unit.strategies.every_strategy import MAIN_WAYS, WAYS, Way, subsets
 
 STAGES_MAX = 64
 REFUSED_MAX = 5
@@ -30,7 +30,7 @@ def cut_short(way: Way, ended: Run) -> None:
     assert isinstance(ended.end, Completed)
     assert ended.degraded.count("budget") == 1
     if way.strategy != "independent":
-        assert verdict(ended).winner is not None and verdict(ended).content
+        assert ended.verdict.winner is not None and ended.verdict.content
 
 
 def engine_calls(stage: StageOpened) -> int:
@@ -157,16 +157,8 @@ def driven(way: Way, refused: Collection[int]) -> tuple[Conclusion, list[str]]:
             assert made.isdisjoint(call.call_id for call in ask.calls), "a call id names one call"
             made |= {call.call_id for call in ask.calls}
             outcomes = {
-                call.call_id: CallFinished(
-                    deliberation_id=ID,
-                    ts=NOW,
-                    call_id=call.call_id,
-                    agent_id=call.agent_id,
-                    role=call.role,
-                    stage=len(purposes),
-                    attempt=1,
-                    text=script(call).text,
-                    duration_ms=0,
+                call.call_id: finished(call.agent_id, len(purposes), script(call).text).model_copy(
+                    update={"call_id": call.call_id}
                 )
                 for call in ask.calls
             }

@@ -21,7 +21,6 @@ from tests.unit.strategies.every_strategy import (
     rewriting,
     stages,
     subsets,
-    verdict,
 )
 
 EXHAUSTIVE_MAX = 6
@@ -57,7 +56,7 @@ def ends_well(way: Way, ended: Run, script: Script) -> None:
         assert ended.end.problem is not None and ended.end.problem.code == "no_answers"
         return
     assert isinstance(ended.end, Completed)
-    found = verdict(ended)
+    found = ended.verdict
     if any(script(call).text is None for call in ended.calls):
         assert ended.degraded, "something failed and nothing is reported"
     if way.strategy != "independent":
@@ -103,12 +102,9 @@ def test_agents_that_never_answer_in_a_later_stage_count_as_if_they_had_failed(w
 
 def decided(ended: Run) -> tuple[Verdict | str, tuple[str, ...]]:
     if isinstance(ended.end, Completed):
-        return verdict(ended).model_copy(update={"calls": 0}), ended.degraded
+        return ended.verdict.model_copy(update={"calls": 0}), ended.degraded
     assert ended.end.problem is not None
     return ended.end.problem.code, ()
-
-
-# A ballot that is missing
 
 
 def enthusiastic(script: Script) -> Script:
@@ -121,16 +117,13 @@ def test_a_missing_ballot_is_never_counted_as_zero(way: Way) -> None:
     perfect = enthusiastic(way.script())
     for size in (2, 3):
         whole = run(way.asked(size), perfect)
-        scores = {standing.score for standing in verdict(whole).ranking}
+        scores = {standing.score for standing in whole.verdict.ranking}
         for purpose, calls in zip(whole.purposes, stages(whole), strict=True):
             for stumbles in patterns(calls) if purpose in ("score", "judge") else ():
                 ended = run(way.asked(size), stumbling(perfect, stumbles))
-                assert {standing.score for standing in verdict(ended).ranking} <= {*scores, None}
-                assert not verdict(ended).margin
+                assert {standing.score for standing in ended.verdict.ranking} <= {*scores, None}
+                assert not ended.verdict.margin
                 assert any("missing" in reason or "unscored" in reason for reason in ended.degraded)
-
-
-# Answers that break their form
 
 
 def _changed(value: Any, change: Callable[[Any], Any]) -> Any:

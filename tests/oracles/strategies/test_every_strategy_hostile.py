@@ -7,7 +7,7 @@ import pytest
 from app.deliberation.calls import Call
 from app.deliberation.facts import StageOpened
 from tests.unit.facts_of import Run, agent_ids, run
-from tests.unit.strategies.every_strategy import MAIN_WAYS, Script, Way, prompt, rewriting, verdict
+from tests.unit.strategies.every_strategy import MAIN_WAYS, Script, Way, prompt, rewriting
 
 FENCED = re.compile(r"<<<peer-text ([0-9a-f]{12})>>>\n(.*?)\n<<<end-of-peer-text \1>>>", re.DOTALL)
 NONCE = re.compile(r"<<<peer-text ([0-9a-f]{12})>>>")
@@ -120,4 +120,4 @@ def test_a_hostile_text_changes_only_its_own_fences(way: Way) -> None:
 
 
 def votes_of_others(ended: Run, member: str) -> set[tuple[str, ...]]:
-    return {tuple(agent for agent in row.agents if agent != member) for row in verdict(ended).tally} - {()}
+    return {tuple(agent for agent in row.agents if agent != member) for row in ended.verdict.tally} - {()}

@@ -1,15 +1,11 @@
-from collections.abc import Mapping, Sequence
-from itertools import chain, combinations
+from collections.abc import Mapping
 
 import pytest
 
 from app.deliberation.facts import Failed
 from tests.unit.facts_of import CouncilScript, agent_ids, quorum_of, run
-from tests.unit.strategies.test_fuse import BEST, asked, role_calls, verdict
-
-
-def subsets(of: Sequence[str]) -> list[tuple[str, ...]]:
-    return list(chain.from_iterable(combinations(of, count) for count in range(len(of) + 1)))
+from tests.unit.strategies.every_strategy import subsets
+from tests.unit.strategies.test_fuse import BEST, asked, role_calls
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
@@ -53,5 +49,5 @@ def test_every_pattern_of_failures_after_the_selection_ships_the_best_single_and
         assert ended.degraded == (*expected, *late)
         assert ended.content == f"text of {'s4' if not failing else 's1'}-{BEST}"
         judged = {"analyst", "writer"}.isdisjoint(failing) and not {"one", "other"} <= set(failing)
-        assert bool(verdict(ended).tally) == judged
+        assert bool(ended.verdict.tally) == judged
         assert ended.winner == BEST

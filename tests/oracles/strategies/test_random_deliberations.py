@@ -8,7 +8,7 @@ from app.deliberation.specification import Budget, Specification
 from tests.fakes import Reply
 from tests.oracles.strategies.test_every_strategy_failures import MALFORMED
 from tests.unit.facts_of import BROKEN, TIMEOUT_S, Run, resumed, run
-from tests.unit.strategies.every_strategy import WAYS, Script, Way, transcript, verdict
+from tests.unit.strategies.every_strategy import WAYS, Script, Way, transcript
 
 DELIBERATIONS = 60
 
@@ -63,7 +63,7 @@ def ends_soundly(way: Way, ended: Run, budget: Budget) -> None:
         answered = any(outcome.answered for outcome in ended.all(CallFinished))
         assert not (answered and isinstance(ended.end, TimedOut)), "an answer is thrown away"
         return
-    found = verdict(ended)
+    found = ended.verdict
     assert found.content or way.strategy == "independent"
     assert [standing.rank for standing in found.ranking] == list(range(1, len(found.ranking) + 1))
     assert not found.ranking or found.ranking[0].agent_id == found.winner

@@ -6,7 +6,7 @@ import pytest
 
 from app.deliberation.facts import Failed
 from tests.unit.facts_of import CouncilScript, Run, agent_ids, quorum_of, run
-from tests.unit.strategies.test_tournament import asked, brief, every_format, judged, shown, verdict
+from tests.unit.strategies.test_tournament import asked, brief, every_format, judged, shown
 
 
 @every_format
@@ -16,9 +16,9 @@ def test_judges_of_one_taste_find_the_best(form: str, size: int) -> None:
         ended = run(asked(size, form, seed=seed))
         assert ended.winner == "dev-001"
         assert ended.content == "text of s1-dev-001"
-        assert verdict(ended).call_id == "s1-dev-001"
+        assert ended.verdict.call_id == "s1-dev-001"
         if size > 2:
-            assert (verdict(ended).dissent, verdict(ended).agreement) == ((), pytest.approx(1.0))
+            assert (ended.verdict.dissent, ended.verdict.agreement) == ((), pytest.approx(1.0))
         if form == "round_robin":
             assert ended.order == agent_ids(size)
 
@@ -29,8 +29,8 @@ def test_judges_of_one_taste_find_the_best(form: str, size: int) -> None:
 def test_judges_that_follow_the_place_decide_nothing(form: str, place: str, agent: str) -> None:
     ended = run(asked(5, form), judged(lambda _: place, usage=brief(agent)))
     assert ended.winner == agent
-    assert {standing.score for standing in verdict(ended).ranking} == {0.5}
-    assert (verdict(ended).tie, verdict(ended).margin) == (True, 0.0)
+    assert {standing.score for standing in ended.verdict.ranking} == {0.5}
+    assert (ended.verdict.tie, ended.verdict.margin) == (True, 0.0)
 
 
 @every_format
@@ -56,7 +56,7 @@ def test_every_pattern_of_failed_proposals_comes_to_a_verdict_over_those_left(fo
 def consistent(ended: Run, failing: Sequence[str]) -> None:
     calls = ended.asked("judge")
     answered = [call for call in calls if call.call_id not in failing]
-    found = verdict(ended)
+    found = ended.verdict
     compared = {each for call in answered for each in shown(call)}
     assert {standing.agent_id for standing in found.ranking if standing.score is not None} == compared
     assert sorted(ended.order) == agent_ids(len(ended.order))

@@ -10,19 +10,16 @@ from hypothesis import strategies as st
 
 from app.deliberation.choice.anonymity import arrangements, call_seed, fence, labels, nonce, ring
 from app.deliberation.choice.ballots import author
+from tests.unit.facts_of import agent_ids
 
 bounded = settings(max_examples=25, deadline=None, derandomize=True)
 seeds = st.integers(0, 2**53)
 
 
-def agents(count: int) -> list[str]:
-    return [f"dev-{number:03d}" for number in range(1, count + 1)]
-
-
 def versions(of: Sequence[int]) -> list[str]:
     return [
         f"{agent}#{version}" if version else agent
-        for agent, count in zip(agents(len(of)), of, strict=True)
+        for agent, count in zip(agent_ids(len(of)), of, strict=True)
         for version in range(count)
     ]
 
@@ -34,9 +31,6 @@ def spread(shown: Mapping[str, Sequence[str]]) -> int:
     return max((max(table) - min(table) for table in tables), default=0)
 
 
-# ---- labels
-
-
 def test_labels_are_letters_and_then_pairs_of_letters() -> None:
     assert labels(0) == ()
     assert labels(3) == ("A", "B", "C")
@@ -45,15 +39,12 @@ def test_labels_are_letters_and_then_pairs_of_letters() -> None:
     assert len(set(labels(703))) == 703
 
 
-# ---- arrangements
-
-
 @bounded
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=9), st.data(), seeds, st.integers(0, 5))
 def test_places_are_balanced_when_reviewers_are_authors_of_any_numbers_of_versions(
     of: list[int], data: st.DataObject, seed: int, round_: int
 ) -> None:
-    everyone = agents(len(of))
+    everyone = agent_ids(len(of))
     reviewers = data.draw(st.one_of(st.just(everyone), st.lists(st.sampled_from(everyone), min_size=1, unique=True)))
     assert spread(arrangements(versions(of), reviewers, seed, round_)) <= 1
 
@@ -70,7 +61,7 @@ def test_places_are_balanced_when_no_reviewer_is_an_author(authors: int, each: i
 def test_places_follow_their_shares_when_some_reviewers_have_no_candidate(
     of: list[int], outsiders: int, seed: int
 ) -> None:
-    reviewers = [*agents(len(of)), *(f"qa-{number:03d}" for number in range(outsiders))]
+    reviewers = [*agent_ids(len(of)), *(f"qa-{number:03d}" for number in range(outsiders))]
     shown = arrangements(versions(of), reviewers, seed, 1)
     taken: dict[tuple[str, int], int] = defaultdict(int)
     share: dict[tuple[str, int], float] = defaultdict(float)
@@ -86,7 +77,7 @@ def test_places_follow_their_shares_when_some_reviewers_have_no_candidate(
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=7), st.integers(0, 3), seeds)
 def test_a_reviewer_sees_every_candidate_once_but_its_own(of: list[int], outsiders: int, seed: int) -> None:
     candidates = versions(of)
-    reviewers = [*agents(len(of)), *(f"qa-{number:03d}" for number in range(outsiders))]
+    reviewers = [*agent_ids(len(of)), *(f"qa-{number:03d}" for number in range(outsiders))]
     shown = arrangements(candidates, reviewers, seed, 2)
     assert set(shown) == set(reviewers)
     for reviewer, row in shown.items():
@@ -96,7 +87,7 @@ def test_a_reviewer_sees_every_candidate_once_but_its_own(of: list[int], outside
 @bounded
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=6), seeds, st.randoms(use_true_random=False))
 def test_arrangements_do_not_depend_on_the_order_of_arrival(of: list[int], seed: int, random: Random) -> None:
-    candidates, reviewers = versions(of), agents(len(of))
+    candidates, reviewers = versions(of), agent_ids(len(of))
     first = arrangements(candidates, reviewers, seed, 1)
     again = arrangements(random.sample(candidates, len(candidates)), random.sample(reviewers, len(reviewers)), seed, 1)
     assert list(first.items()) == list(again.items())
@@ -104,7 +95,7 @@ def test_arrangements_do_not_depend_on_the_order_of_arrival(of: list[int], seed:
 
 def test_over_seeds_every_candidate_stands_first_about_as_often() -> None:
     first = Counter(
-        arrangements(versions([2] * 3), agents(3), seed, 1)["dev-001"][0] for seed in range(400)
+        arrangements(versions([2] * 3), agent_ids(3), seed, 1)["dev-001"][0] for seed in range(400)
     )  # expected 100 each, standard deviation 8.7
     assert len(first) == 4
     assert all(abs(count - 100) < 40 for count in first.values())
@@ -132,29 +123,26 @@ def test_the_draws_of_a_seed_never_change() -> None:
     assert (nonce(42, "call"), call_seed(42, "call", 1)) == ("9df00060ce21", 1699108874)
 
 
-# ---- ring
-
-
 @bounded
 @given(st.integers(1, 9), st.integers(0, 10), seeds, st.integers(0, 20))
 def test_every_author_gets_as_many_critics_as_every_critic_gets_authors(
     count: int, k: int, seed: int, round_: int
 ) -> None:
-    read = ring(agents(count), k, seed, round_)
+    read = ring(agent_ids(count), k, seed, round_)
     expected = min(k, count - 1)
-    assert list(read) == agents(count)
+    assert list(read) == agent_ids(count)
     assert all(len(set(authors)) == len(authors) == expected for authors in read.values())
     assert all(critic not in authors for critic, authors in read.items())
     critics = Counter(name for authors in read.values() for name in authors)
-    assert all(critics[agent] == expected for agent in agents(count))
+    assert all(critics[agent] == expected for agent in agent_ids(count))
 
 
 @bounded
 @given(st.integers(3, 9), seeds)
 def test_a_critic_meets_every_author_before_it_repeats_one(count: int, seed: int) -> None:
-    rounds = [ring(agents(count), 1, seed, round_) for round_ in range(1, count)]
-    for critic in agents(count):
-        assert {read[critic][0] for read in rounds} == set(agents(count)) - {critic}
+    rounds = [ring(agent_ids(count), 1, seed, round_) for round_ in range(1, count)]
+    for critic in agent_ids(count):
+        assert {read[critic][0] for read in rounds} == set(agent_ids(count)) - {critic}
 
 
 def test_rings_at_the_edge() -> None:

@@ -52,9 +52,6 @@ def test_equal_totals_share_a_tier_even_where_floats_would_differ() -> None:
     assert order(Ballot("r", scores), decimal) == [("z",), ("x", "y")]
 
 
-# ---- Borda and means
-
-
 def borda(ballots: Sequence[Ballot]) -> dict[str, Fraction]:
     return rules.borda([{candidate: given["only"] for candidate, given in cast.scores.items()} for cast in ballots])
 
@@ -78,21 +75,6 @@ def test_ties_share_the_mean_of_their_places() -> None:
 def test_ballots_of_fewer_than_two_say_nothing_to_borda() -> None:
     assert borda([cast("r", a=9), Ballot("s", {})]) == {}
     assert borda([cast("r", a=0), cast("s", a=9, b=1)]) == {"a": 1, "b": 0}
-
-
-# ---- ranking
-
-
-def test_a_council_of_two_is_ranked_by_mean_scores() -> None:
-    first, second = (
-        {"dev-002": {"only": 6}, "dev-002#1": {"only": 9}},
-        {"dev-001": {"only": 4}, "dev-001#1": {"only": 8}},
-    )
-    versions = ["dev-001", "dev-001#1", "dev-002", "dev-002#1"]
-    made = rank(versions, [Ballot("dev-001", first), Ballot("dev-002", second)], ONE, dict.fromkeys(versions, 1), 1)
-    assert made.order == ("dev-002#1", "dev-001#1", "dev-002", "dev-001")
-    assert made.scores["dev-002#1"] == 0.9
-    assert made.margin == pytest.approx(0.1)
 
 
 def test_a_ballot_of_one_authors_versions_does_not_lift_them_over_a_comparison() -> None:
@@ -173,9 +155,6 @@ def test_the_last_rule_is_a_hash_of_the_seed() -> None:
     winners = {ranked("ab", ballots, seed=seed).order[0] for seed in range(20)}
     assert winners == {"a", "b"}
     assert ranked("ab", ballots, seed=7) == ranked("ab", ballots, seed=7)
-
-
-# ---- agreement and dissent
 
 
 @pytest.mark.parametrize(

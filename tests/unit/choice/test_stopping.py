@@ -1,6 +1,4 @@
-from collections.abc import Callable
 from fractions import Fraction
-from functools import cache
 from math import comb
 
 import pytest
@@ -8,8 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.deliberation.strategies.vote import VoteStopRule, lead_probability, may_stop, wave
-
-RULES: tuple[VoteStopRule, ...] = ("unassailable", "beta", "none")
 
 
 @pytest.mark.parametrize(
@@ -58,33 +54,3 @@ def test_a_wave_is_the_fewest_votes_that_could_decide(
     rule: VoteStopRule, first: int, second: int, left: int, asked: int
 ) -> None:
     assert wave(rule, first, second, left) == asked
-
-
-# One by one, and in waves
-
-
-def expected(rule: VoteStopRule, size: int, right: Fraction, cost: Callable[[int], int]) -> Fraction:
-    @cache
-    def after(rights: int, wrongs: int) -> Fraction:
-        asked = wave(rule, max(rights, wrongs), min(rights, wrongs), size - rights - wrongs)
-        if asked == 0:
-            return Fraction(0)
-        return cost(asked) + sum(
-            (
-                comb(asked, hits)
-                * right**hits
-                * (1 - right) ** (asked - hits)
-                * after(rights + hits, wrongs + asked - hits)
-                for hits in range(asked + 1)
-            ),
-            Fraction(0),
-        )
-
-    return after(0, 0)
-
-
-@pytest.mark.parametrize(
-    ("size", "right", "calls"), [(5, Fraction(7, 10), 3.8946), (15, Fraction(8, 10), 9.9890), (3, Fraction(1, 2), 2.5)]
-)
-def test_expected_calls_are_the_figures_of_sequential_stopping(size: int, right: Fraction, calls: float) -> None:
-    assert float(expected("unassailable", size, right, lambda asked: asked)) == pytest.approx(calls, abs=5e-5)

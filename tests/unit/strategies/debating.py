@@ -2,7 +2,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from app.deliberation.calls import Call
-from app.deliberation.facts import StageOpened, Verdict
+from app.deliberation.facts import StageOpened
 from app.deliberation.specification import Budget, Specification
 from tests.fakes import Reply
 from tests.unit.facts_of import BROKEN, CouncilScript, Run, agent_ids, answer, specification, turn
@@ -34,19 +34,10 @@ def council(drafts: str, turns: Turns | None = None, failing: Sequence[str] = ()
     return script
 
 
-def verdict(ended: Run) -> Verdict:
-    assert ended.completed.verdict is not None
-    return ended.completed.verdict
-
-
 def votes(ended: Run) -> dict[str, int]:
-    return {each.answer: each.votes for each in verdict(ended).tally}
+    return {each.answer: each.votes for each in ended.verdict.tally}
 
 
 def spoke(ended: Run) -> list[str]:
     rounds = [stage for stage in ended.all(StageOpened) if stage.purpose == "debate"]
     return ["".join(call.agent_id[-1] for call in stage.calls) for stage in rounds]
-
-
-def prompt(call: Call) -> str:
-    return "\n".join(each.content for each in call.messages)

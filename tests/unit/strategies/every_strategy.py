@@ -14,7 +14,7 @@ from math import ceil, log2
 from typing import Any, TypeVar
 
 from app.deliberation.calls import Call, Usage
-from app.deliberation.facts import CallFinished, Fact, StageOpened, Verdict, encode
+from app.deliberation.facts import CallFinished, Fact, StageOpened, encode
 from app.deliberation.specification import AgentSpec, Budget, Prices, Specification
 from app.deliberation.strategies import STRATEGIES
 from tests.fakes import Reply
@@ -242,11 +242,6 @@ def subsets(of: Sequence[_Item]) -> Iterator[tuple[_Item, ...]]:
 
 
 # Views of a run
-
-
-def verdict(ended: Run) -> Verdict:
-    assert ended.completed.verdict is not None
-    return ended.completed.verdict
 
 
 def stages(ended: Run) -> list[list[Call]]:

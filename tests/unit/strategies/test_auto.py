@@ -4,7 +4,6 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from app.deliberation.facts import Verdict
 from app.deliberation.specification import Budget
 from app.deliberation.strategies.auto import ESCALATIONS, AutoParameters
 from tests.unit.facts_of import CouncilScript, Run, agent_ids, run, specification
@@ -26,11 +25,6 @@ def auto(
     return run(asked, script or answering(said))
 
 
-def verdict(ended: Run) -> Verdict:
-    assert ended.completed.verdict is not None
-    return ended.completed.verdict
-
-
 @pytest.mark.parametrize(
     ("said", "sizes"),
     [(["Blue"], [1]), (["Blue", "blue"], [2]), (["Blue", "blue.", "**Blue**"], [3]), (["Blue"] * 9, [3])],
@@ -39,7 +33,7 @@ def test_unanimous_drafts_are_the_answer(said: list[str], sizes: list[int]) -> N
     ended = auto(said)
     assert (waves(ended), ended.purposes) == (sizes, ["propose"])
     assert (ended.winner, ended.content, ended.degraded) == ("dev-001", "Blue", ())
-    found = verdict(ended)
+    found = ended.verdict
     assert [(each.answer, each.votes) for each in found.tally] == [("blue", len(ended.calls))]
     assert (found.agreement, found.margin) == ((None, None) if len(said) == 1 else (1.0, 1.0))
 
@@ -56,7 +50,7 @@ def test_an_escalation_is_the_chosen_strategy_but_for_the_waves_of_its_proposals
     if size <= 3:
         assert escalated.calls == whole.calls
     fields = {"call_id", "strategy"}
-    assert verdict(escalated).model_dump(exclude=fields) == verdict(whole).model_dump(exclude=fields)
+    assert escalated.verdict.model_dump(exclude=fields) == whole.verdict.model_dump(exclude=fields)
 
 
 @pytest.mark.parametrize(
@@ -95,9 +89,6 @@ def test_the_escalations_parameters_and_rounds_reach_it() -> None:
     assert auto(said, rounds=2).purposes == ["propose", "propose", *["critique", "revise"] * 2, "score"]
 
 
-# Budget
-
-
 @pytest.mark.parametrize(
     ("max_calls", "purposes", "more"),
     [
@@ -113,7 +104,7 @@ def test_a_refused_escalation_leaves_the_plurality_of_the_drafts(
     ended = auto(said, {"escalate_to": "best_of_n"}, budget=Budget(max_calls=max_calls))
     assert (ended.purposes, ended.degraded) == (purposes, more)
     if more:
-        assert (ended.content, verdict(ended).tally[0].votes) == ("a", 2)
+        assert (ended.content, ended.verdict.tally[0].votes) == ("a", 2)
 
 
 @pytest.mark.parametrize(
@@ -124,10 +115,7 @@ def test_drafts_of_which_no_two_agree_or_two_lead_are_no_plurality(said: list[st
     budget = Budget(max_calls=len(said))
     ended = auto(said, {"escalate_to": "best_of_n", "normaliser": normaliser}, budget=budget)
     assert ended.degraded[-2:] == ("unscored", "budget")
-    assert verdict(ended).tally == ()
-
-
-# Parameters
+    assert ended.verdict.tally == ()
 
 
 @pytest.mark.parametrize(
@@ -185,4 +173,4 @@ def test_a_debate_after_escalation_counts_the_requested_form() -> None:
         )
         asked = specification(3, strategy="auto", parameters=filled, rounds=0, seed=seed)
         ended = run(asked, answering(["It is 391.", "17 · 23 = 391", "392"]))
-        assert verdict(ended).tally[0].answer == "391", f"seed {seed}"
+        assert ended.verdict.tally[0].answer == "391", f"seed {seed}"

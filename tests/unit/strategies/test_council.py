@@ -7,13 +7,13 @@ import pytest
 from app.deliberation.calls import Call
 from app.deliberation.choice.ballots import author
 from app.deliberation.choice.critiques import CritiqueStopRule, demanded, is_open
-from app.deliberation.facts import StageOpened, Verdict
+from app.deliberation.facts import StageOpened
 from app.deliberation.outputs import ISSUES_MAX, Critique, Issue, parse_output
 from app.deliberation.specification import Budget, Specification
 from app.deliberation.strategies.best_of_n import BestOfNParameters
 from app.deliberation.strategies.council import CouncilParameters
 from tests.fakes import Reply
-from tests.unit.facts_of import CouncilScript, Run, agent_ids, by_number, revision, run, specification
+from tests.unit.facts_of import CouncilScript, agent_ids, by_number, revision, run, specification
 
 STOPS: tuple[CritiqueStopRule, ...] = ("no_major", "accepted", "settled", "none")
 
@@ -23,20 +23,12 @@ def asked(size: int = 3, rounds: int = 1, budget: Budget | None = None, **parame
     return base.model_copy(update={"parameters": CouncilParameters(**parameters).model_dump(mode="json")})
 
 
-def verdict(ended: Run) -> Verdict:
-    assert ended.completed.verdict is not None
-    return ended.completed.verdict
-
-
 def criticised(call: Call) -> str:
     return author(call.labels["A"])
 
 
 def prompt(call: Call) -> str:
     return call.messages[-1].content
-
-
-# Several critics
 
 
 @pytest.mark.parametrize("critics", [1, 2, 3])
@@ -98,9 +90,6 @@ def test_eight_critics_with_eight_issues_each_bound_the_revision() -> None:
     assert ended.completed.degraded is None
 
 
-# When rounds end
-
-
 def said(rule: CritiqueStopRule, size: int, rounds: int, script: CouncilScript) -> list[str]:
     return run(asked(size, rounds, stop=rule), script).purposes
 
@@ -138,7 +127,7 @@ def test_the_verdict_of_a_settled_council_is_by_the_last_scores_that_there_are()
     ended = run(asked(3, 3, stop="settled"), script)
     assert ended.purposes == ["propose", "critique", "revise", "score", "critique", "revise", "score"]
     assert (ended.winner, ended.content) == ("dev-001", "text of s3-dev-001")
-    assert verdict(ended).ranking[0].version == 1
+    assert ended.verdict.ranking[0].version == 1
     assert ended.degraded == ("3 of 3 ballots are missing",)
     refused = run(asked(3, 3, Budget(max_calls=20), stop="settled"))
     assert refused.purposes == ["propose", "critique", "revise", "score"]

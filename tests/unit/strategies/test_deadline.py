@@ -8,7 +8,7 @@ import pytest
 from app.deliberation.facts import CallFinished, Completed, Fact, StageClosed, StageOpened, TimedOut
 from tests.fakes import FakeClock
 from tests.unit.facts_of import BROKEN, TIMEOUT_S, CouncilScript, Run, accepted, in_seconds, resumed, run, specification
-from tests.unit.strategies.every_strategy import MAIN_WAYS, WRITING, Way, subsets, verdict
+from tests.unit.strategies.every_strategy import MAIN_WAYS, WRITING, Way, subsets
 
 DEADLINE_AT = in_seconds(TIMEOUT_S)
 EXHAUSTIVE_MAX = 3
@@ -66,13 +66,13 @@ def concludes(way: Way, cut: Cut, whole: Run) -> None:
         return
     assert {type(fact) for fact in added} <= {StageClosed, Completed} and isinstance(ended.end, Completed)
     assert ended.end.ts == DEADLINE_AT
-    found = verdict(ended)
+    found = ended.verdict
     if way.strategy != "independent":
         writing = {call.call_id for call in whole.calls if call.output.kind in WRITING}
         assert found.content and found.call_id in writing & cut.answered
         assert found.winner == found.ranking[0].agent_id
     if cut.complete and cut.stage == whole.all(StageOpened)[-1]:
-        assert (found, ended.completed.degraded) == (verdict(whole), whole.completed.degraded)
+        assert (found, ended.completed.degraded) == (whole.verdict, whole.completed.degraded)
     else:
         opened = whole.all(StageOpened)
         first = opened[opened.index(cut.stage) + cut.complete]
@@ -105,7 +105,7 @@ def test_a_successor_of_a_coordinator_that_died_at_the_deadline_writes_the_same_
         third = Cut(first.facts[:-1], cut.stage, cut.complete).concluded(after_s=7)
         assert {type(ended.end) for ended in (first, second, third)} == {type(first.end)}
         if isinstance(first.end, Completed):
-            assert verdict(first) == verdict(second) == verdict(third)
+            assert first.verdict == second.verdict == third.verdict
             assert first.completed.degraded == second.completed.degraded == third.completed.degraded
 
 
@@ -120,11 +120,8 @@ def test_answers_that_are_late_are_missing_like_those_that_failed(way: Way) -> N
         lost = Cut([*whole.facts[: place + 1], failed(first), *others], opened, complete=False).concluded()
         assert type(late.end) is type(lost.end)
         if isinstance(late.end, Completed):
-            assert verdict(late).model_copy(update={"calls": 0}) == verdict(lost).model_copy(update={"calls": 0})
+            assert late.verdict.model_copy(update={"calls": 0}) == lost.verdict.model_copy(update={"calls": 0})
             assert (late.degraded, late.cut) == (lost.degraded, lost.cut)
-
-
-# The verdict of the ballots that are there
 
 
 def test_a_lone_answer_stands_unreviewed_and_names_the_stages_that_did_not_open() -> None:

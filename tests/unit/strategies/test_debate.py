@@ -10,7 +10,8 @@ from app.deliberation.calls import Call
 from app.deliberation.choice.ballots import author
 from tests.fakes import Reply
 from tests.unit.facts_of import CouncilScript, agent_ids, answer, run, turn
-from tests.unit.strategies.debating import Turns, asked, council, prompt, spoke, verdict, votes
+from tests.unit.strategies.debating import Turns, asked, council, spoke, votes
+from tests.unit.strategies.every_strategy import prompt
 
 SIZES = (1, 2, 3, 5, 9)
 
@@ -56,9 +57,6 @@ def test_the_share_that_is_enough_is_a_parameter(drafts: str, agreement: float, 
     assert bool(spoke(ended)) == debated
 
 
-# Counting
-
-
 @pytest.mark.parametrize(
     ("drafts", "turns", "winner", "tally"),
     [
@@ -74,13 +72,13 @@ def test_the_share_that_is_enough_is_a_parameter(drafts: str, agreement: float, 
 def test_first_and_final_answers_are_counted(drafts: str, turns: Turns, winner: str, tally: dict[str, int]) -> None:
     ended = run(asked(len(drafts)), council(drafts, turns))
     assert votes(ended) == tally
-    if not verdict(ended).tie:
+    if not ended.verdict.tie:
         assert ended.content == winner
-    assert verdict(ended).tie == (len([each for each in tally.values() if each == max(tally.values())]) > 1)
+    assert ended.verdict.tie == (len([each for each in tally.values() if each == max(tally.values())]) > 1)
     total = sum(tally.values())
     first, second = sorted(tally.values(), reverse=True)[:2]
-    assert verdict(ended).agreement == first / total
-    assert verdict(ended).margin == pytest.approx((first - second) / total)
+    assert ended.verdict.agreement == first / total
+    assert ended.verdict.margin == pytest.approx((first - second) / total)
 
 
 @given(
@@ -97,9 +95,9 @@ def test_the_answer_of_more_than_half_of_the_drafts_wins_under_any_turns(
     leader, count = Counter(drafts).most_common(1)[0]
     if count * 2 > len(drafts):
         assert ended.content == leader
-        assert not verdict(ended).tie
+        assert not ended.verdict.tie
     assert sum(votes(ended).values()) == len(drafts) * (2 if spoke(ended) else 1)
-    assert sum(standing.rank for standing in verdict(ended).ranking) == sum(range(1, len(drafts) + 1))
+    assert sum(standing.rank for standing in ended.verdict.ranking) == sum(range(1, len(drafts) + 1))
 
 
 @pytest.mark.parametrize("error", ["", "  ", "\n", "-", "…"])
@@ -107,7 +105,7 @@ def test_a_switch_without_an_error_does_not_count_and_is_reported(error: str) ->
     drafting = council("aab")
     ended = run(asked(3), lambda call: Reply(text=turn("a", error)) if call.output.kind == "turn" else drafting(call))
     assert votes(ended) == {"a": 4, "b": 2}
-    assert [(each.agent_id, each.preferred) for each in verdict(ended).dissent] == [("dev-003", "dev-003")]
+    assert [(each.agent_id, each.preferred) for each in ended.verdict.dissent] == [("dev-003", "dev-003")]
     assert ended.degraded == ("1 of 1 turns of round 1 switched without an error and do not count",)
 
 
@@ -117,24 +115,24 @@ def test_the_same_answer_in_other_words_is_no_switch() -> None:
         asked(3), lambda call: Reply(text=turn("**B.**", "typo")) if call.output.kind == "turn" else drafting(call)
     )
     assert (votes(ended), ended.degraded) == ({"a": 4, "b": 2}, ())
-    assert [standing.version for standing in verdict(ended).ranking] == [0, 0, 0]
+    assert [standing.version for standing in ended.verdict.ranking] == [0, 0, 0]
 
 
 def test_authors_rank_by_the_votes_for_their_final_answer() -> None:
     ended = run(asked(5, rounds=2), council("aabcc", {"dev-003": "a"}))
-    assert [(each.agent_id, each.rank, each.score, each.version) for each in verdict(ended).ranking] == [
+    assert [(each.agent_id, each.rank, each.score, each.version) for each in ended.verdict.ranking] == [
         ("dev-001", 1, 0.5, 0),
         ("dev-002", 2, 0.5, 0),
         ("dev-003", 3, 0.5, 1),
         ("dev-004", 4, 0.4, 0),
         ("dev-005", 5, 0.4, 0),
     ]
-    assert (ended.winner, verdict(ended).call_id) == ("dev-001", "s1-dev-001")
-    assert [(each.agent_id, each.preferred) for each in verdict(ended).dissent] == [
+    assert (ended.winner, ended.verdict.call_id) == ("dev-001", "s1-dev-001")
+    assert [(each.agent_id, each.preferred) for each in ended.verdict.dissent] == [
         ("dev-004", "dev-004"),
         ("dev-005", "dev-004"),
     ]
-    assert [each.agents for each in verdict(ended).tally] == [
+    assert [each.agents for each in ended.verdict.tally] == [
         ("dev-001", "dev-002", "dev-003"),
         ("dev-004", "dev-005"),
         ("dev-003",),
@@ -153,17 +151,17 @@ def test_a_tally_says_how_many_votes_are_final(
     drafts: str, turns: Turns, finals: dict[str, tuple[int, int | None]]
 ) -> None:
     ended = run(asked(len(drafts)), council(drafts, turns))
-    assert {each.answer: (each.votes, each.final) for each in verdict(ended).tally} == finals
+    assert {each.answer: (each.votes, each.final) for each in ended.verdict.tally} == finals
 
 
 def test_an_answer_that_all_have_left_is_shown_as_it_was_first_written() -> None:
     left = run(asked(4), council("aabb", {each: letter for each, letter in zip(agent_ids(4), "wxyz", strict=True)}))
     assert votes(left) == {"a": 2, "b": 2, "w": 1, "x": 1, "y": 1, "z": 1}
-    assert verdict(left).tie
-    first = verdict(left).ranking[0]
+    assert left.verdict.tie
+    first = left.verdict.ranking[0]
     assert (left.content, first.version) in {("a", 0), ("b", 0)}
-    assert verdict(left).call_id == f"s1-{left.winner}"
-    assert len(verdict(left).dissent) == 4, "no agent holds the winning answer"
+    assert left.verdict.call_id == f"s1-{left.winner}"
+    assert len(left.verdict.dissent) == 4, "no agent holds the winning answer"
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -171,10 +169,7 @@ def test_of_two_answers_of_one_author_with_equally_many_votes_the_later_stands(s
     ended = run(asked(2, seed=seed), council("ab", {"dev-001": "c", "dev-002": "d"}))
     assert votes(ended) == dict.fromkeys("abcd", 1)
     assert ended.content in ("c", "d")
-    assert [standing.version for standing in verdict(ended).ranking] == [1, 1]
-
-
-# Prompts of turns
+    assert [standing.version for standing in ended.verdict.ranking] == [1, 1]
 
 
 def test_a_turn_shows_the_own_answer_among_its_neighbours_with_reasons_under_the_letters_on_record() -> None:
@@ -216,6 +211,3 @@ def test_two_answers_stand_in_one_order_in_all_prompts_of_a_debate_and_in_either
         assert not any((other, one) in order for one, other in order)
         first.update({one for one, _ in order} - {other for _, other in order})
     assert min(first[agent] for agent in agent_ids(4)) >= 2
-
-
-# Going on from drafts that exist

@@ -1,6 +1,3 @@
-from collections.abc import Sequence
-from itertools import chain, combinations
-
 import pytest
 
 from app.deliberation.calls import Call
@@ -8,11 +5,8 @@ from app.deliberation.facts import Failed
 from app.deliberation.specification import Budget
 from tests.fakes import Reply
 from tests.unit.facts_of import CouncilScript, agent_ids, answer, run, turn
-from tests.unit.strategies.debating import asked, council, spoke, verdict, votes
-
-
-def subsets(of: Sequence[str]) -> list[tuple[str, ...]]:
-    return list(chain.from_iterable(combinations(of, count) for count in range(len(of) + 1)))
+from tests.unit.strategies.debating import asked, council, spoke, votes
+from tests.unit.strategies.every_strategy import subsets
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
@@ -49,7 +43,7 @@ def test_a_missing_turn_keeps_the_answer_and_is_reported(kind: str) -> None:
         ended = run(asked(3), script)
         reasons = (f"{len(missing)} of 3 turns of round 1 are missing", *(["deadline"] if kind == "silent" else []))
         assert ended.degraded == (reasons if missing else ())
-        versions = {each.agent_id: each.version for each in verdict(ended).ranking}
+        versions = {each.agent_id: each.version for each in ended.verdict.ranking}
         kept = {call_id.partition("-")[2] for call_id in missing}
         # Only the winner may stand with its first text although it switched.
         assert {agent for agent, version in versions.items() if version == 0} - {ended.winner} == kept - {ended.winner}
@@ -91,7 +85,7 @@ def test_answers_that_cannot_be_read_have_no_vote_and_may_be_mended() -> None:
     whole = run(asked(4, rounds=0, normaliser="number"), script)
     assert votes(whole) == {"7": 2, "8": 1}
     assert whole.degraded == ("1 of 4 answers could not be read as a number",)
-    assert [(each.agent_id, each.score) for each in verdict(whole).ranking][-1] == ("dev-003", None)
+    assert [(each.agent_id, each.score) for each in whole.verdict.ranking][-1] == ("dev-003", None)
 
 
 def test_a_voter_cannot_agree_with_itself() -> None:
@@ -102,4 +96,4 @@ def test_a_voter_cannot_agree_with_itself() -> None:
 
     ended = run(asked(2, normaliser="number"), script)
     assert (spoke(ended), votes(ended)) == (["2"], {"7": 2})
-    assert (verdict(ended).agreement, verdict(ended).margin) == (None, None)
+    assert (ended.verdict.agreement, ended.verdict.margin) == (None, None)

@@ -74,9 +74,6 @@ def user_prompt(call: Call) -> str:
     return call.messages[-1].content
 
 
-# Parameters
-
-
 @pytest.mark.parametrize(
     "given",
     [
@@ -117,9 +114,6 @@ def test_every_check_runs_under_the_parameters_or_their_defaults() -> None:
         assert (call.messages, call.max_tokens) == ((), 0)
 
 
-# Tests
-
-
 def test_given_tests_come_first_and_writers_take_turns() -> None:
     found = suite([case("g")], [[case("a1"), case("a2"), case("a3")], [case("b1")], [case("c1"), case("c2")]])
     assert [test.name for test in found.tests] == ["g", "a1", "b1", "c1", "a2", "c2", "a3"]
@@ -158,9 +152,6 @@ def test_given_tests_are_shown_to_authors_and_writers_in_a_fence() -> None:
     for call in (*ended.asked("propose"), *ended.asked("test")):
         assert "‹‹‹end-of-peer-text" in user_prompt(call)
         assert user_prompt(call).count("<<<end-of-peer-text") == 1
-
-
-# Results of checks
 
 
 def test_the_score_is_agreeing_programs_times_tests_passed() -> None:
@@ -205,9 +196,6 @@ def test_a_test_that_none_of_several_passes_demands_nothing_unless_it_was_given(
     assert credible(suite_of(3, gates), found) == demanded
 
 
-# The winner
-
-
 def judged(passes: Mapping[int, str], size: int = 3, rounds: int = 0, **parameters: object) -> Run:
     def passed(call: Call, place: int) -> bool:
         return passes[author_number(call)][place] == "+"
@@ -218,8 +206,7 @@ def judged(passes: Mapping[int, str], size: int = 3, rounds: int = 0, **paramete
 def test_a_program_that_fails_a_gate_ranks_below_all_that_pass() -> None:
     ended = judged({1: "-+++", 2: "-+++", 3: "+-+-", 4: "++--"}, size=4, tests=GIVEN[:1], test_writers=3)
     assert set(ended.order[:2]) == {"dev-003", "dev-004"}
-    verdict = ended.completed.verdict
-    assert verdict is not None
+    verdict = ended.verdict
     assert [standing.score for standing in verdict.ranking][2:] == [0.0, 0.0]
     assert ended.completed.degraded is None
 
@@ -231,8 +218,8 @@ def test_fewer_failed_gates_rank_first_when_all_fail_some() -> None:
 
 def test_the_larger_agreement_wins_and_is_reported() -> None:
     ended = judged({1: "++", 2: "+-", 3: "++"})
-    verdict = ended.completed.verdict
-    assert verdict is not None and verdict.winner in ("dev-001", "dev-003")
+    verdict = ended.verdict
+    assert verdict.winner in ("dev-001", "dev-003")
     assert (verdict.agreement, verdict.margin, verdict.tie) == (pytest.approx(2 / 3), 0.0, True)
     assert [(each.votes, each.agents) for each in verdict.tally] == [(2, ("dev-001", "dev-003")), (1, ("dev-002",))]
     assert verdict.content == f"text of s1-{verdict.winner}"
@@ -246,9 +233,6 @@ def test_unrunnable_programs_rank_below_failing_ones() -> None:
     assert ended.degraded == ("the best program passes no test",)
     broken = run(asked(), CouncilScript(fault=lambda _: "SyntaxError"))
     assert broken.degraded == ("the best program cannot be run",)
-
-
-# Repairs
 
 
 def mending(passes: Callable[[str, int], bool], text: Callable[[str], str] = "text of {}".format) -> CouncilScript:
@@ -270,8 +254,7 @@ def test_only_failing_programs_are_repaired_by_their_authors_with_the_reasons() 
 
 def test_a_repair_that_is_better_stands_with_its_version_and_call() -> None:
     ended = run(asked(1, rounds=2), mending(lambda code, place: "s4" in code))
-    verdict = ended.completed.verdict
-    assert verdict is not None
+    verdict = ended.verdict
     assert (verdict.content, verdict.call_id, verdict.ranking[0].version) == ("text of s4-dev-001", "s4-dev-001", 1)
 
 
@@ -283,8 +266,8 @@ def test_a_repair_that_makes_it_worse_is_not_taken_and_the_next_begins_from_the_
     assert ended.purposes == ["propose", "test", "check", "repair", "check", "repair", "check"]
     _, second = ended.asked("repair")
     assert "text of s1-dev-001" in user_prompt(second) and "text of s4" not in user_prompt(second)
-    verdict = ended.completed.verdict
-    assert verdict is not None and verdict.ranking[0].version == 2
+    verdict = ended.verdict
+    assert verdict.ranking[0].version == 2
     never = run(asked(1, rounds=2, tests=GIVEN), mending(lambda code, place: "s1" in code and place == 0))
     assert never.content == "text of s1-dev-001"
 
@@ -317,13 +300,9 @@ def test_a_prompt_of_repair_shows_a_bounded_number_of_tests() -> None:
     assert user_prompt(repair).count("# fails:") == FAILED_SHOWN_MAX
 
 
-# Missing outcomes
-
-
 def test_missing_tests_and_checks_are_reported_and_never_count_as_zero() -> None:
     unlucky = run(asked(), CouncilScript(failing=["s3-dev-001"]))
-    verdict = unlucky.completed.verdict
-    assert verdict is not None
+    verdict = unlucky.verdict
     assert unlucky.degraded == ("1 of 3 programs of round 0 are unchecked",)
     assert (verdict.ranking[-1].agent_id, verdict.ranking[-1].score) == ("dev-001", None)
     assert verdict.ranking[0].score == 1.0
@@ -335,8 +314,8 @@ def test_missing_tests_and_checks_are_reported_and_never_count_as_zero() -> None
 def test_where_no_program_can_be_checked_there_is_a_verdict_without_scores() -> None:
     ended = run(asked(rounds=2), CouncilScript(failing=[f"s3-dev-00{number}" for number in (1, 2, 3)]))
     assert ended.purposes == ["propose", "test", "check"]
-    verdict = ended.completed.verdict
-    assert verdict is not None and verdict.content is not None
+    verdict = ended.verdict
+    assert verdict.content is not None
     assert (verdict.margin, verdict.agreement, verdict.tally) == (None, None, ())
     assert {standing.score for standing in verdict.ranking} == {None}
 

@@ -34,8 +34,7 @@ def lettered(passes: Mapping[int, str], rounds: int = 1) -> Run:
 
 def test_a_program_for_which_there_was_no_time_is_unchecked_and_no_failure() -> None:
     ended = lettered({1: "??", 2: "-+", 3: "+?"}, rounds=0)
-    verdict = ended.completed.verdict
-    assert verdict is not None
+    verdict = ended.verdict
     assert [(each.agent_id, each.score) for each in verdict.ranking] == [
         ("dev-003", None),
         ("dev-001", None),

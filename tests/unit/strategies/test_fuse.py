@@ -5,11 +5,12 @@ from itertools import product
 import pytest
 
 from app.deliberation.calls import Call
-from app.deliberation.facts import Failed, StageOpened, Verdict
+from app.deliberation.facts import Failed, StageOpened
 from app.deliberation.specification import Budget, Specification
 from app.deliberation.strategies.fuse import bench
 from tests.fakes import Reply
 from tests.unit.facts_of import CouncilScript, Run, agent_ids, pair, run, specification
+from tests.unit.strategies.every_strategy import prompt
 
 BEST = "dev-001"
 """The author that the scripted scores put first."""
@@ -17,11 +18,6 @@ BEST = "dev-001"
 
 def asked(size: int = 5, *, seed: int = 7, budget: Budget | None = None) -> Specification:
     return specification(size, strategy="fuse", seed=seed, budget=budget)
-
-
-def verdict(ended: Run) -> Verdict:
-    assert ended.completed.verdict is not None
-    return ended.completed.verdict
 
 
 def judges(*says: str, failing: Sequence[str] = ()) -> Callable[[Call], Reply]:
@@ -38,20 +34,10 @@ def judges(*says: str, failing: Sequence[str] = ()) -> Callable[[Call], Reply]:
     return script
 
 
-def prompt(call: Call) -> str:
-    return "\n".join(each.content for each in call.messages)
-
-
-# Accounting
-
-
-# The gate
-
-
 @pytest.mark.parametrize("says", product(["fused", "single", "tie"], repeat=2))
 def test_the_fused_text_ships_only_when_both_orders_prefer_it(says: tuple[str, str]) -> None:
     ended = run(asked(), judges(*says))
-    found = verdict(ended)
+    found = ended.verdict
     writer = ended.asked("fuse")[0]
     shipped = says == ("fused", "fused")
     assert found.content == f"text of {writer.call_id if shipped else f's1-{BEST}'}"
@@ -74,15 +60,12 @@ def test_the_tally_holds_the_judges_votes_most_first(
     says: tuple[str, str], votes_by_text: list[tuple[str, int]]
 ) -> None:
     ended = run(asked(), judges(*says))
-    tally = verdict(ended).tally
+    tally = ended.verdict.tally
     assert [(each.answer, each.votes) for each in tally] == [
         (f"text of {call_id}", votes) for call_id, votes in votes_by_text
     ]
     assert all(len(each.agents) == each.votes for each in tally)
     assert {judge for each in tally for judge in each.agents} <= {call.agent_id for call in ended.asked("judge")}
-
-
-# Roles
 
 
 @pytest.mark.parametrize("size", range(2, 33))
@@ -111,9 +94,6 @@ def test_the_pair_is_judged_in_both_orders_by_members_with_no_text_in_it(size: i
     assert list(other.labels.values()) == [BEST, f"{BEST}#1"]
     assert BEST not in {one.agent_id, other.agent_id}
     assert (one.agent_id == other.agent_id) == (size == 2), "two different ones wherever there are two"
-
-
-# Prompts
 
 
 def test_analyst_and_writer_read_every_proposal_under_the_letters_on_record() -> None:
@@ -155,9 +135,6 @@ def test_an_analysis_or_a_proposal_cannot_leave_its_fence() -> None:
         assert prompt(call).count("<<<end-of-peer-text") == marks[purpose]
 
 
-# Failures
-
-
 def test_two_below_the_quorum_are_judged_as_a_pair_and_not_fused() -> None:
     ended = run(asked(5), CouncilScript(failing=[f"s1-{agent}" for agent in agent_ids(5)[2:]]))
     assert ended.purposes == ["propose", "judge"]
@@ -166,7 +143,7 @@ def test_two_below_the_quorum_are_judged_as_a_pair_and_not_fused() -> None:
         "pair judged: below the quorum",
         "not fused: too few proposals",
     )
-    assert verdict(ended).tally == ()
+    assert ended.verdict.tally == ()
 
 
 def role_calls(ended: Run) -> dict[str, str]:
@@ -178,7 +155,7 @@ def test_one_judge_alone_cannot_ship_a_fused_text() -> None:
     late = role_calls(run(asked(5)))["other"]
     ended = run(asked(5), judges("fused", failing=[late]))
     assert ended.content == f"text of s1-{BEST}"
-    assert [(each.answer, each.votes) for each in verdict(ended).tally] == [
+    assert [(each.answer, each.votes) for each in ended.verdict.tally] == [
         ("text of s4-dev-001", 1),
         ("text of s1-dev-001", 0),
     ]
@@ -212,6 +189,3 @@ def test_a_stage_that_the_budget_refuses_ships_the_best_single(
     else:
         assert ended.degraded == more
         assert ended.content == f"text of {'s1' if more else 's4'}-{ended.winner}"
-
-
-# Going on from drafts that exist

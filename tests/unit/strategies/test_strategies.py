@@ -3,21 +3,16 @@ from collections.abc import Sequence
 import pytest
 
 from app.deliberation.calls import Call, Usage
-from app.deliberation.facts import Failed, StageOpened, Verdict
+from app.deliberation.facts import Failed, StageOpened
 from app.deliberation.specification import AgentSpec, Budget, Sampling
 from app.deliberation.strategies import STRATEGIES
 from tests.fakes import Reply
 from tests.unit.facts_of import CouncilScript, Run, agent_ids, by_number, run, specification
 
 
-def verdict(ended: Run) -> Verdict:
-    assert ended.completed.verdict is not None
-    return ended.completed.verdict
-
-
 def calls_of(ended: Run) -> int:
     spent = ended.end.usage
-    assert len(ended.calls) == spent.calls == verdict(ended).calls
+    assert len(ended.calls) == spent.calls == ended.verdict.calls
     assert spent.calls == sum(stage.calls for stage in spent.by_stage) == sum(agent.calls for agent in spent.by_agent)
     return len(ended.calls)
 
@@ -28,9 +23,6 @@ def shown(call: Call) -> list[str]:
 
 def all_failing(stage: int, size: int = 3) -> list[str]:
     return [f"s{stage}-{agent}" for agent in agent_ids(size)]
-
-
-# Accounting
 
 
 @pytest.mark.parametrize("revising", range(4))
@@ -76,23 +68,17 @@ def test_a_stage_waits_for_the_quorum_or_all_that_are_left_and_a_revision_for_on
     assert [stage.quorum for stage in ended.all(StageOpened)] == quorums
 
 
-# The verdicts of the baselines
-
-
 def test_single_gives_the_first_agents_answer_under_any_quorum() -> None:
     ended = run(specification(3, strategy="single"))
     assert (ended.winner, ended.content, ended.order) == ("dev-001", "text of s1-dev-001", ["dev-001"])
-    assert verdict(ended).ranking[0].score is None
-    assert (verdict(ended).tie, verdict(ended).margin, ended.degraded) == (False, None, ())
+    assert ended.verdict.ranking[0].score is None
+    assert (ended.verdict.tie, ended.verdict.margin, ended.degraded) == (False, None, ())
 
 
 def test_independent_ranks_nothing_and_reports_missing_agents() -> None:
     ended = run(specification(3, strategy="independent"), CouncilScript(failing=["s1-dev-002"]))
     assert (ended.winner, ended.content, ended.order) == (None, None, [])
     assert ended.degraded == ("2 of 3 agents answered",)
-
-
-# Failures before any decision
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -102,9 +88,6 @@ def test_a_deliberation_fails_if_every_answer_breaks_its_form(strategy: str) -> 
     assert ended.end.problem is not None
     assert ended.end.problem.code == "no_answers"
     assert ended.end.problem.detail.endswith("no answer has the form that was asked for")
-
-
-# Two below the quorum
 
 
 def judged(winners: Sequence[str], failing: Sequence[str] = ()) -> Run:
@@ -126,25 +109,22 @@ def test_two_below_the_quorum_are_judged_in_both_orders_by_members_without_a_can
     assert (shown(one), shown(other)) == (["dev-001", "dev-002"], ["dev-002", "dev-001"])
     assert {one.agent_id, other.agent_id} <= {"dev-003", "dev-004", "dev-005"}
     assert one.agent_id != other.agent_id
-    assert (ended.winner, verdict(ended).tie, verdict(ended).margin) == ("dev-002", False, 1.0)
-    assert [standing.score for standing in verdict(ended).ranking] == [1.0, 0.0]
+    assert (ended.winner, ended.verdict.tie, ended.verdict.margin) == ("dev-002", False, 1.0)
+    assert [standing.score for standing in ended.verdict.ranking] == [1.0, 0.0]
     assert ended.content == "text of s1-dev-002"
 
 
 @pytest.mark.parametrize("winners", [("dev-001", "dev-002"), ("nobody", "nobody"), ("dev-002", "nobody")])
 def test_judges_of_a_pair_that_disagree_make_a_tie(winners: tuple[str, str]) -> None:
     ended = judged(winners)
-    assert (verdict(ended).tie, verdict(ended).margin) == (True, 0.0)
-    assert [standing.score for standing in verdict(ended).ranking] == [0.5, 0.5]
+    assert (ended.verdict.tie, ended.verdict.margin) == (True, 0.0)
+    assert [standing.score for standing in ended.verdict.ranking] == [0.5, 0.5]
 
 
 def test_one_judge_alone_cannot_decide_a_pair() -> None:
     ended = judged(["dev-002", "dev-002"], failing=["s2-dev-003-1"])
-    assert verdict(ended).tie
+    assert ended.verdict.tie
     assert "1 of 2 ballots are missing" in ended.degraded
-
-
-# Failures on the way
 
 
 def test_a_failed_critique_finds_nothing_and_is_reported() -> None:
@@ -177,16 +157,16 @@ def test_a_missing_ballot_is_missing_and_never_zero() -> None:
     flat = CouncilScript(score=lambda candidate: {"dev-001": 9, "dev-002": 8}.get(candidate, 0))
     flat.failing = ["s2-dev-001", "s2-dev-002"]
     ended = run(specification(strategy="best_of_n"), flat)
-    assert [(each.agent_id, each.score) for each in verdict(ended).ranking] == [
+    assert [(each.agent_id, each.score) for each in ended.verdict.ranking] == [
         ("dev-001", 1.0),
         ("dev-002", 0.0),
         ("dev-003", None),
     ]
-    assert verdict(ended).margin == 1.0
+    assert ended.verdict.margin == 1.0
     assert ended.degraded == ("2 of 3 ballots are missing",)
     both = run(specification(2, strategy="best_of_n"), CouncilScript(failing=["s2-dev-001"]))
-    assert [(each.agent_id, each.score) for each in verdict(both).ranking] == [("dev-001", 0.8), ("dev-002", None)]
-    assert (verdict(both).margin, verdict(both).tie) == (None, False)
+    assert [(each.agent_id, each.score) for each in both.verdict.ranking] == [("dev-001", 0.8), ("dev-002", None)]
+    assert (both.verdict.margin, both.verdict.tie) == (None, False)
 
 
 def brief(agent: str) -> CouncilScript:
@@ -203,13 +183,10 @@ def test_without_any_ballot_the_answers_stand_unscored(kind: str, agent: str) ->
     setattr(script, kind, all_failing(2))
     ended = run(specification(strategy="best_of_n"), script)
     assert ended.winner == agent, "the chain of ties goes on to fewer tokens"
-    assert {standing.score for standing in verdict(ended).ranking} == {None}
-    assert (verdict(ended).margin, verdict(ended).tie, verdict(ended).agreement) == (None, False, None)
+    assert {standing.score for standing in ended.verdict.ranking} == {None}
+    assert (ended.verdict.margin, ended.verdict.tie, ended.verdict.agreement) == (None, False, None)
     late = ("deadline",) if kind == "silent" else ()
     assert ended.degraded == ("3 of 3 ballots are missing", "unscored", *late)
-
-
-# Verdicts
 
 
 def test_an_old_version_can_win_over_the_one_that_replaced_it() -> None:
@@ -223,9 +200,9 @@ def test_each_author_stands_once_where_its_best_version_does() -> None:
     scores = {"dev-001": 1, "dev-001#1": 9, "dev-002": 8, "dev-002#1": 2, "dev-003": 3, "dev-003#1": 4}
     ended = run(specification(), CouncilScript(score=scores.__getitem__))
     assert ended.order == ["dev-001", "dev-002", "dev-003"]
-    standings = verdict(ended).ranking
-    assert verdict(ended).margin == pytest.approx((standings[0].score or 0) - (standings[1].score or 0))
-    assert verdict(ended).agreement == pytest.approx(1.0)
+    standings = ended.verdict.ranking
+    assert ended.verdict.margin == pytest.approx((standings[0].score or 0) - (standings[1].score or 0))
+    assert ended.verdict.agreement == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("agent", agent_ids(2))
@@ -234,9 +211,6 @@ def test_a_tied_pair_is_broken_by_fewer_tokens(agent: str) -> None:
     script.failing = all_failing(1, 5)[2:]
     ended = run(specification(5), script)
     assert (ended.winner, ended.purposes) == (agent, ["propose", "judge"])
-
-
-# Calls
 
 
 def test_a_call_carries_its_agents_model_and_sampling() -> None:
@@ -255,9 +229,6 @@ def test_a_call_carries_its_agents_model_and_sampling() -> None:
     assert len({call.seed for call in ended.calls}) == len(ended.calls)
     again = run(specification(agents=agents), lambda call: CouncilScript(score=lambda _: 5)(call))
     assert [call.seed for call in again.calls] == [call.seed for call in ended.calls]
-
-
-# Budget
 
 
 @pytest.mark.parametrize("rounds", [1, 3])

@@ -19,7 +19,7 @@ from app.deliberation.choice.pairings import (
     swiss_round,
     swiss_rounds_max,
 )
-from app.deliberation.facts import Failed, StageOpened, Verdict
+from app.deliberation.facts import Failed, StageOpened
 from app.deliberation.specification import Budget, Specification
 from app.deliberation.strategies.tournament import TournamentParameters
 from tests.fakes import Reply
@@ -35,11 +35,6 @@ def asked(
     parameters = TournamentParameters.model_validate({"format": form, "rounds_of_pairs": pairs})
     base = specification(size, strategy="tournament", budget=budget, seed=seed)
     return base.model_copy(update={"parameters": parameters.model_dump(mode="json")})
-
-
-def verdict(ended: Run) -> Verdict:
-    assert ended.completed.verdict is not None
-    return ended.completed.verdict
 
 
 def shown(call: Call) -> tuple[str, str]:
@@ -76,9 +71,6 @@ def judged(says: Callable[[Call], str], **behaviour: Any) -> Callable[[Call], Re
     return script
 
 
-# Calls
-
-
 def test_stages_follow_the_rounds_of_pairs() -> None:
     stages = {
         form: [(stage.purpose, stage.round, stage.quorum) for stage in run(asked(5, form)).all(StageOpened)]
@@ -107,9 +99,6 @@ def test_parameters_that_mean_nothing_are_refused_by_name(given: dict[str, Any],
     with pytest.raises(ValidationError) as refused:
         TournamentParameters.model_validate(given)
     assert [error["loc"] for error in refused.value.errors()] == [(field,)]
-
-
-# Judges
 
 
 @every_format
@@ -147,10 +136,7 @@ def test_the_order_of_the_members_changes_nothing() -> None:
         one, other = run(straight), run(turned)
         assert [call.call_id for call in one.asked("judge")] == [call.call_id for call in other.asked("judge")]
         assert [shown(call) for call in one.asked("judge")] == [shown(call) for call in other.asked("judge")]
-        assert verdict(one) == verdict(other)
-
-
-# Pairings
+        assert one.verdict == other.verdict
 
 
 @pytest.mark.parametrize("size", [4, 5, 8, 9])
@@ -223,9 +209,6 @@ def test_judging_is_dealt_evenly_over_rounds_of_any_pairs(size: int, seed: int) 
     assert set(everyone.values()) == {size - 1}
 
 
-# Counting comparisons
-
-
 def said(text: str) -> list[Comparison]:
     return [Comparison(f"j{place}", (each[0], each[1]), each[3:] or None) for place, each in enumerate(text.split())]
 
@@ -276,9 +259,6 @@ def test_uncompared_candidates_have_no_score_and_come_last() -> None:
     assert (alone.order, alone.scores, alone.margin, alone.tie) == (("b", "a"), {"b": None, "a": None}, None, False)
 
 
-# Verdicts
-
-
 def test_a_survivor_by_ties_ranks_below_winners_of_matches() -> None:
     first, second, third, _ = bracket(agent_ids(4), 7)
 
@@ -289,9 +269,6 @@ def test_a_survivor_by_ties_ranks_below_winners_of_matches() -> None:
     ended = run(asked(4, "knockout"), judged(says, usage=brief(first)))
     assert met(rounds(ended)[1]) == [frozenset({first, second})], "the first got on by its fewer tokens"
     assert (ended.order[0], ended.order[-1]) == (second, third)
-
-
-# Failures
 
 
 @pytest.mark.parametrize(
@@ -317,7 +294,7 @@ def test_a_refused_round_leaves_the_verdict_to_those_before_it(
     if not purposes:
         assert isinstance(ended.end, Failed)
         return
-    scored = [standing for standing in verdict(ended).ranking if standing.score is not None]
+    scored = [standing for standing in ended.verdict.ranking if standing.score is not None]
     assert len(scored) == ranked_ones
     assert ("unscored" in ended.degraded) == (purposes == ["propose"])
     complete = len(ended.calls) == max_calls and purposes == run(asked(5, form)).purposes

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from app.deliberation.facts import Failed, StageOpened, Verdict
+from app.deliberation.facts import Failed, StageOpened
 from app.deliberation.specification import Budget
 from app.deliberation.strategies.strategy_run import Candidate, counted
 from app.deliberation.strategies.vote import VoteParameters, may_stop
@@ -40,16 +40,8 @@ def vote(
     return run(asked, answering(answers, **more))
 
 
-def verdict(ended: Run) -> Verdict:
-    assert ended.completed.verdict is not None
-    return ended.completed.verdict
-
-
 def waves(ended: Run) -> list[int]:
     return [len(stage.calls) for stage in ended.all(StageOpened) if stage.purpose == "propose"]
-
-
-# Waves
 
 
 @pytest.mark.parametrize(
@@ -123,7 +115,7 @@ def test_calls_are_those_of_one_by_one_and_the_winner_is_the_full_votes(said: li
     assert len(ended.calls) == one_by_one(said, seed, stop) + picks
     if stop == "unassailable" and not picks:
         assert (ended.winner, ended.content) == (whole.winner, whole.content)
-        assert verdict(ended).tie == verdict(whole).tie or not verdict(ended).tie
+        assert ended.verdict.tie == whole.verdict.tie or not ended.verdict.tie
 
 
 @pytest.mark.parametrize(
@@ -151,12 +143,9 @@ def test_agents_that_never_answer_are_not_waited_for_beyond_the_quorum() -> None
     assert (ended.content, ended.degraded) == ("a", ("3 of 4 agents answered",))
 
 
-# The verdict of a count
-
-
 def test_a_verdict_holds_the_count_and_every_standing() -> None:
     ended = vote(("7", "It is 8.", "The answer is 7.0", "none", "$8", "7"), {"normaliser": "number", "stop": "none"})
-    found = verdict(ended)
+    found = ended.verdict
     assert (found.winner, found.content, found.call_id) == ("dev-001", "7", "s1-dev-001")
     assert [(each.answer, each.votes, each.agents) for each in found.tally] == [
         ("7", 3, ("dev-001", "dev-003", "dev-006")),
@@ -181,13 +170,10 @@ def test_a_verdict_holds_the_count_and_every_standing() -> None:
 def test_a_tie_is_reported_and_broken_by_the_seed() -> None:
     ended = [vote("abab", {"normaliser": "choice"}, seed=seed) for seed in range(12)]
     assert {each.content for each in ended} == {"a", "b"}
-    assert all(verdict(each).tie and verdict(each).margin == 0 for each in ended)
+    assert all(each.verdict.tie and each.verdict.margin == 0 for each in ended)
     assert {tuple(each.purposes) for each in ended} == {("propose", "propose")}, (
         "choices that differ are not picked from"
     )
-
-
-# The pick
 
 
 def choosing(agent: str) -> dict[str, Any]:
@@ -211,7 +197,7 @@ def test_where_no_two_answers_agree_one_author_picks_without_seeing_its_own(para
     assert ended.order[0] == chosen and sorted(ended.order) == agent_ids(4)
     assert len(ended.calls) == 5 and ended.degraded == ()
     counted_ = [] if parameters.get("normaliser") == "none" else [each for each in agent_ids(4) if each != chosen]
-    assert [each.agent_id for each in verdict(ended).dissent] == counted_
+    assert [each.agent_id for each in ended.verdict.dissent] == counted_
     assert call.temperature <= 0.3, "picking is judging"
 
 
@@ -237,13 +223,10 @@ def test_a_pick_that_is_missing_leaves_the_seeds_order() -> None:
     failing = [f"s3-{agent}" for agent in agent_ids(3)]
     ended = vote(said, failing=failing)
     assert ended.degraded == ("the pick is missing",)
-    assert verdict(ended).tie
+    assert ended.verdict.tie
     assert {vote(said, seed=seed, failing=failing).winner for seed in range(20)} == set(agent_ids(3))
     brief = vote(said, {"normaliser": "none"}, failing=[f"s2-{agent}" for agent in agent_ids(3)])
-    assert (brief.degraded, verdict(brief).tie) == (("the pick is missing",), True)
-
-
-# Quorum and budget
+    assert (brief.degraded, brief.verdict.tie) == (("the pick is missing",), True)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +248,7 @@ def test_two_answers_below_the_quorum_that_differ_are_judged_as_a_pair(
     assert ended.winner == "dev-001"
     assert ("pair judged: below the quorum" in ended.degraded) == bool(purposes)
     assert ("unreviewed" in ended.degraded) == (said.count(FAILS) == 4)
-    assert len(verdict(ended).tally) == (0 if normaliser == "none" else 1 + (said[1] == "b"))
+    assert len(ended.verdict.tally) == (0 if normaliser == "none" else 1 + (said[1] == "b"))
 
 
 @pytest.mark.parametrize(
@@ -279,9 +262,6 @@ def test_a_wave_that_the_budget_refuses_leaves_the_count_so_far(
     assert ended.purposes == purposes
     assert content is None or ended.content == content
     assert ended.degraded == (("budget",) if max_calls < 5 else ())
-
-
-# Parameters
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,4 @@
 import io
-from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
@@ -15,7 +14,7 @@ from app.cli.admin.keys import KeyListing, keys_table, lifetime
 from app.cli.client import GatewayClient
 from app.cli.exits import CommandError
 from tests.components.access.keyed import PEPPER
-from tests.components.cli.council_run import ID, Served, StubGateway, council_of, problem
+from tests.components.cli.council_run import ID, StubGateway, problem
 from tests.story import NOW
 
 runner = CliRunner()
@@ -31,31 +30,25 @@ CLIENT_COMMANDS = (
 )
 
 
-@pytest.fixture
-def served() -> Iterator[Served]:
-    one = Served()
-    one.stub = StubGateway(council_of())
-    yield one
-    one.stop()
-
-
 def invoke(*arguments: str, **environment: str) -> Result:
     return runner.invoke(cli, arguments, env={"KEY_PEPPER": None, "DELIBERATE_API_KEY": None, **environment})
 
 
 @pytest.mark.parametrize("arguments", CLIENT_COMMANDS, ids=lambda arguments: arguments[0])
-def test_every_client_command_sends_the_key_and_never_prints_it(served: Served, arguments: list[str]) -> None:
-    by_option = invoke(*arguments, "--url", served.url, "--api-key", KEY)
-    by_environment = invoke(*arguments, "--url", served.url, DELIBERATE_API_KEY=f"{KEY}\n")
-    without = invoke(*arguments, "--url", served.url)
+def test_every_client_command_sends_the_key_and_never_prints_it(
+    url: str, stub: StubGateway, arguments: list[str]
+) -> None:
+    by_option = invoke(*arguments, "--url", url, "--api-key", KEY)
+    by_environment = invoke(*arguments, "--url", url, DELIBERATE_API_KEY=f"{KEY}\n")
+    without = invoke(*arguments, "--url", url)
     assert [result.exit_code for result in (by_option, by_environment, without)] == [0, 0, 0]
-    sent = [headers.get("authorization") for _, _, headers in served.stub.requests]
+    sent = [headers.get("authorization") for _, _, headers in stub.requests]
     assert len(sent) >= 3
     assert set(sent) == {f"Bearer {KEY}", None}
     assert sent[0] == f"Bearer {KEY}" and sent[-1] is None
     for result in (by_option, by_environment):
         assert KEY not in result.output
-    assert all(KEY not in path for _, path, _ in served.stub.requests)
+    assert all(KEY not in path for _, path, _ in stub.requests)
 
 
 @pytest.mark.parametrize("arguments", CLIENT_COMMANDS, ids=lambda arguments: arguments[0])
@@ -73,29 +66,29 @@ def test_help_shows_the_variable_without_its_value(arguments: list[str]) -> None
         ("rate_limited", 429, "send fewer requests; the gateway says in 7 s"),
     ],
 )
-def test_a_refusal_prints_a_remedy(served: Served, code: str, status: int, remedy: str) -> None:
+def test_a_refusal_prints_a_remedy(url: str, stub: StubGateway, code: str, status: int, remedy: str) -> None:
     gateway_remedy = "use one with the scope admin"
     fault = {"location": "header", "pointer": "Authorization", "code": code, "detail": "d", "remedy": gateway_remedy}
-    served.stub.answers.append(problem(code, status, [fault]))
-    result = invoke("roles", "--url", served.url, "--api-key", KEY)
+    stub.answers.append(problem(code, status, [fault]))
+    result = invoke("roles", "--url", url, "--api-key", KEY)
     assert result.exit_code == 4
     assert f"error {code}" in result.stderr
     assert remedy in result.stderr.replace("\n", " ")
     assert KEY not in result.output
 
 
-def test_ask_with_a_key_that_may_not_read_names_the_deliberation_and_the_scope(served: Served) -> None:
-    whole = served.stub.council.resource
+def test_ask_with_a_key_that_may_not_read_names_the_deliberation_and_the_scope(url: str, stub: StubGateway) -> None:
+    whole = stub.council.resource
     receipt = {name: whole[name] for name in DeliberationReceipt.model_fields}
     for arguments, code in (((), 4), (("--watch",), 4), (("--detach",), 0)):
-        served.stub.answers.append(JSONResponse(receipt, 202))
-        result = invoke("ask", "Write a rate limiter.", *arguments, "--url", served.url, "--api-key", KEY)
+        stub.answers.append(JSONResponse(receipt, 202))
+        result = invoke("ask", "Write a rate limiter.", *arguments, "--url", url, "--api-key", KEY)
         assert result.exit_code == code and ID in result.output
         if code:
             text = " ".join(result.stderr.split())
             assert "error insufficient_scope" in text and "lacks the scope read" in text
             assert f"deliberate watch {ID}" in text and KEY not in text
-    assert [method for method, _, _ in served.stub.requests] == ["POST"] * 3, "the key is not tried on reads"
+    assert [method for method, _, _ in stub.requests] == ["POST"] * 3, "the key is not tried on reads"
 
 
 @pytest.mark.parametrize("key", ["two words", "é", "a\nb", "\x00"])
@@ -118,23 +111,6 @@ def test_parses_key_lifetimes(text: str, span: timedelta | None) -> None:
 def test_rejects_invalid_lifetimes(text: str) -> None:
     with pytest.raises(typer.BadParameter):
         lifetime(text)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["create", "ci"], "--tenant"),
-        (["create", "ci", "--tenant", "A.b"], "a tenant consists of"),
-        (["create", " ", "--tenant", "acme"], "printable characters"),
-        (["create", "x" * 101, "--tenant", "acme"], "printable characters"),
-        (["create", "ci", "--tenant", "acme", "--scope", "root"], "there is no scope 'root'"),
-        (["create", "ci", "--tenant", "acme", "--expires", "soon"], "--expires takes"),
-    ],
-)
-def test_rejects_invalid_key_options_before_connecting(arguments: list[str], complaint: str) -> None:
-    result = invoke("keys", *arguments, "--nats-url", "nats://127.0.0.1:1", COLUMNS="300")
-    assert result.exit_code == 2
-    assert complaint in result.stderr
 
 
 def test_the_key_list_shows_each_status() -> None:

@@ -82,27 +82,26 @@ def test_a_file_that_exists_is_not_written_over(source: Path, tmp_path: Path) ->
     assert (tmp_path / "all.ndjson").read_text() == "precious"
 
 
-async def _fail(store: Store, chosen: RowFilter) -> AsyncGenerator[ArchivedRow]:
-    yield ArchivedRow("acme", "gone", NOW, deleted=True, archived=None)
-    raise ArchiveUnavailable("The archive does not answer.")
-
-
-async def _fill_the_disk(store: Store, chosen: RowFilter) -> AsyncGenerator[ArchivedRow]:
-    yield ArchivedRow("acme", "gone", NOW, deleted=True, archived=None)
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-async def _interrupt(store: Store, chosen: RowFilter) -> AsyncGenerator[ArchivedRow]:
-    yield ArchivedRow("acme", "gone", NOW, deleted=True, archived=None)
-    os.kill(os.getpid(), signal.SIGINT)
-    await asyncio.sleep(60)
-
-
 @pytest.mark.parametrize("name", ["all.ndjson", "all.parquet"])
-@pytest.mark.parametrize(("rows", "code"), [(_fail, 3), (_fill_the_disk, 2), (_interrupt, 130)])
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (ArchiveUnavailable("The archive does not answer."), 3),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), 2),
+        (None, 130),
+    ],
+    ids=["archive", "disk", "interrupt"],
+)
 def test_an_export_that_does_not_end_leaves_no_file_and_can_be_repeated(
-    name: str, rows: object, code: int, source: Path, tmp_path: Path
+    name: str, failure: Exception | None, code: int, source: Path, tmp_path: Path
 ) -> None:
+    async def rows(store: Store, chosen: RowFilter) -> AsyncGenerator[ArchivedRow]:
+        yield ArchivedRow("acme", "gone", NOW, deleted=True, archived=None)
+        if failure is not None:
+            raise failure
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(60)
+
     (tmp_path / "exports").mkdir()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Store, "rows", rows)
@@ -244,13 +243,6 @@ def test_a_wrong_line_is_one_line_with_the_remedy(
     assert done.exit_code == code and complaint in done.stderr and "→" in done.stderr
     assert done.stderr.count("\n") == 1 and "hunter2" not in done.stderr
     assert source.is_dir()
-
-
-def test_a_name_that_ends_in_parquet_gets_a_table(source: Path, tmp_path: Path) -> None:
-    written = ran("export", tmp_path / "all.parquet", "--data-dir", source)
-
-    assert written.exit_code == 0 and written.stderr.strip() == "exported 0 deliberations"
-    assert (tmp_path / "all.parquet").read_bytes()[:4] == b"PAR1"
 
 
 def test_a_table_without_pyarrow_names_the_package(

@@ -1,4 +1,4 @@
-"""`deliberate bench quality`: its output, its refusals, and its results with a gateway in this process."""
+"""`deliberate bench quality`: its output, and its results with a gateway in this process."""
 
 import asyncio
 import json
@@ -11,10 +11,8 @@ from typing import Any
 import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
-from typer.testing import CliRunner, Result
 
 from app.api.schemas import StrategyList, StrategyResource
-from app.cli import cli
 from app.cli.bench.dataset import Question, read_dataset
 from app.cli.bench.grading import result_document, result_lines, summed_up
 from app.cli.bench.quality import Plan, measure, own_parameters, request_body
@@ -25,8 +23,8 @@ from app.deliberation.facts import Accepted, decode
 from app.deliberation.ports import Record
 from tests.components.cli.bench.test_grading import GRADED
 from tests.components.routes.served import APP, COORDINATOR, played, served, written
+from tests.unit.facts_of import ballot
 
-runner = CliRunner()
 PLAN = Plan(
     strategies=("best_of_n",),
     agents=3,
@@ -43,52 +41,6 @@ QUESTIONS = [
     Question("2 + 2?", "4", "number"),
     Question("Red?", "yes", "choice", ("yes", "no")),
 ]
-
-
-def invoke(*arguments: str) -> Result:
-    return runner.invoke(cli, ["bench", "quality", *arguments])
-
-
-# Replaced by the path of a valid data set.
-DATASET = "<data set>"
-REFUSED = {
-    "two places at once": (
-        ["--dataset", DATASET, "--url", "http://g", "--engine-url", "http://e"],
-        "give either --engine-url",
-    ),
-    "two stacks": (["--dataset", DATASET, "--url", "http://g", "--data-dir", "d"], "--url or --data-dir, not both"),
-    "programs for answers": (["--dataset", DATASET, "--strategy", "execute"], "no answer to grade"),
-    "a strategy without a verdict": (["--dataset", DATASET, "--strategy", "independent"], "no answer to grade"),
-}
-
-
-@pytest.mark.parametrize(("arguments", "detail"), REFUSED.values(), ids=REFUSED.keys())
-def test_rejects_options_that_exclude_each_other(tmp_path: Path, arguments: list[str], detail: str) -> None:
-    dataset = tmp_path / "questions.jsonl"
-    dataset.write_text('{"question": "1 + 1?", "answer": 2}\n')
-    printed = invoke(*(str(dataset) if argument == DATASET else argument for argument in arguments))
-    assert printed.exit_code == Exit.USAGE
-    assert detail in printed.stderr
-
-
-@pytest.mark.parametrize("others", [[], ["--url", "http://127.0.0.1:9"]])
-def test_a_data_set_that_does_not_exist_is_the_first_complaint(others: list[str]) -> None:
-    printed = invoke("--dataset", "nowhere.jsonl", *others)
-    assert printed.exit_code == Exit.USAGE
-    assert printed.stderr.startswith("error dataset_unreadable: nowhere.jsonl: No such file or directory → ")
-
-
-def test_rejects_invalid_rows_by_line_before_anything_starts(tmp_path: Path) -> None:
-    dataset = tmp_path / "bad.jsonl"
-    dataset.write_text(
-        '{"question": "a", "answer": "1"}\n\nnonsense\n{"question": "b", "answer": "x", "normaliser": "number"}\n'
-    )
-    # Nothing listens there: a connection would fail as unreachable and not as a usage error.
-    printed = invoke("--dataset", str(dataset), "--url", "http://127.0.0.1:9", "--limit", "1", "--json")
-    fault = json.loads(printed.stderr)
-    assert printed.exit_code == Exit.USAGE and fault["code"] == "dataset_invalid"
-    assert [error["field"] for error in fault["errors"]] == ["line 3", "line 4"]
-    assert "cannot be read as a number" in fault["errors"][1]["detail"] and fault["errors"][1]["remedy"]
 
 
 def test_the_packaged_examples_are_a_data_set() -> None:
@@ -122,26 +74,14 @@ def right_or_not(accepted: Accepted) -> Callable[[Call], str]:
 
     def write(call: Call) -> str:
         text = written(call)
+        if call.output.kind == "score":
+            return ballot(call, lambda agent_id: 9 if agent_id == "dev-002" else 2)
         if call.output.kind != "answer":
-            return _favouring(call, "dev-002") if call.output.kind == "score" else text
+            return text
         revised = {"dev-001": "no" if answer == "yes" else "-1", "dev-002": answer}.get(call.agent_id, "who knows")
         return json.dumps({**json.loads(text), "answer": revised})
 
     return write
-
-
-def _favouring(call: Call, agent_id: str) -> str:
-    return json.dumps(
-        {
-            letter: {
-                "criteria": [
-                    {"id": each, "rationale": "r", "score": 9 if call.labels[letter] == agent_id else 2}
-                    for each in call.output.criteria
-                ]
-            }
-            for letter in call.output.labels
-        }
-    )
 
 
 @asynccontextmanager
@@ -196,11 +136,8 @@ async def test_results_as_text_are_labelled_when_the_engine_is_simulated(capsys:
         await measure(gateway, replace(PLAN, strategies=("single",)), "three.jsonl", QUESTIONS[:2], as_json=False)
     printed = capsys.readouterr().out
     assert "SIMULATED" in printed and "2 questions of three.jsonl" in printed
-    assert (
-        "single, 3 agents" in printed
-        and "0 of 2 = 0.000" in printed
-        and "– calls and – tokens per right answer" in printed
-    )
+    for text in ("single, 3 agents", "0 of 2 = 0.000", "– calls and – tokens per right answer"):
+        assert text in printed
 
 
 def test_results_name_the_reasons_of_failed_deliberations() -> None:
