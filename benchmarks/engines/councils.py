@@ -124,6 +124,7 @@ class RecordedEngines(Engines):
         salt: str,
         priority: int = 0,
         before_sending: BeforeSending | None = None,
+        shows_schema: bool = False,
     ) -> EngineReply:
         reply = await super().complete(
             engine,
@@ -136,6 +137,7 @@ class RecordedEngines(Engines):
             salt=salt,
             priority=priority,
             before_sending=before_sending,
+            shows_schema=shows_schema,
         )
         self.figures.request(
             trace.partition(".")[0], reply.usage.model_dump(), reply.ttft_s, first=trace.endswith(".1")

@@ -21,7 +21,9 @@ class RecordedReply(NamedTuple):
 @cache
 def recorded_replies() -> Mapping[str, RecordedReply]:
     """Returns the first reply of each case whose case is about an engine's bytes."""
-    cases: list[dict[str, Any]] = json.loads(files(__package__).joinpath("replies.json").read_text(encoding="utf-8"))
+    cases: list[dict[str, Any]] = json.loads(
+        files("serve_deployments.simulator").joinpath("replies.json").read_text(encoding="utf-8")
+    )
     return {each["case"]: _reply(each) for each in cases if isinstance(each["replies"], list)}
 
 

@@ -78,7 +78,7 @@ async def test_a_score_that_is_none_names_its_place(case: str, score: object) ->
 
 
 async def test_criteria_in_another_order_or_spelling_are_the_same() -> None:
-    assert REPLIES["24a"]["client"].endswith("each judge names the criteria in another order than asked")
+    assert RECORDED["24a"]["client"].endswith("each judge names the criteria in another order than asked")
     asked, swapped = ballot(8), ballot(8, "clarity", "correctness")
     valid = await valid_reply(judge(), swapped)
     assert (json.loads(valid.text), valid.lenient) == (json.loads(asked.text), ("order",))
