@@ -5,6 +5,7 @@ from tests.mutants.guard import Guard
 AGENT = "tests/integration/agent/test_agent_replica.py::"
 BACKLOG = "tests/components/admission/test_backlog.py::"
 SPENDS = "tests/components/admission/test_spends.py::"
+REPLIES = "tests/integration/engine/"
 RETRY = "tests/components/agent/test_retry.py::"
 POOL = "tests/components/engine/test_pool.py::"
 CIRCUIT = "tests/components/engine/test_limits.py::"
@@ -154,7 +155,7 @@ OVERLOAD = (
     Guard(
         "a call does not wait for a retry after its deadline",
         "serve_deployments/agent/call.py",
-        "            if wait_s >= self._left_s():\n",
+        "            if max(wait_s, engines.told_to_wait_s()) >= self._left_s():\n",
         "            if False:\n",
         f"{RETRY}test_a_refusal_is_final_when_its_retry_would_come_after_the_deadline",
     ),
@@ -168,8 +169,8 @@ OVERLOAD = (
     Guard(
         "a call has three attempts",
         "serve_deployments/agent/call.py",
-        "in range(1, ATTEMPTS_MAX):",
-        "in range(1, 2 * ATTEMPTS_MAX):",
+        "(number == ATTEMPTS_MAX and not told)",
+        "(number == 2 * ATTEMPTS_MAX and not told)",
         f"{AGENT}test_makes_three_attempts_at_most",
     ),
     Guard(
@@ -232,9 +233,44 @@ OVERLOAD = (
     Guard(
         "a prompt is counted once for all choices of a request",
         "serve_deployments/engine/replies.py",
-        '                choice.meter.reported = {"prompt_tokens": 0, "completion_tokens": choice.tokens}\n',
-        "",
+        "        self.carries_prompt, self.reported = False, {",
+        "        self.reported = {",
         "tests/components/engine/test_streamed_reply.py::"
         "test_interleaved_choices_end_one_by_one_and_the_last_carries_the_prompt",
+    ),
+    Guard(
+        "a wait that an engine told holds for all calls at it",
+        "serve_deployments/engine/state.py",
+        "        return now_s >= self.told_to_wait_until_s and self.circuit.admits(now_s)\n",
+        "        return self.circuit.admits(now_s)\n",
+        f"{REPLIES}test_recorded_replies.py::test_a_retry_after_is_waited_for_once",
+    ),
+    Guard(
+        "text beyond what max_tokens can mean is cut off",
+        "serve_deployments/engine/replies.py",
+        "        if beyond <= 0:\n",
+        "        if True:\n",
+        f"{REPLIES}test_evil_engines.py::test_a_flood_is_cut_off_and_named_within_its_bytes",
+    ),
+    Guard(
+        "a usage that cannot be is estimated",
+        "serve_deployments/engine/replies.py",
+        " or not 0 <= claimed <= most:\n",
+        ":\n",
+        f"{REPLIES}test_evil_engines.py::test_a_usage_that_cannot_be_is_estimated",
+    ),
+    Guard(
+        "a reply is complete with its finish reason, whatever comes after",
+        "serve_deployments/engine/replies.py",
+        "            if not self._complete:\n",
+        "            if True:\n",
+        f"{REPLIES}test_engine_client.py::test_what_breaks_after_the_finish_reason_takes_nothing_away",
+    ),
+    Guard(
+        "a withheld answer is not asked again at the same engine",
+        "serve_deployments/agent/call.py",
+        "                if not (error.retryable or others) or ",
+        "                if ",
+        f"{RETRY}test_a_withheld_answer_is_not_asked_again_at_the_same_engine",
     ),
 )

@@ -174,6 +174,24 @@ async def test_a_broken_stream_is_unavailable(router: respx.MockRouter, engines:
     assert stream.closed and engines.engines[0].in_flight == 0
 
 
+AFTER_THE_END = {
+    "no [DONE]": Pieces(WHOLE_STREAM[:-1]),
+    "a reset": Pieces(WHOLE_STREAM[:-1], httpx.ReadError("reset")),
+    "an error": Pieces([*WHOLE_STREAM[:-1], b'data: {"error": {"message": "boom"}}\n\n']),
+    "nonsense": Pieces([*WHOLE_STREAM[:-1], b"data: {\n\n"]),
+}
+
+
+@pytest.mark.parametrize("stream", AFTER_THE_END.values(), ids=AFTER_THE_END.keys())
+async def test_what_breaks_after_the_finish_reason_takes_nothing_away(
+    router: respx.MockRouter, engines: Engines, stream: Pieces
+) -> None:
+    router.post(CHAT).mock(return_value=httpx.Response(200, stream=stream))
+    reply, _ = await streamed(engines)
+    assert (reply.text, reply.usage.completion_tokens) == ("Héllo", 5)
+    assert stream.closed and engines.engines[0].healthy
+
+
 # With the seconds of Retry-After where the request is repeated.
 STATUSES: list[tuple[httpx.Response, type[DeliberationError], float | None]] = [
     (refused(400, "bad"), EngineRejected, None),
