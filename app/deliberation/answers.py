@@ -61,17 +61,17 @@ Options = Annotated[
 _FENCE_LINE = re.compile(r"^[ \t]*(?:```|~~~)[^\n]*$", re.MULTILINE)
 _LINE_MARK = re.compile(r"^[ \t]*(?:#{1,6}|>|[-*+])[ \t]+", re.MULTILINE)
 _EMPHASIS = re.compile(r"(?<![\w*])\*{1,3}(?=[^\s*])|(?<=[^\s*])\*{1,3}(?![\w*])|`")
-_QUOTES = str.maketrans("‘’‚“”„«»–—−", '\'\'\'"""""---')
+_PLAIN = str.maketrans("‘’‚“”„«»–—−。，、；：！？", '\'\'\'"""""---       ')
 _EDGE_QUOTE = re.compile(r"\"|(?<!\w)'|(?<=\w\w)'(?![\w(])")
 # Only the beginning of a run is tried, so that a long run takes linear time.
-_SENTENCE_MARK = re.compile(r"(?<![,;:.…])[,;:.…]++(?=\s|$)|(?<=[^\W\d_])[!?]++(?=\s|$)|[。，、；：！？]")
+_SENTENCE_MARK = re.compile(r"(?<![,;:.…])[,;:.…]++(?=\s|$)|(?<=[^\W\d_])[!?]++(?=\s|$)")
 
 
 def _text(text: str) -> str | None:
     bare = _LINE_MARK.sub("", _FENCE_LINE.sub("", text))
     # Each of these takes a long look at every character.
     bare = _EMPHASIS.sub("", bare) if "*" in bare or "`" in bare else bare
-    bare = bare if bare.isascii() else bare.translate(_QUOTES)
+    bare = bare if bare.isascii() else bare.translate(_PLAIN)
     bare = _EDGE_QUOTE.sub("", bare) if '"' in bare or "'" in bare else bare
     bare = " ".join(_SENTENCE_MARK.sub(" ", bare).casefold().split())
     return bare or " ".join(text.casefold().split()) or None
