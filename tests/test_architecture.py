@@ -32,6 +32,7 @@ PURE_STDLIB = {
     "string",
     "types",
     "typing",
+    "unicodedata",
 }
 IMPURE_CALLS = {"now", "utcnow", "today", "open", "print", "input", "eval", "exec", "__import__"}
 

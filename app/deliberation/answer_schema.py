@@ -3,10 +3,15 @@
 An engine never gets a client's schema as it came, but one that is rebuilt from the keywords below, with references
 resolved. Keywords of which engines' grammars differ become words of a description: agents read them, and nothing
 enforces them. A client's regular expression is never run, because one can stall an engine and this check alike.
+
+The work of a check is bounded twice: a schema whose smallest answer is already expensive is refused, and a check that
+takes more steps than its budget finds the answer invalid.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import combinations
 from typing import Any, cast
 
@@ -17,15 +22,18 @@ ITEMS_MAX = 1_024
 CHARS_MAX = 16_384
 NAME_CHARS_MAX = 64
 ONE_OF_MAX = 32
+# A step is one value against one node. The longest answers have about 40,000 values; this many steps take 0.2 s.
+STEPS_MAX = 250_000
+LEAST_STEPS_MAX = STEPS_MAX // 10
 
-_TYPES: Mapping[str, type | tuple[type, ...]] = {
-    "object": dict,
-    "array": list,
-    "string": str,
-    "number": (int, float),
-    "integer": int,
-    "boolean": bool,
-    "null": type(None),
+_TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
+_KINDS: Mapping[type, str] = {
+    dict: "object",
+    list: "array",
+    str: "string",
+    int: "integer",
+    bool: "boolean",
+    type(None): "null",
 }
 _DROPPED = {
     *("$schema", "$id", "$comment", "$anchor", "$defs", "definitions", "title", "default", "example", "examples"),
@@ -60,12 +68,29 @@ class SchemaRefused(ValueError):
         self.remedy = _INSTEAD.get(keyword, "")
 
 
+class TooManySteps(Exception):
+    """A check has used up its budget of steps."""
+
+
+@dataclass(slots=True)
+class StepBudget:
+    """The steps that are left to the checks of one reply."""
+
+    steps: int = STEPS_MAX
+
+    def spend(self, steps: int) -> None:
+        self.steps -= steps
+        if self.steps < 0:
+            raise TooManySteps
+
+
 class _Rebuilding:
     def __init__(self, root: Schema) -> None:
         self._root = root
         self._nodes = 0
         # The keywords that were replaced, each with the one that has its meaning now.
         self.replaced: dict[str, str] = {}
+        self._chars = 0
 
     def rebuilt(self, given: object, where: str, open_references: tuple[str, ...] = (), depth: int = 0) -> Schema:
         self._nodes += 1
@@ -87,6 +112,7 @@ class _Rebuilding:
             if keyword in _DROPPED:
                 continue
             at = f"{where}/{keyword[:NAME_CHARS_MAX]}"
+            self._spend_chars(keyword, value)
             match keyword:
                 case "type":
                     made[keyword] = _types(value, at)
@@ -119,9 +145,11 @@ class _Rebuilding:
                     made[keyword] = self.rebuilt(value, at, open_references, depth + 1)
                 case "description" if isinstance(value, str):
                     made[keyword] = value
-                case _ if keyword in _BOUNDS and _is(value, "number"):
+                case _ if keyword in _BOUNDS and _is_number(value):
                     made[keyword] = value
-                case _ if keyword in _COUNTS and _is(value, "integer") and 0 <= value <= ITEMS_MAX:
+                case _ if (
+                    keyword in _COUNTS and _is_number(value) and _kind(value) == "integer" and 0 <= value <= ITEMS_MAX
+                ):
                     made[keyword] = value
                 case _ if keyword in _TOLD:
                     if value not in (False, {"type": "string"}):
@@ -130,9 +158,23 @@ class _Rebuilding:
                 case _:
                     raise SchemaRefused(f"{at}: this keyword, or its value, is not supported", keyword)
         if told:
+            self._spend_chars("description", told)
             described = made.pop("description", "")
             made["description"] = f"{described}{' ' * bool(described)}({'; '.join(told)})"
+        if _least_steps(made) > LEAST_STEPS_MAX:
+            raise SchemaRefused(
+                f"{where}: its smallest answer takes more than {LEAST_STEPS_MAX:,} steps to check; lower `minItems`, "
+                "or list fewer alternatives in `anyOf`"
+            )
         return made
+
+    def _spend_chars(self, keyword: str, value: object) -> None:
+        """References repeat texts, so that they are counted before the schema has them."""
+        if keyword in ("description", "enum", "const", "required"):
+            texts = cast("list[object]", value) if isinstance(value, list) else [value]
+            self._chars += sum(len(each) for each in texts if isinstance(each, str))
+        if self._chars > CHARS_MAX:
+            raise SchemaRefused(f"schema: it has more than {CHARS_MAX} characters")
 
     def _target(self, reference: object, where: str) -> object:
         """The place that a JSON pointer (RFC 6901) within the schema names."""
@@ -227,70 +269,147 @@ def rebuilt_schema(given: Schema) -> Schema:
     return made
 
 
-def violation(schema: Mapping[str, Any], value: object, where: str) -> str | None:
-    """The first place at which a value breaks a schema that `rebuilt_schema` made, and how; None for a valid one."""
-    return next(_violations(schema, value, where), None)
+def _least_steps(schema: Schema) -> int:
+    """The steps that a check of the smallest valid value may take."""
+    properties: Schema = schema.get("properties", {})
+    steps = 1 + sum(_least_steps(properties[name]) if name in properties else 1 for name in schema.get("required", ()))
+    steps += schema.get("minItems", 0) * (_least_steps(schema["items"]) if "items" in schema else 1)
+    return steps + sum(_least_steps(each) for each in schema.get("anyOf", ()))
 
 
-def _violations(schema: Mapping[str, Any], value: object, where: str) -> Iterator[str]:
-    types: str | Sequence[str] = schema.get("type", ())
-    named = (types,) if isinstance(types, str) else types
-    if named and not any(_is(value, each) for each in named):
-        yield f"{where}: must be of type {' or '.join(named)}"
-    if "enum" in schema and not any(_same(value, each) for each in schema["enum"]):
-        yield f"{where}: is none of the values of its enum"
-    if "anyOf" in schema and all(violation(each, value, where) is not None for each in schema["anyOf"]):
-        yield f"{where}: fits no schema of its anyOf"
+# The typed value of an enum: true is not 1, but 1.0 is.
+_Typed = tuple[bool, object]
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """A schema made ready for its check. `alternatives` and `constants` are the branches of its `anyOf`.
+
+    A branch with an enum is found by the value, any other one by the value's kind, and only those are tried.
+    """
+
+    schema: Schema
+    required: tuple[str, ...]
+    kinds: frozenset[str]
+    named: str
+    enum: frozenset[_Typed] | None
+    properties: Mapping[str, "_Node"]
+    items: "_Node | None"
+    others: "_Node | None"
+    alternatives: Mapping[str, "tuple[_Node, ...]"] | None
+    constants: Mapping[_Typed, "tuple[_Node, ...]"] = field(default_factory=dict["_Typed", "tuple[_Node, ...]"])
+
+
+def _node(schema: Schema) -> _Node:
+    types: list[str] = [schema["type"]] if isinstance(schema.get("type"), str) else schema.get("type", [])
+    branches = [_node(each) for each in schema["anyOf"]] if "anyOf" in schema else None
+    return _Node(
+        schema=schema,
+        required=tuple(dict.fromkeys(schema.get("required", ()))),
+        kinds=frozenset([*(types or _TYPES), *(["integer"] if "number" in types else [])]),
+        named=" or ".join(types),
+        enum=frozenset(map(_typed, schema["enum"])) if "enum" in schema else None,
+        properties={name: _node(each) for name, each in schema.get("properties", {}).items()},
+        items=_node(schema["items"]) if "items" in schema else None,
+        others=_node(schema["additionalProperties"]) if isinstance(schema.get("additionalProperties"), dict) else None,
+        alternatives=None
+        if branches is None
+        else {kind: tuple(b for b in branches if b.enum is None and kind in b.kinds) for kind in _TYPES},
+        constants={
+            value: tuple(b for b in branches or () if b.enum is not None and value in b.enum)
+            for value in {value for b in branches or () for value in b.enum or ()}
+        },
+    )
+
+
+@lru_cache(maxsize=64)
+def _ready(schema: str) -> _Node:
+    return _node(json.loads(schema))
+
+
+def violation(schema: str, value: object, where: str, budget: StepBudget) -> str | None:
+    """The first place at which a value breaks a schema that `rebuilt_schema` made, as JSON, and how.
+
+    None for a valid value. Raises TooManySteps.
+    """
+    fault = _fault(_ready(schema), value, budget)
+    return None if fault is None else where + fault
+
+
+def _fault(node: _Node, value: object, budget: StepBudget) -> str | None:
+    """The fault behind its path, as in "/tags/0: is none of the values of its enum"."""
+    budget.spend(1)
+    kind = _kind(value)
+    if kind not in node.kinds:
+        return f": must be of type {node.named}"
+    scalar = kind not in ("object", "array")
+    if node.enum is not None and not (scalar and _typed(value) in node.enum):
+        return ": is none of the values of its enum"
+    if node.alternatives is not None:
+        branches = node.alternatives[kind] + (node.constants.get(_typed(value), ()) if scalar else ())
+        if all(_fault(each, value, budget) is not None for each in branches):
+            return ": fits no schema of its anyOf"
     match value:
         case dict():
-            yield from _object_violations(schema, cast("dict[str, object]", value), where)
+            return _object_fault(node, cast("dict[str, object]", value), budget)
         case list():
-            items = cast("list[object]", value)
-            if not schema.get("minItems", 0) <= len(items) <= schema.get("maxItems", len(items)):
-                yield f"{where}: has {len(items)} items"
-            for place, each in enumerate(items if "items" in schema else ()):
-                yield from _violations(schema["items"], each, f"{where}/{place}")
+            return _list_fault(node, cast("list[object]", value), budget)
         case int() | float() if not isinstance(value, bool):
-            yield from _number_violations(schema, value, where)
+            return _number_fault(node.schema, value)
         case _:
-            return
+            return None
 
 
-def _object_violations(schema: Mapping[str, Any], value: Mapping[str, object], where: str) -> Iterator[str]:
-    properties: Mapping[str, Any] = schema.get("properties", {})
-    for name in schema.get("required", ()):
+def _object_fault(node: _Node, value: Mapping[str, object], budget: StepBudget) -> str | None:
+    budget.spend(len(value))
+    for name in node.required:
         if name not in value:
-            yield f"{where}/{name[:NAME_CHARS_MAX]}: is missing"
+            return f"/{name[:NAME_CHARS_MAX]}: is missing"
+    closed = node.schema.get("additionalProperties") is False
     for name, each in value.items():
-        if name in properties:
-            yield from _violations(properties[name], each, f"{where}/{name[:NAME_CHARS_MAX]}")
-        elif schema.get("additionalProperties") is False:
-            yield f"{where}/{name[:NAME_CHARS_MAX]}: is not expected"
-        elif isinstance(schema.get("additionalProperties"), dict):
-            yield from _violations(schema["additionalProperties"], each, f"{where}/{name[:NAME_CHARS_MAX]}")
+        if name in node.properties:
+            if (fault := _fault(node.properties[name], each, budget)) is not None:
+                return f"/{name[:NAME_CHARS_MAX]}{fault}"
+        elif closed:
+            return f"/{name[:NAME_CHARS_MAX]}: is not expected"
+        elif node.others is not None and (fault := _fault(node.others, each, budget)) is not None:
+            return f"/{name[:NAME_CHARS_MAX]}{fault}"
+    return None
 
 
-def _number_violations(schema: Mapping[str, Any], value: float, where: str) -> Iterator[str]:
+def _list_fault(node: _Node, value: list[object], budget: StepBudget) -> str | None:
+    if not node.schema.get("minItems", 0) <= len(value) <= node.schema.get("maxItems", len(value)):
+        return f": has {len(value)} items"
+    if node.items is not None:
+        for place, each in enumerate(value):
+            if (fault := _fault(node.items, each, budget)) is not None:
+                return f"/{place}{fault}"
+    return None
+
+
+def _number_fault(schema: Schema, value: float) -> str | None:
     below = value < schema.get("minimum", value) or (
         "exclusiveMinimum" in schema and value <= schema["exclusiveMinimum"]
     )
     above = value > schema.get("maximum", value) or (
         "exclusiveMaximum" in schema and value >= schema["exclusiveMaximum"]
     )
-    if below or above:
-        yield f"{where}: is out of bounds"
+    return ": is out of bounds" if below or above else None
 
 
-def _is(value: object, named: str) -> bool:
-    """Whether a JSON value has a type; 3.0 is an integer, and true is no number."""
-    if isinstance(value, bool) or named == "boolean":
-        return isinstance(value, bool) and named == "boolean"
-    whole = named == "integer" and isinstance(value, float) and value.is_integer()
-    return whole or isinstance(value, _TYPES[named])
+def _kind(value: object) -> str:
+    """The narrowest type of a JSON value; 3.0 is an integer, and true is no number."""
+    if isinstance(value, float):
+        return "integer" if value.is_integer() else "number"
+    return _KINDS[type(value)]
 
 
-def _same(value: object, other: object) -> bool:
-    return isinstance(value, bool) == isinstance(other, bool) and value == other
+def _typed(value: object) -> _Typed:
+    return isinstance(value, bool), value
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _object(given: object, where: str) -> dict[str, Any]:
@@ -313,6 +432,6 @@ def _scalars(given: list[Any], where: str) -> list[Any]:
 
 def _types(given: object, where: str) -> object:
     for each in [given] if isinstance(given, str) else _list(given, where):
-        if each not in _TYPES:
+        if not isinstance(each, str) or each not in _TYPES:
             raise SchemaRefused(f"{where}: must be one of {', '.join(_TYPES)}, or a list of them")
     return given

@@ -9,13 +9,14 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 from typing import Annotated, Literal, cast
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from app.deliberation.choice.numbers import last_number, shown
+from app.deliberation.choice.numbers import DIGITS_MAX, last_number, shown
 from app.deliberation.facts import Tally
 
 Normaliser = Literal["text", "number", "choice", "json", "exact"]
@@ -35,6 +36,8 @@ READ_AS: dict[Normaliser, str] = {
 }
 
 TALLY_CHARS_MAX = 500
+# The end of a longer answer is where it states its choice.
+STATED_CHARS_MAX = 16_384
 
 
 def _distinct_options(options: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
@@ -58,14 +61,18 @@ Options = Annotated[
 _FENCE_LINE = re.compile(r"^[ \t]*(?:```|~~~)[^\n]*$", re.MULTILINE)
 _LINE_MARK = re.compile(r"^[ \t]*(?:#{1,6}|>|[-*+])[ \t]+", re.MULTILINE)
 _EMPHASIS = re.compile(r"(?<![\w*])\*{1,3}(?=[^\s*])|(?<=[^\s*])\*{1,3}(?![\w*])|`")
-_QUOTES = str.maketrans("‘’‚“”„«»–—−", '\'\'\'"""""---')
+_PLAIN = str.maketrans("‘’‚“”„«»–—−。，、；：！？", '\'\'\'"""""---       ')
 _EDGE_QUOTE = re.compile(r"\"|(?<!\w)'|(?<=\w\w)'(?![\w(])")
-_SENTENCE_MARK = re.compile(r"[,;:.…]{1,8}(?=\s|$)|(?<=[^\W\d_])[!?]{1,8}(?=\s|$)|[。，、；：！？]")
+# Only the beginning of a run is tried, so that a long run takes linear time.
+_SENTENCE_MARK = re.compile(r"(?<![,;:.…])[,;:.…]++(?=\s|$)|(?<=[^\W\d_])[!?]++(?=\s|$)")
 
 
 def _text(text: str) -> str | None:
     bare = _LINE_MARK.sub("", _FENCE_LINE.sub("", text))
-    bare = _EDGE_QUOTE.sub("", _EMPHASIS.sub("", bare).translate(_QUOTES))
+    # Each of these takes a long look at every character.
+    bare = _EMPHASIS.sub("", bare) if "*" in bare or "`" in bare else bare
+    bare = bare if bare.isascii() else bare.translate(_PLAIN)
+    bare = _EDGE_QUOTE.sub("", bare) if '"' in bare or "'" in bare else bare
     bare = " ".join(_SENTENCE_MARK.sub(" ", bare).casefold().split())
     return bare or " ".join(text.casefold().split()) or None
 
@@ -106,14 +113,15 @@ def _letter(text: str) -> str | None:
     alone = _ALONE.fullmatch(text) or _ALONE.fullmatch(text[text.rstrip().rfind("\n") + 1 :])
     if alone is not None:
         return alone[1].upper()
-    if boxed := _said(_BOXED.finditer(text)):
+    end = text[-STATED_CHARS_MAX:]
+    if boxed := _said(_BOXED.finditer(end)):
         return boxed[-1]
-    if stated := _said(_STATEMENT.finditer(text)):
-        return _settled(stated, _said(_ANSWER.finditer(text)))
+    if stated := _said(_STATEMENT.finditer(end)):
+        return _settled(stated, _said(_ANSWER.finditer(end)))
     label = _LABEL.match(text)
     if label is not None:
         return label[1]
-    if marked := _said(_MARKED.finditer(text)):
+    if marked := _said(_MARKED.finditer(end)):
         return _settled(marked, ())
     last = _LAST_WORD.search(text[-64:].rstrip())
     return None if last is None else last[1]
@@ -122,15 +130,17 @@ def _letter(text: str) -> str | None:
 def _option(text: str, options: Sequence[str]) -> str | None:
     by_text = {_text(option) or option: option for option in options}
     bare = _text(text) or ""
+    # Each of 64 options may be tried at each of these words.
+    end = bare[-STATED_CHARS_MAX:]
     lines = text.strip().splitlines()
-    for whole in (bare, _text(lines[-1]) or "" if lines else ""):
+    for whole in (bare, (_text(lines[-1]) or "") if len(lines) > 1 else bare):
         if whole in by_text:
             return by_text[whole]
     # The longest first: "yes, with changes" is not "yes".
     names = "|".join(re.escape(name) for name in sorted(by_text, key=lambda name: (-len(name), name)))
-    if stated := _said(re.finditer(rf"{_STATED}{_IS}({names})(?!\w)", bare)):
+    if stated := _said(re.finditer(rf"{_STATED}{_IS}({names})(?!\w)", end)):
         # The marks that end words are gone from the bare text, so that "Answer: yes" is "answer yes" there.
-        explicit = _said(re.finditer(rf"(?i:\banswer\b){_IS}({names})(?!\w)", bare))
+        explicit = _said(re.finditer(rf"(?i:\banswer\b){_IS}({names})(?!\w)", end))
         settled = _settled(stated, explicit)
         return None if settled is None else by_text[settled]
     first = re.match(rf"({names})(?!\w)", bare)
@@ -149,36 +159,48 @@ def _distinct(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return found
 
 
-def _json_number(digits: str) -> Fraction:
+class _Number(str):
+    """The one spelling of a number, as `shown` has it."""
+
+
+def _json_number(digits: str) -> _Number:
     mantissa, _, exponent = digits.lower().partition("e")
     # The bound comes first: 1e999999999 is a number of a milliard digits.
-    if len(mantissa) + abs(int(exponent or 0)) > 400:
+    if len(mantissa) + abs(int(exponent or 0)) > DIGITS_MAX:
         raise ValueError("a number of too many digits")
-    return Fraction(digits)
+    plain = f"{Decimal(digits):f}"
+    plain = plain.rstrip("0").rstrip(".") if "." in plain else plain
+    return _Number("0" if plain == "-0" else plain)
 
 
 def _refuse(constant: str) -> object:
     raise ValueError(f"{constant} is not JSON")
 
 
+_json_text = json.JSONEncoder(ensure_ascii=False).encode
+
+
 def _canonical(value: object) -> str:
+    if type(value) is int:
+        # Up to three and a third bits are a digit.
+        if value.bit_length() > 3.3 * DIGITS_MAX:
+            raise ValueError("a number of too many digits")
+        return str(value)
     match value:
-        case Fraction():
-            return shown(value)
+        case _Number():
+            return value
         case dict():
             entries = cast(dict[str, object], value)
-            return "{" + ",".join(f"{_canonical(name)}:{_canonical(entries[name])}" for name in sorted(entries)) + "}"
+            return "{" + ",".join(f"{_json_text(name)}:{_canonical(entries[name])}" for name in sorted(entries)) + "}"
         case list():
-            return "[" + ",".join(_canonical(entry) for entry in cast(list[object], value)) + "]"
+            return "[" + ",".join([_canonical(entry) for entry in cast(list[object], value)]) + "]"
         case _:
-            return json.dumps(value, ensure_ascii=False)
+            return _json_text(value)
 
 
 def _parsed_json(text: str) -> str | None:
     try:
-        value = json.loads(
-            text, object_pairs_hook=_distinct, parse_float=_json_number, parse_int=_json_number, parse_constant=_refuse
-        )
+        value = json.loads(text, object_pairs_hook=_distinct, parse_float=_json_number, parse_constant=_refuse)
         found = _canonical(value)
         # Half of a surrogate pair can be escaped in JSON, but no fact could carry it.
         found.encode()
@@ -191,7 +213,7 @@ def _json(text: str) -> str | None:
     starts = [place for place in (text.find("{"), text.find("[")) if place >= 0]
     inside = text[min(starts) : max(text.rfind("}"), text.rfind("]")) + 1] if starts else ""
     fenced = [found[1] for found in _FENCED.finditer(text)]
-    for document in (text, *fenced[-1:], inside):
+    for document in dict.fromkeys((text, *fenced[-1:], inside)):
         found = _parsed_json(document)
         if found is not None:
             return found

@@ -138,8 +138,9 @@ class CallWaiting(Envelope, frozen=True):
 class CallFinished(Envelope, frozen=True):
     """A call's one recorded outcome: an answer that satisfies its schema, or a problem.
 
-    `structured` says how its engine was made to answer in that form. `usage_estimated` says that the engine reported no
-    tokens, so that they are estimated by length.
+    `structured` says how its engine was made to answer in that form. `lenient` lists what was read leniently, in words
+    of `readings.LENIENCIES`; `text` is in form. `usage_estimated` says that the engine reported no tokens, so that they
+    are estimated by length.
     """
 
     type: Literal["call.finished"] = "call.finished"
@@ -154,6 +155,7 @@ class CallFinished(Envelope, frozen=True):
     model: str | None = None
     engine: str | None = None
     structured: Structured | None = None
+    lenient: tuple[str, ...] = ()
     usage: Usage = Usage()
     usage_estimated: bool = False
     duration_ms: int

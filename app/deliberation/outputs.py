@@ -6,7 +6,7 @@ Every array and integer is bounded. Texts are bounded by `max_tokens` and by the
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self, TypeVar, cast
@@ -22,7 +22,6 @@ from pydantic import (
     model_validator,
 )
 
-from app.deliberation.answer_schema import violation
 from app.deliberation.errors import InvalidOutput
 from app.deliberation.specification import Value
 
@@ -92,12 +91,14 @@ def _whole(number: object) -> object:
 # JSON has one kind of number, and JSON Schema calls 7.0 an integer.
 _Integer = Annotated[int, BeforeValidator(_whole)]
 _Text = Annotated[str, Field(max_length=TEXT_CHARS_MAX)]
+# It decides nothing, so that an answer without a usable one counts.
+_Confidence = Annotated[_Integer, Field(ge=0, le=100)] | None
 
 
 class Answer(_Parsed):
     reasoning: _Text
     answer: Annotated[_Text, Field(min_length=1)]
-    confidence: _Integer = Field(ge=0, le=100)
+    confidence: _Confidence = None
 
 
 class Issue(_Parsed):
@@ -130,7 +131,7 @@ class IssueResponse(_Parsed):
 class Revision(_Parsed):
     responses: tuple[IssueResponse, ...] = Field(strict=False)
     answer: Annotated[_Text, Field(min_length=1)]
-    confidence: _Integer = Field(ge=0, le=100)
+    confidence: _Confidence = None
 
 
 class CriterionScore(_Parsed):
@@ -162,7 +163,7 @@ class DebateTurn(_Parsed):
     reasoning: _Text
     error: _Text
     answer: Annotated[_Text, Field(min_length=1)]
-    confidence: _Integer = Field(ge=0, le=100)
+    confidence: _Confidence = None
 
 
 class Choice(_Parsed):
@@ -179,7 +180,7 @@ class Analysis(_Parsed):
 class Program(_Parsed):
     reasoning: _Text
     code: Annotated[_Text, Field(min_length=1)]
-    confidence: _Integer = Field(ge=0, le=100)
+    confidence: _Confidence = None
 
 
 class TestCase(_Parsed):
@@ -259,7 +260,8 @@ ParsedOutput = (
 _Form = TypeVar("_Form")
 _CANDIDATES: TypeAdapter[dict[str, CandidateScore]] = TypeAdapter(dict[str, CandidateScore])
 _DOCUMENT: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
-_WHERE_CHARS_MAX = 200
+Document = str | dict[str, Any]
+WHERE_CHARS_MAX = 200
 
 
 def _object(properties: dict[str, Any]) -> dict[str, Any]:
@@ -344,44 +346,29 @@ def _schema_of_kind(output: Output) -> dict[str, Any]:
             return _SCHEMAS[kind]
 
 
-def _distinct(pairs: list[tuple[str, object]]) -> None:
-    names = [name for name, _ in pairs]
-    if len(set(names)) < len(names):
-        repeated = next(name for place, name in enumerate(names) if name in names[:place])
-        raise InvalidOutput(f"{repeated[:_WHERE_CHARS_MAX]}: stands twice in one object")
-
-
-_DISTINCT_NAMES = json.JSONDecoder(object_pairs_hook=_distinct)
-
-
-def _validated(validate: Callable[[str], _Form], text: str) -> _Form:
+def _validated(form: TypeAdapter[_Form], document: Document) -> _Form:
     try:
-        parsed = validate(text)
+        return form.validate_json(document) if isinstance(document, str) else form.validate_python(document)
     except ValidationError as exc:
         first = exc.errors(include_url=False, include_input=False)[0]
         # The model chose the name of an unexpected field, so the name may have any length.
-        where = ".".join(str(part) for part in first["loc"])[:_WHERE_CHARS_MAX] or "the document"
+        where = ".".join(str(part) for part in first["loc"])[:WHERE_CHARS_MAX] or "the document"
         raise InvalidOutput(f"{where}: {first['msg']}") from exc
-    # Parsers disagree on which of two equal names in an object counts, so such an answer is refused.
-    _DISTINCT_NAMES.decode(text)
-    return parsed
 
 
-def _with_answer_as_text(text: str, schema: dict[str, Any]) -> str:
-    fields = _validated(_DOCUMENT.validate_json, text)
+def _with_answer_as_text(document: Document) -> dict[str, Any]:
+    fields = _validated(_DOCUMENT, document)
     if "answer" not in fields:
         raise InvalidOutput("answer: Field required")
-    if (fault := violation(schema, fields["answer"], "answer")) is not None:
-        raise InvalidOutput(fault)
     try:
         answer = json.dumps(fields["answer"], ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-        return json.dumps({**fields, "answer": answer}, allow_nan=False)
     except ValueError as exc:
-        raise InvalidOutput("a number is infinite or none") from exc
+        raise InvalidOutput("answer: a number is infinite or none") from exc
+    return {**fields, "answer": answer}
 
 
-def _scores(output: Output, text: str) -> Scores:
-    scores = _validated(_CANDIDATES.validate_json, text)
+def _scores(output: Output, document: Document) -> Scores:
+    scores = _validated(_CANDIDATES, document)
     if set(scores) != set(output.labels):
         raise InvalidOutput(f"scores must cover exactly the labels {', '.join(output.labels)}")
     for label, candidate in scores.items():
@@ -390,48 +377,52 @@ def _scores(output: Output, text: str) -> Scores:
     return Scores(candidates=scores)
 
 
-def _revision(output: Output, text: str) -> Revision:
+def _revision(output: Output, document: Document) -> Revision:
     """The revision without responses to unknown issues and second responses: nothing depends on them."""
-    revision = _validated(Revision.model_validate_json, text)
+    revision = _validated(_REVISION, document)
     raised = range(1, max(1, output.issues) + 1)
     answered = {response.issue: response for response in reversed(revision.responses) if response.issue in raised}
     kept = tuple(response for response in revision.responses if answered.get(response.issue) is response)
     return revision.model_copy(update={"responses": kept})
 
 
-def _choice(output: Output, text: str) -> Choice:
-    choice = _validated(Choice.model_validate_json, text)
+def _choice(output: Output, document: Document) -> Choice:
+    choice = _validated(_CHOICE, document)
     if choice.choice not in output.labels:
         raise InvalidOutput(f"choice: must be one of {', '.join(output.labels)}")
     return choice
 
 
-_FORMS: dict[OutputKind, type[ParsedOutput]] = {
-    "answer": Answer,
-    "critique": Critique,
-    "pair": Pair,
-    "turn": DebateTurn,
-    "analysis": Analysis,
-    "fusion": Answer,
-    "program": Program,
-    "tests": Tests,
-    "report": SandboxReport,
+_REVISION, _CHOICE = TypeAdapter(Revision), TypeAdapter(Choice)
+_FORMS: dict[OutputKind, TypeAdapter[Any]] = {
+    "answer": TypeAdapter(Answer),
+    "critique": TypeAdapter(Critique),
+    "pair": TypeAdapter(Pair),
+    "turn": TypeAdapter(DebateTurn),
+    "analysis": TypeAdapter(Analysis),
+    "fusion": TypeAdapter(Answer),
+    "program": TypeAdapter(Program),
+    "tests": TypeAdapter(Tests),
+    "report": TypeAdapter(SandboxReport),
 }
 
 
-def parse_output(output: Output, text: str) -> ParsedOutput:
-    """Parse and check an engine's text; raises InvalidOutput naming the first fault. A schema's answer becomes JSON."""
+def parse_output(output: Output, document: Document) -> ParsedOutput:
+    """Parse a recorded text, or the object that it holds; raises InvalidOutput naming the first fault.
+
+    A schema's answer becomes JSON. Whether it satisfies the schema, `readings` has checked before it was recorded.
+    """
     if output.answer_schema:
-        text = _with_answer_as_text(text, json.loads(output.answer_schema))
+        document = _with_answer_as_text(document)
     match output.kind:
         case "revision":
-            return _revision(output, text)
+            return _revision(output, document)
         case "score":
-            return _scores(output, text)
+            return _scores(output, document)
         case "choice":
-            return _choice(output, text)
+            return _choice(output, document)
         case kind:
-            return _validated(_FORMS[kind].model_validate_json, text)
+            return _validated(_FORMS[kind], document)
 
 
 def answer_text(parsed: ParsedOutput) -> str | None:

@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 from app.admission.spends import DailySpends
 from app.api.cluster_schemas import CircuitState
 from app.catalog.index import Catalog
+from app.deliberation.readings import LENIENCIES
 from app.deliberation.specification import ContextStatus
 from app.lifecycle.deliberations import SubmissionOutcome
 from app.observability.replica_status import AgentStatus, PlannerStatus, ProjectorStatus, SenderStatus
@@ -111,6 +112,9 @@ def _of_replicas(replicas: Sequence[AgentStatus]) -> Iterator[Metric]:
     hedges = CounterMetricFamily(
         "agent_hedges", "Calls sent to a second engine because the first was slow", labels=labels
     )
+    lenient = CounterMetricFamily(
+        "agent_lenient_readings", "Answers of which something was read leniently, by kind", labels=[*labels, "kind"]
+    )
     cost = CounterMetricFamily(
         "agent_cost", "Cost of recorded calls by currency, without unpriced requests", labels=[*labels, "currency"]
     )
@@ -124,13 +128,15 @@ def _of_replicas(replicas: Sequence[AgentStatus]) -> Iterator[Metric]:
             calls.add_metric([*labelled, outcome], replica.counts.get(outcome, 0))
         retries.add_metric(labelled, replica.counts.get("retries", 0))
         hedges.add_metric(labelled, replica.counts.get("hedges", 0))
+        for kind in LENIENCIES.keys() & replica.lenient:
+            lenient.add_metric([*labelled, kind], replica.lenient[kind])
         for currency, millionths in replica.costs.items():
             cost.add_metric([*labelled, currency], millionths / 1_000_000)
         in_flight.add_metric(labelled, replica.in_flight)
         for engine in replica.engines:
             for state in get_args(CircuitState):
                 circuits.add_metric([*labelled, engine.url, state], float(engine.circuit == state))
-    yield from (calls, retries, hedges, cost, in_flight, circuits)
+    yield from (calls, retries, hedges, lenient, cost, in_flight, circuits)
 
 
 def _of_senders(senders: Sequence[SenderStatus]) -> Iterator[Metric]:

@@ -46,7 +46,10 @@ class ReplicaStatus(BaseModel):
 
 
 class AgentStatus(ReplicaStatus):
-    """A replica of a role. `costs` has the cost of its recorded calls by currency, in millionths."""
+    """A replica of a role.
+
+    `costs` has the cost of its recorded calls by currency, in millionths; `lenient` counts their lenient readings.
+    """
 
     role: str
     model: str | None = None
@@ -54,6 +57,7 @@ class AgentStatus(ReplicaStatus):
     in_flight: int = 0
     concurrency: int | None = None
     counts: dict[str, int] = Field(default_factory=dict[str, int])
+    lenient: dict[str, int] = Field(default_factory=dict[str, int])
     costs: dict[str, int] = Field(default_factory=dict[str, int])
     engines: tuple[EngineStatus, ...] = ()
 

@@ -62,6 +62,7 @@ class AgentReplica:
         self._identity = identity
         self._running: dict[tuple[str, str], tuple[CallRun, asyncio.Task[None]]] = {}
         self._counts: Counter[str] = Counter()
+        self._lenient: Counter[str] = Counter()
         # By currency, in millionths.
         self._costs: Counter[str] = Counter()
         self._requests = 0
@@ -114,6 +115,7 @@ class AgentReplica:
             "in_flight": len(self._running),
             "concurrency": self.role.concurrency,
             "counts": {name: self._counts[name] for name in COUNTS},
+            "lenient": dict(self._lenient),
             "costs": dict(self._costs),
         }
 
@@ -224,6 +226,7 @@ class AgentReplica:
         if appended.created:
             problem, cost = outcome.problem, outcome.usage.cost
             self.count("answered" if problem is None else "cut" if problem.code == CallCancelled.code else "failed")
+            self._lenient.update(outcome.lenient)
             if cost is not None:
                 self._costs[cost.currency] += int(cost.amount * 1_000_000)
             await self._respond(run, outcome)

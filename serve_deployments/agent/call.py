@@ -119,9 +119,8 @@ class CallRun:
         self._usage, self._usage_estimated = Usage(), False
         self._model: str | None = None
         self._engine: str | None = None
-        # The attempt that brought the reply, and its engine; two may run at once.
+        # The attempt that brought the reply; two may run at once.
         self._answered_by: int | None = None
-        self._answering: EngineState | None = None
 
     async def outcome(self) -> CallFinished:
         try:
@@ -145,15 +144,11 @@ class CallRun:
     async def _answer(self) -> EngineReply:
         """A valid reply. After an invalid one all attempts are made once more, with another seed."""
         try:
-            return valid_reply(self.call, await self._retried(), self._ignored_form)
+            return await valid_reply(self.call, await self._retried())
         except InvalidOutput as invalid:
             # The error quotes the reply, and no answer is logged.
             log.info("output_invalid", call_id=self.call.call_id, error=str(invalid.__cause__ or "cut off"))
-        return valid_reply(self.call, await self._retried(), self._ignored_form)
-
-    def _ignored_form(self, reply: EngineReply) -> None:
-        if self._answering is not None and self._model is not None and reply.structured is not None:
-            self._answering.ignores_form(self._model, reply.structured)
+        return await valid_reply(self.call, await self._retried())
 
     async def _retried(self) -> EngineReply:
         """The first reply of at most three attempts; raises the last CallFailure.
@@ -306,7 +301,7 @@ class CallRun:
             self._usage_estimated |= shared.estimated or meter.estimated
         if deltas:
             await deltas.flush()
-        self._model, self._engine, self._answered_by, self._answering = model, engine.address, attempt, engine
+        self._model, self._engine, self._answered_by = model, engine.address, attempt
         return reply
 
     def failed(self, error: DeliberationError) -> CallFinished:
@@ -328,6 +323,7 @@ class CallRun:
             model=self._model,
             engine=self._engine,
             structured=reply and reply.structured,
+            lenient=reply.lenient if reply else (),
             # Of earlier replicas' requests only their number is known. Requests that reached no engine do not count.
             usage=self._usage + Usage(calls=self._before),
             usage_estimated=self._usage_estimated,

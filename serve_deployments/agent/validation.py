@@ -1,72 +1,39 @@
-"""Accepts a reply as an answer if it satisfies its call's schema, or holds one JSON object that does."""
+"""Accepts a reply as an answer if an object in it satisfies its call's form."""
 
+import asyncio
 import json
-import re
-from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 from app.deliberation.calls import Call
 from app.deliberation.errors import InvalidOutput
-from app.deliberation.outputs import parse_output
+from app.deliberation.readings import read_output
 from serve_deployments.engine.replies import EngineReply
 
 QUOTED_CHARS_MAX = 80
-# Each place at which an object may begin costs a look at the rest of the text.
-PLACES_MAX = 16
+# A longer text, or one of a client's schema, may take longer than other calls on the event loop should wait.
+ON_LOOP_CHARS_MAX = 4_096
 _REMEDY = (
-    "The engine must honour `response_format` with a JSON Schema, as vLLM, SGLang and llama.cpp's server do, or its "
-    "model must follow a schema in the prompt; a model that reasons needs the engine's reasoning parser."
+    "The engine must honour `response_format` with a JSON Schema, as vLLM, SGLang and llama.cpp's server do; declare "
+    "`structured: prompt` for one that does not, whose model must follow a schema in the prompt."
 )
-_BEGINNING = re.compile(r"\{")
 
 
-def valid_reply(call: Call, reply: EngineReply, ignored_form: Callable[[EngineReply], None]) -> EngineReply:
-    """The reply, with the text of the answer alone; `ignored_form` gets one that is no JSON. Raises InvalidOutput."""
-    if reply.finish_reason == "length":
-        detail = f"the answer was cut off at max_tokens={call.max_tokens}; raise sampling.max_tokens, or ask for less"
-        raise InvalidOutput(detail)
+async def valid_reply(call: Call, reply: EngineReply) -> EngineReply:
+    """The reply, with the text of the answer alone and what was read leniently. Raises InvalidOutput."""
+    cut_off = reply.finish_reason == "length"
+    read = partial(read_output, call.output, reply.text, cut_off=cut_off)
+    on_loop = not call.output.answer_schema and len(reply.text) <= ON_LOOP_CHARS_MAX
     try:
-        parse_output(call.output, reply.text)
+        reading = read() if on_loop else await asyncio.to_thread(read)
     except InvalidOutput as fault:
-        # Some servers answer a prompt that does not fit with no text at all: that says nothing about the form.
-        if reply.text.strip() and not _is_json(reply.text):
-            ignored_form(reply)
-            if (found := _object_within(call, reply.text)) is not None:
-                return replace(reply, text=found)
+        if cut_off:
+            detail = (
+                f"the answer was cut off at max_tokens={call.max_tokens}; raise sampling.max_tokens, or ask for less"
+            )
+            raise InvalidOutput(detail) from None
         raise InvalidOutput(f"{fault}; {_beginning(reply.text)}. {_REMEDY}") from fault
-    return reply
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
-def _object_within(call: Call, text: str) -> str | None:
-    """The last object within a text that satisfies the call's schema: a model thinks first, and answers then."""
-    for found in reversed(list(_objects(text))):
-        try:
-            parse_output(call.output, found)
-        except InvalidOutput:
-            continue
-        return found
-    return None
-
-
-def _objects(text: str) -> Iterator[str]:
-    """The JSON objects that stand in a text, none of them within another, from a bounded number of places."""
-    decoder, end = json.JSONDecoder(), 0
-    for place in [found.start() for found in _BEGINNING.finditer(text)][:PLACES_MAX]:
-        if place < end:
-            continue
-        try:
-            _, end = decoder.raw_decode(text, place)
-        except (ValueError, RecursionError):
-            continue
-        yield text[place:end]
+    return replace(reply, text=reading.text, lenient=reading.lenient)
 
 
 def _beginning(text: str) -> str:

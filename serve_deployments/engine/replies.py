@@ -38,6 +38,7 @@ class EngineReply:
     usage: Usage
     ttft_s: float | None
     structured: Structured | None = None
+    lenient: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)

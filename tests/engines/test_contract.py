@@ -129,16 +129,20 @@ async def test_unstreamed_answers_hold_the_same_contract(shape: Shape, agent: Ag
     assert {outcome.usage_estimated for outcome in found} == {shape.estimated or "stream-options" in shape.lacks}
 
 
-async def test_an_engine_that_ignores_forms_is_asked_by_prompt(agent: AgentReplica, simulator: Simulator) -> None:
+async def test_a_reply_in_prose_teaches_nothing_and_the_remedy_is_named(
+    agent: AgentReplica, simulator: Simulator
+) -> None:
     await shaped(simulator, ("response-format",))
-    first, second = calls_for([OUTPUTS[0]]), calls_for(OUTPUTS, first=2)
-    found = await outcomes(agent, request(first))
-    assert_valid(first, found)
-    assert found[0].attempt == 2, "its first reply was prose"
-    found = await outcomes(agent, request(second))
-    assert_valid(second, found)
-    assert {(outcome.structured, outcome.attempt) for outcome in found} == {("prompt", 1)}
-    assert await requests_to(simulator) == 2 + len(second)
+    for first in (1, 2):
+        (outcome,) = await outcomes(agent, request(calls_for([OUTPUTS[0]], first=first)))
+        assert outcome.problem is not None and outcome.problem.code == "invalid_output"
+        assert "declare `structured: prompt`" in outcome.problem.detail and outcome.structured is None
+    assert {dialect.structured for dialect in agent.engines.engines[0].dialects.values()} == {"json_schema"}
+    agent.engines = Engines([EngineSpec(url=simulator.url, structured="prompt")])
+    asked = calls_for(OUTPUTS, first=3)
+    found = await outcomes(agent, request(asked))
+    assert_valid(asked, found)
+    assert await requests_to(simulator) == 4 + len(asked)
 
 
 @pytest.mark.parametrize("structured", ["json_schema", "json_object", "prompt"])

@@ -5,7 +5,16 @@ from tests.mutants.durability_guards import DURABILITY_GUARDS
 from tests.mutants.entrances import ENTRANCES
 from tests.mutants.guard import Guard
 from tests.mutants.overload import OVERLOAD
+from tests.mutants.readings import READINGS_GUARDS
 from tests.mutants.signatures import SIGNATURES
 from tests.mutants.workers import WORKERS
 
-GUARDS: tuple[Guard, ...] = (*DURABILITY_GUARDS, *OVERLOAD, *SIGNATURES, *ENTRANCES, *ARCHIVES, *WORKERS)
+GUARDS: tuple[Guard, ...] = (
+    *DURABILITY_GUARDS,
+    *OVERLOAD,
+    *SIGNATURES,
+    *ENTRANCES,
+    *ARCHIVES,
+    *WORKERS,
+    *READINGS_GUARDS,
+)

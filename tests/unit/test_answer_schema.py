@@ -6,9 +6,17 @@ import jsonschema
 import pytest
 from pydantic import BaseModel, Field
 
-from app.deliberation.answer_schema import ITEMS_MAX, SchemaRefused, rebuilt_schema, replaced_keywords, violation
+from app.deliberation.answer_schema import (
+    ITEMS_MAX,
+    SchemaRefused,
+    StepBudget,
+    rebuilt_schema,
+    replaced_keywords,
+    violation,
+)
 from app.deliberation.errors import InvalidOutput
 from app.deliberation.outputs import Answer, DebateTurn, Output, OutputKind, Revision, json_schema, parse_output
+from app.deliberation.readings import read_output
 
 PERSON: dict[str, Any] = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -73,7 +81,7 @@ VALUES: list[object] = [
 
 @pytest.mark.parametrize("value", VALUES, ids=json.dumps)
 def test_agrees_with_jsonschema(value: object) -> None:
-    found = violation(rebuilt_schema(PERSON), value, "answer")
+    found = violation(json.dumps(rebuilt_schema(PERSON)), value, "answer", StepBudget())
     assert (found is None) == jsonschema.Draft202012Validator(PERSON).is_valid(value)
     assert found is None or found.startswith("answer")
 
@@ -123,7 +131,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a foreign reference": (of({"$ref": "https://example.org/x"}), "$ref must name"),
     "the root's reference": (of({"$ref": "#"}), "$ref must name"),
     "a reference beyond a list": (of({"$ref": "#/required/00009"}), "$ref must name"),
-    "a malformed reference": (of({"$ref": 1}), "$ref must name"),
+    "a malformed reference": (of({"$ref": []}), "$ref must name"),
+    "a list of malformed types": (of({"type": [[]]}), "must be one of object"),
     "a circle": ({**of({"$ref": "#/$defs/a"}), "$defs": {"a": of({"$ref": "#/$defs/a"})}}, "back to itself"),
     "an explosion": (doubled(12), "nodes"),
     "deep nesting": (nested(40), "levels"),
@@ -133,6 +142,22 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a huge list": (of({"type": "array", "minItems": ITEMS_MAX + 1}), "minItems"),
     "a bound that is no number": (of({"minimum": "0"}), "minimum"),
     "long descriptions": (of({"description": "x" * 20_000}), "characters"),
+    "a long text that references repeat": (
+        {
+            "type": "object",
+            "properties": {f"p{n}": {"$ref": "#/$defs/a"} for n in range(500)},
+            "$defs": {"a": {"enum": ["x" * 100]}},
+        },
+        "characters",
+    ),
+    "lists that multiply": (
+        of({"type": "array", "minItems": 200, "items": {"type": "array", "minItems": 200}}) | {"required": ["x"]},
+        "lower `minItems`",
+    ),
+    "alternatives of a long list": (
+        of({"type": "array", "minItems": 500, "items": {"anyOf": [{"type": "integer"}] * 100}}) | {"required": ["x"]},
+        "schema/properties/x: its smallest answer takes more than 25,000 steps to check",
+    ),
     "an unknown keyword": ({"type": "object", "k" * 500: 1}, "k" * 64),
 }
 
@@ -201,7 +226,8 @@ def test_takes_what_libraries_write_and_names_what_it_replaces(
 ) -> None:
     rebuilt = rebuilt_schema(schema)
     assert replaced_keywords(schema).keys() == replaced
-    assert violation(rebuilt, valid, "answer") is None and violation(rebuilt, invalid, "answer") is not None
+    found = [violation(json.dumps(rebuilt), each, "answer", StepBudget()) for each in (valid, invalid)]
+    assert found[0] is None and found[1] is not None
     assert rebuilt_schema(rebuilt) == rebuilt and replaced_keywords(rebuilt) == {}
 
 
@@ -234,21 +260,56 @@ def test_an_answer_of_a_schema_becomes_its_json(kind: OutputKind, others: dict[s
     [
         ('{"name": "Ada"}', "answer/kind: is missing"),
         ('"Ada"', "answer: must be of type object"),
-        ("NaN", "answer: must be"),
+        ("NaN", "answer: must be of type object"),
         ('{"name": "Ada", "kind": "person", "score": Infinity}', "infinite"),
     ],
 )
 def test_an_answer_that_breaks_its_schema_is_invalid(answer: str, fault: str) -> None:
     output = Output(kind="answer").with_answers_of(rebuilt_schema(PERSON))
     with pytest.raises(InvalidOutput, match=fault):
-        parse_output(output, f'{{"reasoning": "r", "answer": {answer}, "confidence": 7}}')
+        read_output(output, f'{{"reasoning": "r", "answer": {answer}, "confidence": 7}}')
 
 
 def test_a_repeated_name_within_an_answer_is_invalid() -> None:
     output = Output(kind="answer").with_answers_of({"type": "object"})
     with pytest.raises(InvalidOutput, match="stands twice"):
-        parse_output(output, '{"reasoning": "r", "answer": {"a": 1, "a": 2}, "confidence": 7}')
+        read_output(output, '{"reasoning": "r", "answer": {"a": 1, "a": 2}, "confidence": 7}')
 
 
 def test_outputs_without_an_answer_ignore_the_schema() -> None:
     assert Output(kind="critique").with_answers_of({"type": "object"}) == Output(kind="critique")
+
+
+def of_branches(*branches: dict[str, Any]) -> Output:
+    items = {"type": "array", "items": {"anyOf": list(branches)}}
+    return Output(kind="answer").with_answers_of(rebuilt_schema(of(items)))
+
+
+def integers(count: int) -> str:
+    return json.dumps({"reasoning": "r", "answer": {"x": list(range(count))}, "confidence": 7})
+
+
+def test_a_check_beyond_its_budget_of_steps_finds_the_answer_invalid() -> None:
+    objects = of_branches(*[{"type": "object", "required": [f"r{n}"]} for n in range(200)], {"type": "object"})
+    text = json.dumps({"reasoning": "r", "answer": {"x": [{}] * 1_000}, "confidence": 7})
+    assert read_output(objects, text).text == text
+    with pytest.raises(InvalidOutput, match="the reply takes more than 250,000 steps to check"):
+        read_output(objects, text.replace("{}", ", ".join(["{}"] * 2)))
+
+
+def test_alternatives_are_told_apart_by_type_and_constant_before_they_are_tried() -> None:
+    constants = [{"enum": [f"c{n}", n + 0.5, None]} for n in range(200)]
+    output, budget = of_branches(*constants, {"type": "object"}, {"type": "integer"}), StepBudget()
+    for value in ([1] * 10_000, ["c7"] * 10_000, [3.5] * 10_000):
+        budget.steps = 20_003
+        assert violation(output.answer_schema, {"x": value}, "answer", budget) is None
+    for value in ("c200", True, 1.25, [], 2e300):
+        expected = value == 2e300
+        assert (violation(output.answer_schema, {"x": [value]}, "answer", StepBudget()) is None) == expected
+
+
+def test_a_record_is_trusted_and_not_checked_against_the_schema_again() -> None:
+    output = of_branches({"type": "null"})
+    with pytest.raises(InvalidOutput, match="fits no schema"):
+        read_output(output, integers(3))
+    assert parse_output(output, integers(3)) == Answer(reasoning="r", answer='{"x":[0,1,2]}', confidence=7)

@@ -6,6 +6,7 @@ Draws are sha256 of the seed and the purpose, not `random`, so that a replay und
 import hashlib
 import json
 import re
+import unicodedata
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -14,8 +15,14 @@ from string import ascii_uppercase
 
 from app.deliberation.choice.ballots import CandidateId, author
 
-_NONCE = re.compile(r"[0-9a-f]{12}")
-_LOOKALIKE = re.compile(r"<<<(?=\s*(?:end-of-)?peer-text)", re.IGNORECASE)
+_LOOKALIKE = re.compile(
+    r"<[ \t]*+<[ \t]*+<(?=\s*+(?:end[\s_\W]{0,3}of[\s_\W]{0,3})?peer[\s_\W]{0,3}text)", re.IGNORECASE
+)
+# Characters of no width: controls, marks of direction, joiners, fillers, selectors of variants, tags.
+_INVISIBLE = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
+    "\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]+"
+)
 _NOBODY = -1
 
 
@@ -40,13 +47,17 @@ def call_seed(seed: int, call_id: str, attempt: int) -> int:
 
 
 def fence(text: str, nonce: str) -> str:
-    """`text` as data between two lines with the nonce. The nonce, and anything like a fence, is replaced inside."""
-    if _NONCE.fullmatch(nonce) is None:
-        raise ValueError("a nonce is 12 lower-case hex digits")
-    # Hardly any text contains its nonce, and compiling a pattern costs more than the rest of a prompt.
-    inside = re.sub(nonce, "[nonce]", text, flags=re.IGNORECASE) if nonce in text.lower() else text
-    inside = _LOOKALIKE.sub("‹‹‹", inside)
-    return f"<<<peer-text {nonce}>>>\n{inside}\n<<<end-of-peer-text {nonce}>>>"
+    """`text` as data between two lines with a mark. Anything like a fence is replaced inside.
+
+    The mark follows from nonce and text, so that nobody can write a text that holds its own mark, whatever is known of
+    the seed. A text that reads like a fence without its invisible characters, or in plain letters, loses them.
+    """
+    mark = hashlib.sha256(f"{nonce}\n{text}".encode(errors="replace")).hexdigest()[:12]
+    inside, bare = text, text if text.isascii() else unicodedata.normalize("NFKC", text)
+    if bare.count("<") >= 3:
+        bare = _INVISIBLE.sub("", bare)
+        inside = _LOOKALIKE.sub("‹‹‹", bare) if _LOOKALIKE.search(bare) else text
+    return f"<<<peer-text {mark}>>>\n{inside}\n<<<end-of-peer-text {mark}>>>"
 
 
 def labels(count: int) -> tuple[str, ...]:

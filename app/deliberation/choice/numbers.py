@@ -9,6 +9,8 @@ from fractions import Fraction
 
 # A longer figure or power is no plausible answer and is expensive to compare.
 DIGITS_MAX = 400
+# Of a longer text the end is read.
+READ_CHARS_MAX = 32_768
 
 _SPACES = " \u00a0\u2009\u202f"
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
@@ -108,6 +110,7 @@ def _stands_alone(text: str, term: re.Match[str]) -> bool:
 
 
 def last_number(text: str) -> Fraction | None:
+    text = text[-READ_CHARS_MAX:]
     for pattern, by in _LATEX:
         text = pattern.sub(by, text)
     text = _SUPERSCRIPT.sub(lambda found: "^" + found[0].translate(_SUPERSCRIPTS), text)

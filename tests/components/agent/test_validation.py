@@ -1,58 +1,110 @@
+"""Replies taken from public bug reports, byte by byte (tests/fixtures/replies.json), and their right value."""
+
+import asyncio
 import json
-import time
+import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from app.deliberation.calls import Usage
+from app.deliberation.calls import Call, Usage
 from app.deliberation.errors import InvalidOutput
-from serve_deployments.agent.validation import valid_reply
+from app.deliberation.outputs import Output
+from serve_deployments.agent.validation import ON_LOOP_CHARS_MAX, valid_reply
 from serve_deployments.engine.replies import EngineReply
 from tests.integration.agent.test_agent_replica import ANSWER, call
 
-OTHER = json.dumps({"reasoning": "r", "answer": "forty-three", "confidence": 10})
-WITHIN = {
-    "a fence": f"```json\n{ANSWER}\n```",
-    "words around": f"Here you are:\n{ANSWER}\nI hope that it helps.",
-    "a thought": f"<think>{{maybe}} {{so}} {{}}</think>\n{ANSWER}",
-    "a draft": f"First I thought {OTHER}, but now: {ANSWER}",
-    "another object after it": f"{ANSWER}\n{{}}",
+REPLIES: dict[str, Any] = {
+    each["case"]: each for each in json.loads(Path("tests/fixtures/replies.json").read_text(encoding="utf-8"))
 }
-WITHOUT = {
-    "prose": "The answer is forty-two.",
-    "a broken object": ANSWER[:-5] + " and so on",
-    "an object within another": f'{{"draft": {ANSWER}}} is the answer',
-    "another form": 'Well: {"answer": "forty-two"}',
-    "braces": "{" * 100_000,
-    "depth": '{"a":' * 20_000,
+PLAIN = {"reasoning": "r", "answer": "42", "confidence": 90}
+RIGHT: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "1a": (PLAIN, ("thinking",)),
+    "9": ({"reasoning": "a\nb", "answer": "x = 1\n\ty = 2", "confidence": 90}, ("control_characters",)),
+    "13a": (PLAIN, ("confidence",)),
+    "13b": (PLAIN, ("confidence",)),
+    "13e": (PLAIN, ("extra_fields",)),
+    "13f": (PLAIN, ("text",)),
+    "13g": ({**PLAIN, "answer": '{"x": 1}'}, ("text",)),
+    "15": (PLAIN, ()),
+    "16a": (PLAIN, ()),
 }
 
 
-def validated(text: str, finish: str = "stop") -> tuple[str | None, int]:
-    ignored: list[EngineReply] = []
-    reply = EngineReply(text, finish, Usage(), None, "json_schema")
-    try:
-        return valid_reply(call(), reply, ignored.append).text, len(ignored)
-    except InvalidOutput:
-        return None, len(ignored)
+def reply_of(case: str, number: int = 0) -> EngineReply:
+    text, finish = "", ""
+    for data in re.findall(r"^data: (\{.*\})$", "".join(REPLIES[case]["replies"][number]["pieces"]), re.MULTILINE):
+        choice = json.loads(data)["choices"][0]
+        content = choice["delta"].get("content")
+        text += content if isinstance(content, str) else ""
+        finish = choice.get("finish_reason") or finish
+    return EngineReply(text, finish, Usage(), None, "json_schema")
 
 
-def test_a_bare_object_is_the_answer() -> None:
-    assert validated(ANSWER) == (ANSWER, 0)
+@pytest.mark.parametrize("case", RIGHT)
+async def test_a_reply_that_holds_an_answer_is_one(case: str) -> None:
+    valid = await valid_reply(call(), reply_of(case))
+    assert (json.loads(valid.text), valid.lenient) == RIGHT[case]
 
 
-@pytest.mark.parametrize("text", WITHIN.values(), ids=WITHIN)
-def test_the_object_within_a_text_is_the_answer_and_the_engine_ignored_the_form(text: str) -> None:
-    assert validated(text) == (ANSWER, 1)
+async def test_the_case_of_endless_blanks_was_cut_off() -> None:
+    assert reply_of("15").finish_reason == "length"
+    with pytest.raises(InvalidOutput, match=r"cut off at max_tokens=\d+; raise sampling.max_tokens"):
+        await valid_reply(call(), EngineReply(ANSWER[:20], "length", Usage(), None))
 
 
-@pytest.mark.parametrize("text", WITHOUT.values(), ids=WITHOUT)
-def test_a_text_without_a_whole_answer_is_invalid(text: str) -> None:
-    began_s = time.process_time()
-    assert validated(text) == (None, 1)
-    assert time.process_time() - began_s < 1, "no text costs long"
+@pytest.mark.parametrize(("number", "quoted"), [(0, '"{\\"reasoning\\":\\"abc"'), (1, '"I cannot help with that."')])
+async def test_cut_json_and_a_refusal_are_invalid_and_quoted(number: int, quoted: str) -> None:
+    with pytest.raises(InvalidOutput) as fault:
+        await valid_reply(call(), reply_of("7", number))
+    assert f"the reply begins {quoted}" in str(fault.value)
 
 
-def test_json_that_breaks_the_schema_says_nothing_about_the_engine() -> None:
-    assert validated('{"answer": "forty-two"}') == (None, 0)
-    assert validated(ANSWER[:20], "length") == (None, 0), "cut off"
-    assert validated(" \n") == (None, 0), "no text at all"
+def judge() -> Call:
+    output = Output(kind="score", labels=("A", "B", "C"), criteria=("correctness", "clarity"))
+    return call().model_copy(update={"output": output})
+
+
+def ballot(score: object, *criteria: str) -> EngineReply:
+    entries = [{"id": each, "rationale": "x", "score": score} for each in criteria or ("correctness", "clarity")]
+    text = json.dumps({label: {"criteria": entries} for label in "ABC"})
+    return EngineReply(text, "stop", Usage(), None, "prompt")
+
+
+@pytest.mark.parametrize(("case", "score"), [("13h", 8.5), ("13i", "8"), ("13j", "8/10"), ("13k", 11)])
+async def test_a_score_that_is_none_names_its_place(case: str, score: object) -> None:
+    assert REPLIES[case]["right"] == "such a score is invalid, with the reason"
+    with pytest.raises(InvalidOutput, match=r"^A\.criteria\.0\.score: Input should be "):
+        await valid_reply(judge(), ballot(score))
+
+
+async def test_criteria_in_another_order_or_spelling_are_the_same() -> None:
+    assert REPLIES["24a"]["client"].endswith("each judge names the criteria in another order than asked")
+    asked, swapped = ballot(8), ballot(8, "clarity", "correctness")
+    valid = await valid_reply(judge(), swapped)
+    assert (json.loads(valid.text), valid.lenient) == (json.loads(asked.text), ("order",))
+    spelt = await valid_reply(judge(), ballot(8, "Correctness", " clarity"))
+    assert (json.loads(spelt.text), spelt.lenient) == (json.loads(asked.text), ("spelling",))
+
+
+@pytest.mark.parametrize("long", [True, False])
+async def test_a_long_text_is_read_while_the_event_loop_goes_on(long: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_loop: list[bool] = []
+
+    def read(*_: Any, **__: Any) -> Any:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            on_loop.append(False)
+        else:
+            on_loop.append(True)
+        raise InvalidOutput("x")
+
+    monkeypatch.setattr("serve_deployments.agent.validation.read_output", read)
+    schema = Output(kind="answer").with_answers_of({"type": "object"})
+    for output, text in ((Output(kind="answer"), "x" * (ON_LOOP_CHARS_MAX + long)), (schema, "{}")):
+        with pytest.raises(InvalidOutput):
+            asked = call().model_copy(update={"output": output})
+            await valid_reply(asked, EngineReply(text, "stop", Usage(), None))
+    assert on_loop == [not long, False]

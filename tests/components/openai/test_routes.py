@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from app.deliberation.calls import FactProblem, Usage, UsageCost
-from app.deliberation.errors import JournalUnavailable
+from app.deliberation.calls import Call, FactProblem, Usage, UsageCost
+from app.deliberation.errors import InvalidOutput, JournalUnavailable
 from app.deliberation.facts import Accepted, CallFinished, Cancelled, Failed, decode
 from app.deliberation.ports import Record
+from app.deliberation.readings import read_output
 from app.deliberation.strategies.council import COUNCIL
 from app.openai import routes
 from tests.components.openai.chatting import (
@@ -106,13 +107,21 @@ COST = Usage(
 )
 
 
+def as_recorded(call: Call, reply: str) -> str:
+    """What an agent records of a reply; an empty text, which is no answer, for an invalid one."""
+    try:
+        return read_output(call.output, reply).text
+    except InvalidOutput:
+        return ""
+
+
 def writing(text: object) -> Callable[[Served, str], Awaitable[None]]:
     async def end(gateway: Served, deliberation_id: str) -> None:
         records = await gateway.journal.facts("default", deliberation_id)
         fact = decode(records[0].data)
         assert isinstance(fact, Accepted)
         answer = json.dumps({"reasoning": "r", "answer": text, "confidence": 5})
-        for each in played(fact, now=gateway.clock.now, write=lambda _: answer):
+        for each in played(fact, now=gateway.clock.now, write=lambda call: as_recorded(call, answer)):
             await gateway.append(each.model_copy(update={"usage": COST}) if isinstance(each, CallFinished) else each)
 
     return end

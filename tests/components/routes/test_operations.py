@@ -247,6 +247,7 @@ async def test_metrics_count_agent_calls_and_engine_circuits(gateway: Served) ->
             "replica": "host-1",
             "in_flight": 2,
             "counts": {"answered": 7, "failed": 1, "cut": 3, "retries": 4, "hedges": 5},
+            "lenient": {"confidence": 6, "unknown": 1},
             "costs": {"EUR": 1_250_001},
             "engines": [{"url": "http://user:secret@e1:8000", "healthy": False, "circuit": "open", "models": []}],
         }
@@ -258,6 +259,7 @@ async def test_metrics_count_agent_calls_and_engine_circuits(gateway: Served) ->
         'agent_calls_total{outcome="cut",' + replica + "} 3.0",
         "agent_retries_total{" + replica + "} 4.0",
         "agent_hedges_total{" + replica + "} 5.0",
+        'agent_lenient_readings_total{kind="confidence",' + replica + "} 6.0",
         'agent_cost_total{currency="EUR",' + replica + "} 1.250001",
         "agent_calls_in_flight{" + replica + "} 2.0",
         'engine_circuit{engine="http://e1:8000",' + replica + ',state="open"} 1.0',

@@ -22,7 +22,7 @@ from app.deliberation.facts import (
     View,
     decode,
 )
-from app.deliberation.outputs import Output
+from app.deliberation.outputs import TEXT_CHARS_MAX, Output
 from app.deliberation.ports import Record
 from app.deliberation.roles import EnginePrices, EngineSpec, Role
 from serve_deployments.agent.agent import AgentReplica
@@ -183,8 +183,8 @@ async def test_the_persona_ends_the_prompt_and_starts_name_the_model() -> None:
 
 INVALID = {
     "not JSON": ("half a thought", "stop"),
-    "out of range": (json.dumps({"reasoning": "r", "answer": "a", "confidence": 101}), "stop"),
-    "cut off": (ANSWER, "length"),
+    "out of range": (json.dumps({"reasoning": "r", "answer": "a" * (TEXT_CHARS_MAX + 1), "confidence": 1}), "stop"),
+    "cut off": (ANSWER[:-1], "length"),
 }
 
 
@@ -199,6 +199,16 @@ async def test_asks_once_more_with_another_seed_after_an_invalid_answer(first: t
     assert [started.attempt for started in views(journal, CallStarted)] == [1, 2]
 
 
+async def test_what_was_read_leniently_is_recorded_and_counted() -> None:
+    lenient = "Here you are: " + json.dumps({"reasoning": "r", "answer": "a", "confidence": "high"})
+    engine = ScriptedEngine(lambda body, _: streamed(lenient if "u1" in str(body) else ANSWER))
+    agent = replica(engine, InMemoryJournal())
+    first, second = await outcomes(agent, request((call(1), call(2))))
+    assert json.loads(first.text or "")["confidence"] is None and first.lenient == ("confidence", "prose")
+    assert (second.text, second.lenient, len(engine.bodies)) == (ANSWER, (), 2)
+    assert (await agent.describe())["lenient"] == {"confidence": 1, "prose": 1}
+
+
 async def test_two_invalid_answers_are_a_recorded_failure() -> None:
     engine = ScriptedEngine(lambda *_: streamed("nonsense"))
     (outcome,) = await outcomes(replica(engine, InMemoryJournal()), request((call(),)))
@@ -211,7 +221,7 @@ async def test_two_invalid_answers_are_a_recorded_failure() -> None:
     [
         ("Sure!\n Here is  my answer.", 'the reply begins "Sure! Here is my answer."'),
         ("x" * 500, f'the reply begins "{"x" * 80}".'),
-        ('{"answer": "a"}', 'the reply begins "{\\"answer\\": \\"a\\"}"'),
+        ('{"reply": "a"}', 'the reply begins "{\\"reply\\": \\"a\\"}"'),
         ("", "the reply is empty"),
     ],
 )
@@ -752,10 +762,10 @@ async def test_asks_one_engine_where_the_role_does_not_hedge() -> None:
 
 
 async def test_a_defect_fails_its_call_without_a_retry(monkeypatch: pytest.MonkeyPatch) -> None:
-    def defect(*_: Any) -> Any:
+    def defect(*_: Any, **__: Any) -> Any:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("serve_deployments.agent.validation.parse_output", defect)
+    monkeypatch.setattr("serve_deployments.agent.validation.read_output", defect)
     journal = InMemoryJournal()
     (outcome,) = await outcomes(replica(ScriptedEngine(lambda *_: streamed(ANSWER)), journal), request((call(),)))
     assert outcome.problem is not None
