@@ -132,7 +132,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "the root's reference": (of({"$ref": "#"}), "$ref must name"),
     "a reference beyond a list": (of({"$ref": "#/required/00009"}), "$ref must name"),
     "a malformed reference": (of({"$ref": []}), "$ref must name"),
-    "a number as a reference": (of({"$ref": 1}), "$ref must name"),
     "a list of malformed types": (of({"type": [[]]}), "must be one of object"),
     "a circle": ({**of({"$ref": "#/$defs/a"}), "$defs": {"a": of({"$ref": "#/$defs/a"})}}, "back to itself"),
     "an explosion": (doubled(12), "nodes"),
@@ -227,9 +226,8 @@ def test_takes_what_libraries_write_and_names_what_it_replaces(
 ) -> None:
     rebuilt = rebuilt_schema(schema)
     assert replaced_keywords(schema).keys() == replaced
-    schema = json.dumps(rebuilt)
-    assert violation(schema, valid, "answer", StepBudget()) is None
-    assert violation(schema, invalid, "answer", StepBudget()) is not None
+    found = [violation(json.dumps(rebuilt), each, "answer", StepBudget()) for each in (valid, invalid)]
+    assert found[0] is None and found[1] is not None
     assert rebuilt_schema(rebuilt) == rebuilt and replaced_keywords(rebuilt) == {}
 
 
