@@ -88,9 +88,9 @@ class _Rebuilding:
     def __init__(self, root: Schema) -> None:
         self._root = root
         self._nodes = 0
+        self._chars = 0
         # The keywords that were replaced, each with the one that has its meaning now.
         self.replaced: dict[str, str] = {}
-        self._chars = 0
 
     def rebuilt(self, given: object, where: str, open_references: tuple[str, ...] = (), depth: int = 0) -> Schema:
         self._nodes += 1
@@ -158,9 +158,9 @@ class _Rebuilding:
                 case _:
                     raise SchemaRefused(f"{at}: this keyword, or its value, is not supported", keyword)
         if told:
-            self._spend_chars("description", told)
             described = made.pop("description", "")
             made["description"] = f"{described}{' ' * bool(described)}({'; '.join(told)})"
+            self._spend_chars("description", told)
         if _least_steps(made) > LEAST_STEPS_MAX:
             raise SchemaRefused(
                 f"{where}: its smallest answer takes more than {LEAST_STEPS_MAX:,} steps to check; lower `minItems`, "
@@ -296,7 +296,6 @@ class _Node:
     properties: Mapping[str, "_Node"]
     others: "_Node | None"
     items: "_Node | None"
-    others: "_Node | None"
     alternatives: Mapping[str, "tuple[_Node, ...]"] | None
     constants: Mapping[_Typed, "tuple[_Node, ...]"] = field(default_factory=dict["_Typed", "tuple[_Node, ...]"])
 
@@ -313,7 +312,6 @@ def _node(schema: Schema) -> _Node:
         properties={name: _node(each) for name, each in schema.get("properties", {}).items()},
         others=_node(schema["additionalProperties"]) if isinstance(schema.get("additionalProperties"), dict) else None,
         items=_node(schema["items"]) if "items" in schema else None,
-        others=_node(schema["additionalProperties"]) if isinstance(schema.get("additionalProperties"), dict) else None,
         alternatives=None
         if branches is None
         else {kind: tuple(b for b in branches if b.enum is None and kind in b.kinds) for kind in _TYPES},
@@ -370,11 +368,12 @@ def _object_fault(node: _Node, value: Mapping[str, object], budget: StepBudget) 
     closed = node.schema.get("additionalProperties") is False
     for name, each in value.items():
         if name in node.properties:
-            if (fault := _fault(node.properties[name], each, budget)) is not None:
-                return f"/{name[:NAME_CHARS_MAX]}{fault}"
-        elif closed:
-            return f"/{name[:NAME_CHARS_MAX]}: is not expected"
-        elif node.others is not None and (fault := _fault(node.others, each, budget)) is not None:
+            fault = _fault(node.properties[name], each, budget)
+        elif node.others is not None:
+            fault = _fault(node.others, each, budget)
+        else:
+            fault = ": is not expected" if closed else None
+        if fault is not None:
             return f"/{name[:NAME_CHARS_MAX]}{fault}"
     return None
 

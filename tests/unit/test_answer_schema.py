@@ -133,6 +133,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a reference beyond a list": (of({"$ref": "#/required/00009"}), "$ref must name"),
     "a malformed reference": (of({"$ref": []}), "$ref must name"),
     "a list of malformed types": (of({"type": [[]]}), "must be one of object"),
+    "a long pattern that references repeat": (
+        {
+            "type": "object",
+            "properties": {f"p{n}": {"$ref": "#/$defs/a"} for n in range(400)},
+            "$defs": {"a": {"pattern": "x" * 100}},
+        },
+        "characters",
+    ),
     "a circle": ({**of({"$ref": "#/$defs/a"}), "$defs": {"a": of({"$ref": "#/$defs/a"})}}, "back to itself"),
     "an explosion": (doubled(12), "nodes"),
     "deep nesting": (nested(40), "levels"),
@@ -226,8 +234,8 @@ def test_takes_what_libraries_write_and_names_what_it_replaces(
 ) -> None:
     rebuilt = rebuilt_schema(schema)
     assert replaced_keywords(schema).keys() == replaced
-    found = [violation(json.dumps(rebuilt), each, "answer", StepBudget()) for each in (valid, invalid)]
-    assert found[0] is None and found[1] is not None
+    faults = [violation(json.dumps(rebuilt), value, "answer", StepBudget()) for value in (valid, invalid)]
+    assert faults[0] is None and faults[1] is not None
     assert rebuilt_schema(rebuilt) == rebuilt and replaced_keywords(rebuilt) == {}
 
 
