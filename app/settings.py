@@ -233,7 +233,11 @@ class Settings(AcceptanceRules, RoleRules, StreamRules, ArchiveRetention, Gatewa
         le=100_000,
     )
     heartbeat_s: float = setting(
-        10.0, "Interval of comments that keep idle streams open through proxies.", env="STREAM_HEARTBEAT", gt=0, le=60
+        10.0,
+        "Interval of comments or empty chunks that keep idle streams open through proxies.",
+        env="STREAM_HEARTBEAT",
+        gt=0,
+        le=60,
     )
     stream_age_max_s: float = setting(
         900.0, "Age at which a stream asks its viewer to reconnect, so that draining is quick.", gt=0, le=86_400

@@ -7,6 +7,7 @@ from app.deliberation.errors import InvalidCursor
 
 # 19 digits hold every sequence of the log (64 bits, signed).
 _CURSOR = re.compile(r"([a-z0-9]{1,16})-([0-9]{1,19})", re.ASCII)
+EPOCH_PATTERN = r"^[a-z0-9]{1,16}$"
 CURSOR_PATTERN = r"^(0|[a-z0-9]{1,16}-[0-9]{1,19})$"
 
 

@@ -10,6 +10,7 @@ from app.api.problems import NotAcceptable, ValidationFailed, request_id_of
 from app.api.schemas import FieldProblem
 
 WAIT_MAX_S = 60
+ACCEPTED_MAX = 64
 KEY_PATTERN = r"^[\x21-\x7e]{1,255}$"
 
 Media = Literal["text/event-stream", "application/json"]
@@ -29,7 +30,7 @@ async def media_of(accept: Annotated[str | None, Header(include_in_schema=False)
     if accept is None or not accept.strip():
         return "text/event-stream"
     accepted: set[str] = set()
-    for entry in accept.lower().split(","):
+    for entry in accept.lower().split(",", ACCEPTED_MAX)[:ACCEPTED_MAX]:
         media, *parameters = [part.strip() for part in entry.split(";")]
         weight = next((value[2:] for value in parameters if value.startswith("q=")), "1")
         if weight.strip("0.") != "":

@@ -61,6 +61,10 @@ class UnsupportedMediaType(InvalidRequest):
     code = "unsupported_media_type"
 
 
+class UnsupportedCoding(UnsupportedMediaType, HttpError):
+    headers = MappingProxyType({"Accept-Encoding": "identity"})
+
+
 class NotAcceptable(InvalidRequest):
     code = "not_acceptable"
 
@@ -99,6 +103,7 @@ STATUSES: Mapping[str, tuple[int, str]] = {
     "invalid_request": (422, "The request is not valid"),
     "unknown_role": (422, "The role does not exist"),
     "unknown_strategy": (422, "The strategy does not exist"),
+    "search_too_slow": (422, "The search takes too long"),
     "malformed_request": (400, "The request is not HTTP"),
     "invalid_json": (400, "The body is not strict JSON"),
     "invalid_cursor": (400, "The cursor is not valid"),
@@ -299,7 +304,8 @@ async def _on_error(request: Request, error: Exception) -> Response:
 def _allowed(request: Request) -> str:
     routes: Sequence[BaseRoute] = request.app.state.served_routes
     matching = (route for route in routes if route.matches(request.scope)[0] != Match.NONE)
-    return ", ".join(sorted({method for route in matching for method in getattr(route, "methods", None) or ()}))
+    methods = {method for route in matching for method in getattr(route, "methods", None) or ()}
+    return ", ".join(sorted(methods | {"HEAD"} if "GET" in methods else methods))
 
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:

@@ -1,6 +1,7 @@
 """Reads request bodies: strict JSON, bounded in bytes, time and depth."""
 
 import asyncio
+import codecs
 import json
 from typing import Any, TypeVar, cast
 
@@ -8,11 +9,19 @@ from fastapi import Request
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
 
-from app.api.problems import BodyTimeout, BodyTooLarge, InvalidJson, UnsupportedMediaType, body_problems
+from app.api.problems import (
+    BodyTimeout,
+    BodyTooLarge,
+    InvalidJson,
+    UnsupportedCoding,
+    UnsupportedMediaType,
+    body_problems,
+)
 
 BODY_BYTES_MAX = 262_144
 BODY_TIMEOUT_S = 10.0
 JSON_DEPTH_MAX = 32
+_GZIP = b"\x1f\x8b"
 SYNTAX_REMEDY = "Put names and texts in double quotes, and no comma before a closing bracket."
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -41,7 +50,12 @@ def _too_deep(value: object, levels: int = JSON_DEPTH_MAX) -> bool:
 
 
 def checked_json(content: bytes) -> bytes:
-    """`content` if it is strict JSON; raises InvalidJson where parsers differ and on deep nesting."""
+    """`content` without a byte order mark; raises InvalidJson if it is not strict JSON in UTF-8, or nests deep."""
+    content = content.removeprefix(codecs.BOM_UTF8)
+    encoding = "gzip" if content.startswith(_GZIP) else json.detect_encoding(content)
+    if encoding != "utf-8":
+        remedy = "Send it uncompressed" if encoding == "gzip" else "Encode it as UTF-8"
+        raise InvalidJson(f"The body is {encoding.upper()}, not UTF-8. {remedy}.")
     try:
         parsed = json.loads(content.decode(), object_pairs_hook=_pairs, parse_constant=_constant)
     except UnicodeDecodeError as exc:
@@ -85,6 +99,10 @@ async def body_of(request: Request, model: type[_Model], context: dict[str, Any]
         media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if media != "application/json" and not media.endswith("+json"):
             raise UnsupportedMediaType("Send the body with Content-Type: application/json.")
+        coding = request.headers.get("content-encoding", "identity").strip().lower()
+        if coding not in ("identity", ""):
+            detail = f"The body has the Content-Encoding {coding[:32]!r}."
+            raise UnsupportedCoding(detail, "Content-Encoding", "Send it uncompressed.")
     return parsed_body(content, model, context)
 
 

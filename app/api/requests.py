@@ -33,6 +33,7 @@ from app.deliberation.strategies import STRATEGIES
 
 TASK_CHARS_MAX = 32_768
 AGENTS_MAX = 32
+COMPLETION_TOKENS_MAX = 32_768
 EVIDENCE_TOKENS_MAX = 8_192
 DEFAULT_ROLE = "DEV"
 DEFAULT_STRATEGY = "council"
@@ -103,15 +104,17 @@ MetadataKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 Metadata = Annotated[dict[MetadataKey, Annotated[str, Field(max_length=512)]], Field(max_length=16)]
 
 
+_KEYWORDS = (
+    "Use type, properties, required, additionalProperties, items, enum, const, anyOf, $ref to $defs, and bounds of "
+    "numbers and lists."
+)
+
+
 def _rebuilt(given: dict[str, Any]) -> dict[str, Any]:
     try:
         return rebuilt_schema(given)
     except SchemaRefused as refused:
-        described = {
-            "detail": str(refused),
-            "remedy": "Use type, properties, required, additionalProperties, items, enum, const, anyOf, $ref to $defs, "
-            "and bounds of numbers and lists.",
-        }
+        described = {"detail": str(refused), "remedy": refused.remedy or _KEYWORDS}
         raise PydanticCustomError("unsupported_schema", "{detail}", described) from refused  # pyright: ignore[reportArgumentType]
 
 
@@ -144,7 +147,7 @@ class SamplingRequest(RequestModel):
     """Sampling parameters; absent ones come from the role. The first agent uses them as given, others vary."""
 
     temperature: float | None = Field(default=None, ge=0, le=2)
-    max_tokens: MaybeWhole = Field(default=None, ge=1, le=32_768, description="Limit of one completion")
+    max_tokens: MaybeWhole = Field(default=None, ge=1, le=COMPLETION_TOKENS_MAX, description="Limit of one completion")
     top_p: float | None = Field(default=None, gt=0, le=1)
 
 

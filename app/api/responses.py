@@ -38,9 +38,11 @@ HEADERS: dict[str, dict[str, Any]] = {
     "Vary": _text("The answer depends on `Accept`"),
     "X-Accel-Buffering": _text("Tells proxies not to buffer the stream", enum=["no"]),
     "X-Deliberation-Id": _text("The id of the deliberation"),
+    "X-Adjusted": _text("What the gateway changed in the request, separated by commas", examples=["max_tokens=32768"]),
     "X-Should-Retry": _text("`false` where OpenAI's clients should not retry", enum=["false"]),
     "Link": _text('The next page, as `rel="next"`'),
     "Allow": _text("The methods that the path supports"),
+    "Accept-Encoding": _text("The coding in which bodies are read", enum=["identity"]),
 }
 
 
@@ -71,7 +73,8 @@ def declared_errors(
     names: Mapping[int, tuple[str, ...]],
 ) -> Declared:
     """Declared errors for these statuses and 500; `table` has status and title by code, `names` further headers."""
-    names = {401: ("WWW-Authenticate",), 429: ("Retry-After",), 503: ("Retry-After",), **names}
+    usual = {401: ("WWW-Authenticate",), 415: ("Accept-Encoding",), 429: ("Retry-After",), 503: ("Retry-After",)}
+    names = {**usual, **names}
     declared: Declared = {}
     for status in sorted({*statuses, 500}):
         titles = {code: title for code, (mapped, title) in table.items() if mapped == status}

@@ -7,12 +7,13 @@ tombstone; the last counts them. Facts keep their sequences, so event ids stay t
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json, to_json
 
+from app.api.cursor import EPOCH_PATTERN
 from app.archive.database.rows import Written
 from app.archive.database.store import ArchivedRow, RowFilter, Store
 from app.deliberation.errors import DeliberationError, InvalidRequest, UnexpectedFact
@@ -27,6 +28,9 @@ FORMAT_VERSION = 1
 BATCH_MAX = 256
 BATCH_BYTES_MAX = 8_000_000
 AGAIN = "Export the archive again."
+# An import's times may be as much later than its clock as another machine's clock is ahead, and a deadline behind.
+LEAD_MAX = timedelta(days=1)
+EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 class _Line(BaseModel):
@@ -36,7 +40,7 @@ class _Line(BaseModel):
 class Header(_Line):
     format: Literal["deliberate.archive"]
     version: Literal[1]
-    logs: tuple[Annotated[str, Field(min_length=1, max_length=64)], ...]
+    logs: tuple[Annotated[str, Field(pattern=EPOCH_PATTERN)], ...]
 
 
 class ExportedDeliberation(_Line):
@@ -98,7 +102,15 @@ def _read(number: int, line: bytes) -> AnyLine:
         raise InvalidRequest(f"Line {number} is not JSON: {exc}. {AGAIN}") from exc
 
 
-def _written(number: int, found: ExportedDeliberation) -> Written:
+def _check_times(number: int, event: BaseModel, now: datetime) -> None:
+    for name in type(event).model_fields:
+        at = getattr(event, name)
+        if isinstance(at, datetime) and not EARLIEST <= at <= now + LEAD_MAX:
+            detail = f"Line {number} has a time in {name} that no deliberation has: {at:%Y-%m-%d}"
+            raise InvalidRequest(f"{detail}. {AGAIN}")
+
+
+def _written(number: int, found: ExportedDeliberation, now: datetime) -> Written:
     """Returns the deliberation of a line; raises InvalidRequest unless its facts reach from acceptance to end."""
     records, stem = list[Record](), prefix(found.tenant, found.id)
     try:
@@ -107,12 +119,15 @@ def _written(number: int, found: ExportedDeliberation) -> Written:
             event = decode(data)
             if event.deliberation_id != found.id or (records and sequence <= records[-1].sequence):
                 raise UnexpectedFact(f"fact {sequence} is out of place")
+            _check_times(number, event, now)
             records.append(Record(f"{stem}.{suffix(event)}", sequence, data))
         if len({record.subject for record in records}) < len(records):
             raise UnexpectedFact("a fact stands there twice")
         state = state_of(records)
     except ValidationError as exc:
         raise InvalidRequest(f"Line {number} holds what is no fact, in deliberation {found.id}. {AGAIN}") from exc
+    except InvalidRequest:
+        raise
     except DeliberationError as exc:
         raise InvalidRequest(f"Line {number} holds no deliberation, in {found.id}: {exc}. {AGAIN}") from exc
     if state is None or not state.ended:
@@ -154,10 +169,10 @@ class Imported(NamedTuple):
     oldest: datetime | None
 
 
-async def import_archive(store: Store, lines: AsyncIterable[bytes]) -> Imported:
-    """Write an export; a newer row stays. Raises ArchiveUnavailable, ArchiveRefused, and InvalidRequest for no export.
+async def import_archive(store: Store, lines: AsyncIterable[bytes], now: datetime) -> Imported:
+    """Write an export at a time; a newer row stays. The lines before a fault were imported.
 
-    The lines before a fault were imported.
+    Raises ArchiveUnavailable, ArchiveRefused, and InvalidRequest for no export.
     """
     batch, counts = _Batch(store), Counter[str]()
     header: Header | None = None
@@ -176,11 +191,12 @@ async def import_archive(store: Store, lines: AsyncIterable[bytes]) -> Imported:
             case ExportedDeliberation():
                 if header is None or found.log not in header.logs:
                     raise InvalidRequest(f"Line {number} names a log that the first line lacks. {AGAIN}")
-                written = _written(number, found)
+                written = _written(number, found, now)
                 batch.add(number, found.log, written, len(line))
                 oldest = min(oldest or written.at, written.at)
                 counts["deliberations"] += 1
             case ExportedTombstone():
+                _check_times(number, found, now)
                 batch.add(number, "", Written(found.tenant, found.id, at=found.deleted_at), len(line))
                 counts["tombstones"] += 1
             case Footer():

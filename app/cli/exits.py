@@ -6,7 +6,6 @@ stdout carries JSON only, one document per line, and an error is one JSON docume
 
 import asyncio
 import inspect
-import json
 import re
 import signal
 import sys
@@ -23,7 +22,7 @@ from pydantic import ValidationError
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from app.cli.render.text import line_of
+from app.cli.render.text import json_line, line_of
 from app.deliberation.errors import InvalidRequest, fault_of
 
 EXIT_HELP = (
@@ -100,7 +99,7 @@ def usage_errors(remedy: str) -> Generator[None]:
 
 def print_error(error: CommandError, *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(error.document(), ensure_ascii=False), file=sys.stderr)
+        print(json_line(error.document()), file=sys.stderr)
         return
     lines = [line_of(f"{each.field}: {each.detail.rstrip('.')}. {each.remedy}") for each in error.fields]
     # The detail of an invalid request says no more than its fields do.
@@ -233,7 +232,7 @@ def run(work: Callable[[], Coroutine[Any, Any, Exit]], *, as_json: bool, cancels
 
 def print_json(document: object) -> None:
     """Print a JSON document on one line of stdout, unbuffered."""
-    print(json.dumps(document, ensure_ascii=False, separators=(",", ":")), flush=True)
+    print(json_line(document), flush=True)
 
 
 def output(document: object, rendered: Callable[[], RenderableType], *, as_json: bool) -> Exit:

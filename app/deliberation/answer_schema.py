@@ -1,7 +1,8 @@
 """The JSON Schema that a client may demand of answers: a bounded subset, which engines' grammars can enforce.
 
 An engine never gets a client's schema as it came, but one that is rebuilt from the keywords below, with references
-resolved. Regular expressions are refused, because one can stall an engine and this check alike.
+resolved. Keywords of which engines' grammars differ become words of a description: agents read them, and nothing
+enforces them. A client's regular expression is never run, because one can stall an engine and this check alike.
 
 The work of a check is bounded twice: a schema whose smallest answer is already expensive is refused, and a check that
 takes more steps than its budget finds the answer invalid.
@@ -11,6 +12,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import combinations
 from typing import Any, cast
 
 NODES_MAX = 512
@@ -19,6 +21,7 @@ ENUM_MAX = 256
 ITEMS_MAX = 1_024
 CHARS_MAX = 16_384
 NAME_CHARS_MAX = 64
+ONE_OF_MAX = 32
 # A step is one value against one node. The longest answers have about 40,000 values; this many steps take 0.2 s.
 STEPS_MAX = 250_000
 LEAST_STEPS_MAX = STEPS_MAX // 10
@@ -32,7 +35,22 @@ _KINDS: Mapping[type, str] = {
     bool: "boolean",
     type(None): "null",
 }
-_DROPPED = {"$schema", "$id", "$comment", "$defs", "definitions", "title", "default", "examples", "deprecated"}
+_DROPPED = {
+    *("$schema", "$id", "$comment", "$anchor", "$defs", "definitions", "title", "default", "example", "examples"),
+    *("deprecated", "readOnly", "writeOnly", "discriminator"),
+}
+_TOLD = {
+    *("format", "pattern", "minLength", "maxLength", "multipleOf", "uniqueItems", "minProperties", "maxProperties"),
+    *("propertyNames", "contentEncoding", "contentMediaType"),
+}
+_INSTEAD: Mapping[str, str] = {
+    "allOf": "Merge its entries into one.",
+    "oneOf": f"Write anyOf, or up to {ONE_OF_MAX} entries that the constant of a required property tells apart.",
+    "patternProperties": "List the names under properties, or give additionalProperties a schema.",
+    "prefixItems": "Name the entries as properties of an object.",
+    "nullable": 'Write "null" into the list of types.',
+    "$ref": "Write the recursion out to the levels that you need, and no keyword but description beside $ref.",
+}
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _COUNTS = ("minItems", "maxItems")
 
@@ -40,7 +58,14 @@ Schema = dict[str, Any]
 
 
 class SchemaRefused(ValueError):
-    """A schema is malformed, too large, or uses a keyword outside the subset; the text names the place."""
+    """A schema is malformed, too large, or uses a keyword outside the subset; the text names the place.
+
+    `remedy` is how to write it instead; empty where the list of keywords says it.
+    """
+
+    def __init__(self, detail: str, keyword: str = "") -> None:
+        super().__init__(detail)
+        self.remedy = _INSTEAD.get(keyword, "")
 
 
 class TooManySteps(Exception):
@@ -61,25 +86,28 @@ class StepBudget:
 
 class _Rebuilding:
     def __init__(self, root: Schema) -> None:
-        self._definitions: dict[str, object] = {
-            f"#/{place}/{name}": each
-            for place in ("$defs", "definitions")
-            for name, each in _object(root.get(place, {}), place).items()
-        }
+        self._root = root
         self._nodes = 0
         self._chars = 0
+        # The keywords that were replaced, each with the one that has its meaning now.
+        self.replaced: dict[str, str] = {}
 
     def rebuilt(self, given: object, where: str, open_references: tuple[str, ...] = (), depth: int = 0) -> Schema:
         self._nodes += 1
         if self._nodes > NODES_MAX or depth > DEPTH_MAX:
             raise SchemaRefused(f"{where}: the schema has more than {NODES_MAX} nodes or {DEPTH_MAX} levels")
-        node = _object(given, where)
+        node = {} if given is True else _object(given, where)
         if "$ref" in node:
             reference = node["$ref"]
-            if not isinstance(reference, str) or reference not in self._definitions or reference in open_references:
-                raise SchemaRefused(f"{where}: $ref must name an entry of $defs, and must not lead back to itself")
-            return self.rebuilt(self._definitions[reference], where, (*open_references, reference), depth)
+            if reference in open_references:
+                raise SchemaRefused(f"{where}: $ref must not lead back to itself", "$ref")
+            return self._beside(
+                node, "$ref", self._target(reference, where), where, (*open_references, reference), depth
+            )
+        if isinstance(node.get("allOf"), list) and len(node["allOf"]) == 1:
+            return self._beside(node, "allOf", node["allOf"][0], where, open_references, depth)
         made: Schema = {}
+        told: list[str] = []
         for keyword, value in node.items():
             if keyword in _DROPPED:
                 continue
@@ -100,6 +128,11 @@ class _Rebuilding:
                         self.rebuilt(each, f"{at}/{place}", open_references, depth + 1)
                         for place, each in enumerate(_list(value, at))
                     ]
+                case "oneOf" if "anyOf" not in node:
+                    made["anyOf"] = self._one_of(node, at, open_references, depth)
+                case "prefixItems" if "items" not in node and all(each == value[0] for each in _list(value, at)):
+                    self.replaced[keyword] = "items"
+                    made["items"] = self.rebuilt(value[0], at, open_references, depth + 1)
                 case "const":
                     made["enum"] = _scalars([value], at)
                 case "enum":
@@ -108,6 +141,8 @@ class _Rebuilding:
                     made[keyword] = value
                 case "additionalProperties" if isinstance(value, bool):
                     made[keyword] = value
+                case "additionalProperties":
+                    made[keyword] = self.rebuilt(value, at, open_references, depth + 1)
                 case "description" if isinstance(value, str):
                     made[keyword] = value
                 case _ if keyword in _BOUNDS and _is_number(value):
@@ -116,8 +151,16 @@ class _Rebuilding:
                     keyword in _COUNTS and _is_number(value) and _kind(value) == "integer" and 0 <= value <= ITEMS_MAX
                 ):
                     made[keyword] = value
+                case _ if keyword in _TOLD:
+                    if value not in (False, {"type": "string"}):
+                        self.replaced[keyword] = "description"
+                        told.append(f"{keyword}: {value if isinstance(value, str) else json.dumps(value)}")
                 case _:
-                    raise SchemaRefused(f"{at}: this keyword, or its value, is not supported")
+                    raise SchemaRefused(f"{at}: this keyword, or its value, is not supported", keyword)
+        if told:
+            described = made.pop("description", "")
+            made["description"] = f"{described}{' ' * bool(described)}({'; '.join(told)})"
+            self._spend_chars("description", told)
         if _least_steps(made) > LEAST_STEPS_MAX:
             raise SchemaRefused(
                 f"{where}: its smallest answer takes more than {LEAST_STEPS_MAX:,} steps to check; lower `minItems`, "
@@ -132,6 +175,88 @@ class _Rebuilding:
             self._chars += sum(len(each) for each in texts if isinstance(each, str))
         if self._chars > CHARS_MAX:
             raise SchemaRefused(f"schema: it has more than {CHARS_MAX} characters")
+
+    def _target(self, reference: object, where: str) -> object:
+        """The place that a JSON pointer (RFC 6901) within the schema names."""
+        found: object = self._root
+        steps = (
+            reference.removeprefix("#/").split("/") if isinstance(reference, str) and reference[:2] == "#/" else [""]
+        )
+        for step in steps:
+            name, inner = step.replace("~1", "/").replace("~0", "~"), _members(found)
+            if name not in inner:
+                raise SchemaRefused(f"{where}: $ref must name a place in this schema, such as an entry of $defs")
+            found = inner[name]
+        return found
+
+    def _beside(
+        self, node: Schema, keyword: str, target: object, where: str, open_references: tuple[str, ...], depth: int
+    ) -> Schema:
+        """A schema that another one has by a keyword, with the description beside it."""
+        others = {name: each for name, each in node.items() if name != keyword}
+        beside = self.rebuilt(others, where, open_references, depth) if others.keys() - _DROPPED else {}
+        if beside.keys() - {"description"}:
+            raise SchemaRefused(f"{where}: {min(beside.keys() - {'description'})} stands beside {keyword}", keyword)
+        made = self.rebuilt(target, where, open_references, depth)
+        described = " ".join(each["description"] for each in (beside, made) if "description" in each)
+        return made | ({"description": described} if described else {})
+
+    def _one_of(self, node: Schema, at: str, open_references: tuple[str, ...], depth: int) -> list[Schema]:
+        """The entries as those of anyOf, which means the same where no value fits two."""
+        discriminator = node.get("discriminator")
+        tag: object = cast("Schema", discriminator).get("propertyName") if isinstance(discriminator, dict) else None
+        entries = [
+            self.rebuilt(each, f"{at}/{place}", open_references, depth + 1)
+            for place, each in enumerate(_list(node["oneOf"], at))
+        ]
+        for entry in entries:
+            if isinstance(tag, str) and tag in entry.get("properties", {}) and tag not in entry.get("required", ()):
+                # A constant with a default is not required in pydantic's schemas.
+                entry["required"] = [*entry.get("required", ()), tag]
+        if len(entries) > ONE_OF_MAX or not all(_apart(*pair) for pair in combinations(entries, 2)):
+            raise SchemaRefused(f"{at}: a value may fit two of its entries", "oneOf")
+        self.replaced["oneOf"] = "anyOf"
+        return entries
+
+
+def _members(value: object) -> Mapping[str, object]:
+    match value:
+        case dict():
+            return cast("Schema", value)
+        case list() if len(cast("list[object]", value)) <= ENUM_MAX:
+            return {str(place): each for place, each in enumerate(cast("list[object]", value))}
+        case _:
+            return {}
+
+
+def _apart(one: Schema, other: Schema) -> bool:
+    """Whether no value fits both, by their types, their constants, or those of a property that both require."""
+
+    def values(schema: Schema) -> set[tuple[bool, object]] | None:
+        return {(isinstance(each, bool), each) for each in schema["enum"]} if "enum" in schema else None
+
+    def differ(left: Schema, right: Schema) -> bool:
+        pair = values(left), values(right)
+        return pair[0] is not None and pair[1] is not None and pair[0].isdisjoint(pair[1])
+
+    shared = _kinds(one) & _kinds(other)
+    if not shared or differ(one, other):
+        return True
+    both = set(one.get("required", ())) & set(other.get("required", ()))
+    properties = [one.get("properties", {}), other.get("properties", {})]
+    return shared == {"object"} and any(differ(*(each.get(name, {}) for each in properties)) for name in both)
+
+
+def _kinds(schema: Schema) -> set[str]:
+    types = schema.get("type", [*_TYPES])
+    return {"number" if each == "integer" else each for each in ([types] if isinstance(types, str) else types)}
+
+
+def replaced_keywords(given: Schema) -> Mapping[str, str]:
+    """The keywords of a schema that `rebuilt_schema` replaces, each with the one that has its meaning then."""
+    rebuilding = _Rebuilding(given)
+    rebuilding.rebuilt(given, "schema")
+    return rebuilding.replaced
 
 
 def rebuilt_schema(given: Schema) -> Schema:
@@ -169,6 +294,7 @@ class _Node:
     named: str
     enum: frozenset[_Typed] | None
     properties: Mapping[str, "_Node"]
+    others: "_Node | None"
     items: "_Node | None"
     alternatives: Mapping[str, "tuple[_Node, ...]"] | None
     constants: Mapping[_Typed, "tuple[_Node, ...]"] = field(default_factory=dict["_Typed", "tuple[_Node, ...]"])
@@ -184,6 +310,7 @@ def _node(schema: Schema) -> _Node:
         named=" or ".join(types),
         enum=frozenset(map(_typed, schema["enum"])) if "enum" in schema else None,
         properties={name: _node(each) for name, each in schema.get("properties", {}).items()},
+        others=_node(schema["additionalProperties"]) if isinstance(schema.get("additionalProperties"), dict) else None,
         items=_node(schema["items"]) if "items" in schema else None,
         alternatives=None
         if branches is None
@@ -241,10 +368,13 @@ def _object_fault(node: _Node, value: Mapping[str, object], budget: StepBudget) 
     closed = node.schema.get("additionalProperties") is False
     for name, each in value.items():
         if name in node.properties:
-            if (fault := _fault(node.properties[name], each, budget)) is not None:
-                return f"/{name[:NAME_CHARS_MAX]}{fault}"
-        elif closed:
-            return f"/{name[:NAME_CHARS_MAX]}: is not expected"
+            fault = _fault(node.properties[name], each, budget)
+        elif node.others is not None:
+            fault = _fault(node.others, each, budget)
+        else:
+            fault = ": is not expected" if closed else None
+        if fault is not None:
+            return f"/{name[:NAME_CHARS_MAX]}{fault}"
     return None
 
 

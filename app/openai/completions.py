@@ -127,6 +127,11 @@ def opening_frame(chat: ChatCompletionRequest, state: State, index: int = 0) -> 
     return _frame(chat, state, _choice(index, ChatDelta(role="assistant", content="")))
 
 
+def waiting_frame(chat: ChatCompletionRequest, state: State) -> bytes:
+    """A chunk without text, because clients that wait for chunks do not count comments."""
+    return _frame(chat, state, _choice(0, ChatDelta(content="")))
+
+
 def frames(chat: ChatCompletionRequest, state: State) -> Iterator[bytes]:
     """All frames after `opening_frame`; raises NoVerdict before the first one."""
     answers = texts(state)

@@ -8,9 +8,19 @@ from typing import Any
 from pydantic import ValidationError
 
 from app.api.problems import ValidationFailed, body_fault, body_problems
-from app.api.requests import DEFAULT_ROLE, DEFAULT_STRATEGY, TASK_CHARS_MAX, DeliberationRequest, SamplingRequest
+from app.api.requests import (
+    AGENTS_MAX,
+    COMPLETION_TOKENS_MAX,
+    DEFAULT_ROLE,
+    DEFAULT_STRATEGY,
+    TASK_CHARS_MAX,
+    DeliberationRequest,
+    SamplingRequest,
+)
 from app.api.schemas import FieldProblem
 from app.api.suggestions import did_you_mean
+from app.deliberation.answer_schema import replaced_keywords
+from app.deliberation.specification import TIMEOUT_S_MAX
 from app.openai.problems import ModelNotFound
 from app.openai.requests import SIDE_BY_SIDE, ChatCompletionRequest, ChatRequestMessage, DeliberationOptions
 
@@ -57,6 +67,30 @@ def model_parts(model: str, registry: Registry) -> tuple[str, str]:
 
 def model_names(registry: Registry) -> list[str]:
     return [f"{strategy}/{role}" for strategy in registry["strategies"] for role in registry["roles"]]
+
+
+def within_bounds(chat: ChatCompletionRequest) -> tuple[ChatCompletionRequest, list[str]]:
+    """The request with limits beyond ours replaced by ours, and each change, as `max_tokens=32768`.
+
+    Clients set a limit for the largest model that they know, or a negative one for none.
+    """
+    bounds = {"n": AGENTS_MAX, "max_tokens": COMPLETION_TOKENS_MAX, "max_completion_tokens": COMPLETION_TOKENS_MAX}
+    given = {name: getattr(chat, name) or 0 for name in bounds}
+    changed: dict[str, Any] = {name: bound for name, bound in bounds.items() if given[name] > bound}
+    changed |= {name: None for name in bounds if given[name] < 0}
+    changes = [f"{name}={value or 'default'}" for name, value in changed.items()]
+    if chat.deliberation is not None and (chat.deliberation.timeout_seconds or 0) > TIMEOUT_S_MAX:
+        changed["deliberation"] = chat.deliberation.model_copy(update={"timeout_seconds": TIMEOUT_S_MAX})
+        changes.append(f"deliberation.timeout_seconds={TIMEOUT_S_MAX}")
+    return chat.model_copy(update=changed), changes
+
+
+def schema_changes(chat: ChatCompletionRequest) -> list[str]:
+    """The keywords of the answer's schema that are replaced, as `schema.format=description`; the schema is valid."""
+    schema = None if chat.response_format is None else chat.response_format.answer_schema
+    if schema is None:
+        return []
+    return [f"schema.{keyword}={now}" for keyword, now in replaced_keywords(schema).items()]
 
 
 def _size(chat: ChatCompletionRequest, options: DeliberationOptions, strategy: str) -> int | None:

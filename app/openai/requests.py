@@ -7,6 +7,7 @@ answer's meaning. Unknown fields are refused, as by OpenAI.
 from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -20,6 +21,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from app.api.problems import ValidationFailed, body_fault
 from app.api.requests import (
     AGENTS_MAX,
+    COMPLETION_TOKENS_MAX,
     SEED_MAX,
     BudgetRequest,
     MaybeWhole,
@@ -185,13 +187,22 @@ class DeliberationOptions(RequestModel):
     budget: BudgetRequest | None = None
     rubric: Rubric | None = None
     requirements: list[Requirement] | None = Field(default=None, max_length=32)
-    timeout_seconds: MaybeWhole = Field(default=None, ge=1, le=TIMEOUT_S_MAX)
+    timeout_seconds: MaybeWhole = Field(default=None, ge=1, description=f"At most {TIMEOUT_S_MAX} apply")
     on_deadline: OnDeadline | None = Field(default=None, description="Default best")
     priority: Priority | None = Field(default=None, description="Default interactive")
 
 
 def _listed(stop: object) -> object:
     return [stop] if isinstance(stop, str) else stop
+
+
+def _no_zero(limit: int | None) -> int | None:
+    if limit == 0:
+        raise _error("invalid_value", "No answer has 0 tokens", "Give 1 or more, or leave it out.")
+    return limit
+
+
+TokenLimit = Annotated[MaybeWhole, AfterValidator(_no_zero)]
 
 
 _EXAMPLES: list[Any] = [
@@ -214,19 +225,19 @@ class ChatCompletionRequest(RequestModel):
     n: MaybeWhole = Field(
         default=None,
         ge=1,
-        le=AGENTS_MAX,
-        description=f"Must be 1, except with `{SIDE_BY_SIDE}`: the number of agents, each with one choice",
+        description=f"Must be 1, except with `{SIDE_BY_SIDE}`: the number of agents, each with one choice; at most "
+        f"{AGENTS_MAX} apply",
     )
     temperature: float | None = Field(
         default=None, ge=0, le=2, description="The first agent's temperature; the others vary"
     )
     top_p: float | None = Field(default=None, gt=0, le=1)
-    max_completion_tokens: MaybeWhole = Field(
-        default=None, ge=1, le=32_768, description="Limit of each agent's completion, including its reasoning"
+    max_completion_tokens: TokenLimit = Field(
+        default=None,
+        description=f"Limit of each agent's completion, including its reasoning; at most {COMPLETION_TOKENS_MAX} "
+        "apply, and the role's limit for a negative one",
     )
-    max_tokens: MaybeWhole = Field(
-        default=None, ge=1, le=32_768, description="Deprecated name of `max_completion_tokens`"
-    )
+    max_tokens: TokenLimit = Field(default=None, description="Deprecated name of `max_completion_tokens`")
     seed: MaybeWhole = Field(default=None, ge=0, le=SEED_MAX)
     stop: Annotated[list[Annotated[str, Field(min_length=1)]] | None, BeforeValidator(_listed)] = Field(
         default=None, max_length=STOPS_MAX, description="The answer is truncated before the first of these"

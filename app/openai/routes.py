@@ -6,7 +6,7 @@ Idempotency-Key, with which the client can ask for it again.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -23,8 +23,8 @@ from app.api.schemas import dump
 from app.deliberation.calls import FactProblem
 from app.deliberation.errors import DeliberationError, JournalUnavailable
 from app.deliberation.fold import State
-from app.openai.completions import completion, error_frames, frames, opening_frame
-from app.openai.mapping import Registry, deliberation_of, model_names, model_parts
+from app.openai.completions import completion, error_frames, frames, opening_frame, waiting_frame
+from app.openai.mapping import Registry, deliberation_of, model_names, model_parts, schema_changes, within_bounds
 from app.openai.problems import CHAT_STATUSES, NoVerdict, chat_headers, stream_error
 from app.openai.requests import ChatCompletionRequest
 from app.openai.schemas import ChatCompletion, ModelList, ModelResource
@@ -50,6 +50,12 @@ class PendingCompletion:
     tenant: str
     state: State
     resumable: bool
+    changes: Sequence[str] = ()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        changes = {"X-Adjusted": ", ".join(self.changes)} if self.changes else {}
+        return chat_headers(self.state.deliberation_id) | changes
 
     async def wait(self) -> bool:
         """Whether the deliberation ends until shortly after its deadline; a process that drains ends the wait early."""
@@ -115,7 +121,7 @@ async def _answer(request: Request, chat: ChatCompletionRequest, pending: Pendin
     if ended is None:
         return Response(status_code=CLIENT_LEFT)
     found = completion(chat, await pending.final_state(ended))
-    return Response(dump(found), headers=chat_headers(pending.state.deliberation_id), media_type="application/json")
+    return Response(dump(found), headers=pending.headers, media_type="application/json")
 
 
 async def stream(
@@ -139,7 +145,8 @@ class ChatStream(EventStreamResponse):
             stream(chat, pending, request_id),
             heartbeat_s=settings.heartbeat_s,
             stalled_s=settings.stream_send_timeout_s,
-            headers=chat_headers(pending.state.deliberation_id),
+            headers=pending.headers,
+            heartbeat=waiting_frame(chat, pending.state),
         )
         self._pending = pending
 
@@ -167,7 +174,7 @@ def _registry(gateway: Gateway) -> Registry:
 _COMPLETED: dict[str, Any] = {
     "model": ChatCompletion,
     "description": "The verdict; with `stream` its chunks or an error, ended by `[DONE]`",
-    "headers": headers("Location", "X-Deliberation-Id", "X-Accel-Buffering"),
+    "headers": headers("Location", "X-Deliberation-Id", "X-Adjusted", "X-Accel-Buffering"),
     "content": {
         "text/event-stream": {
             "schema": {
@@ -186,10 +193,11 @@ _COMPLETED: dict[str, Any] = {
 )
 async def create_chat_completion(request: Request, gateway: InGateway, tenant: OfTenant) -> Response:
     """Submit a deliberation and wait for its end. A disconnect cancels it unless the request has an Idempotency-Key."""
-    chat = await body_of(request, ChatCompletionRequest)
+    chat, changes = within_bounds(await body_of(request, ChatCompletionRequest))
     submission = submission_of(request)
     state, _ = await gateway["deliberations"].accept(tenant, deliberation_of(chat, _registry(gateway)), submission)
-    pending = PendingCompletion(gateway, tenant, state, resumable=submission.idempotency_key is not None)
+    resumable = submission.idempotency_key is not None
+    pending = PendingCompletion(gateway, tenant, state, resumable, [*changes, *schema_changes(chat)])
     if chat.stream:
         return ChatStream(chat, pending, request_id_of(request))
     return await _answer(request, chat, pending)

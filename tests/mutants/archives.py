@@ -3,6 +3,7 @@
 from tests.mutants.guard import Guard
 
 SEARCHES = "tests/integration/archive/test_search.py::"
+TRANSFER = "tests/integration/archive/test_transfer.py::test_what_is_no_export_is_refused_by_its_line"
 SUMS = "tests/integration/archive/test_statistics.py::"
 ROUTE = "tests/components/routes/test_statistics.py::"
 
@@ -57,5 +58,48 @@ ARCHIVES = (
         "await replace(connection, dialect, [each.key for _, each in placed], measured)",
         "await replace(connection, dialect, [each.key for _, each in placed if each.measures], measured)",
         f"{SUMS}test_a_deletion_leaves_no_trace_in_statistics[sqlite-begin0]",
+    ),
+    Guard(
+        "a search has few beginnings of words",
+        "app/archive/database/search_query.py",
+        "    if sum(phrase.prefix for phrase in chain(excluded, *required)) > PREFIXES_MAX:\n",
+        "    if False:\n",
+        "tests/components/archive/test_gateway.py::test_a_search_without_words_names_the_remedy"
+        "[waa* OR wab* OR wac* OR wad* OR wae*-Write some of them out]",
+    ),
+    Guard(
+        "a search ends in time on SQLite",
+        "app/archive/database/connection.py",
+        "            interrupt = loop.call_later(limit_s, driver._conn.interrupt)\n",
+        "            interrupt = None\n",
+        f"{SEARCHES}test_a_search_that_takes_too_long_is_interrupted[sqlite]",
+    ),
+    Guard(
+        "a search ends in time on PostgreSQL",
+        "app/archive/database/connection.py",
+        '            await connection.execute(text(f"SET LOCAL statement_timeout = {round(limit_s * 1_000)}"))\n',
+        "            pass\n",
+        f"{SEARCHES}test_a_search_that_takes_too_long_is_interrupted[postgresql]",
+    ),
+    Guard(
+        "searches of a tenant leave others theirs",
+        "app/archive/database/store.py",
+        "                await turns.acquire()\n",
+        "                turns.release()\n",
+        f"{SEARCHES}test_slow_searches_of_one_tenant_leave_others_theirs[sqlite]",
+    ),
+    Guard(
+        "an import checks the names of logs",
+        "app/archive/transfer.py",
+        "Annotated[str, Field(pattern=EPOCH_PATTERN)]",
+        "str",
+        f"{TRANSFER}[<lambda>-logs.0_0]",
+    ),
+    Guard(
+        "an import checks times",
+        "app/archive/transfer.py",
+        "        if isinstance(at, datetime) and not EARLIEST <= at <= now + LEAD_MAX:\n",
+        "        if False:\n",
+        f"{TRANSFER}[<lambda>-Line 2 has a time in ts]",
     ),
 )

@@ -9,6 +9,8 @@ AMBIGUOUS = "tests/attack/test_requests.py::test_an_ambiguous_request_is_refused
 ANSWERS = "tests/components/access/test_answers.py::"
 SITES = "tests/components/access/test_sites.py::"
 
+HABITS = "tests/components/routes/test_client_habits.py::"
+COMMANDS = "tests/components/cli/test_deliberations.py::"
 ENGINE_KEYS = "tests/integration/engine/test_engine_keys.py::"
 
 ENTRANCES = (
@@ -165,5 +167,68 @@ ENTRANCES = (
         "(None if access.knows_host(scope) else ForeignHost())",
         "None",
         f"{SITES}test_a_rebound_name_cannot_read",
+    ),
+    Guard(
+        "a preflight names few headers, each by a name",
+        "app/access/origins.py",
+        "        if len(names) > REQUESTED_HEADERS_MAX or not all(map(_HEADER_NAME.fullmatch, filter(None, names))):\n",
+        "        if False:\n",
+        f"{HABITS}test_a_preflight_without_names_or_a_listed_page_fails[no token]",
+    ),
+    Guard(
+        "HEAD is answered where GET is",
+        "app/routes/middleware.py",
+        '        inner: Scope = {**scope, "method": "GET"} if head else scope\n',
+        "        inner = scope\n",
+        f"{HABITS}test_head_has_status_and_headers_of_get[/healthz]",
+    ),
+    Guard(
+        "HEAD of a stream ends",
+        "app/routes/middleware.py",
+        '                await send({"type": "http.response.body", "body": b"", "more_body": False})\n',
+        "                pass\n",
+        f"{HABITS}test_head_of_a_stream_has_its_headers_and_ends",
+    ),
+    Guard(
+        "blanks around a header's value are no part of it",
+        SOCKET,
+        'value.strip(b" \\t")',
+        "value",
+        f"{HABITS}test_a_cursor_is_read_as_the_standard_says[case B5b]",
+    ),
+    Guard(
+        "a waiting completion has chunks that clients count",
+        "app/openai/routes.py",
+        "            heartbeat=waiting_frame(chat, pending.state),\n",
+        "",
+        f"{HABITS}test_a_waiting_stream_has_chunks_that_a_client_parses",
+    ),
+    Guard(
+        "a terminal shows what reorders or hides text",
+        "app/cli/render/text.py",
+        'return shown if shown.isascii() else _HIDDEN.sub(lambda found: found[1] or f"<U+{ord(found[0]):04X}>", shown)',
+        "return shown",
+        f"{COMMANDS}test_no_text_reorders_or_hides_what_a_command_prints",
+    ),
+    Guard(
+        "JSON escapes what controls a terminal",
+        "app/cli/render/text.py",
+        "    return _UNSAFE_IN_JSON.sub(lambda found: json.dumps(found[0])[1:-1], text)\n",
+        "    return text\n",
+        f"{COMMANDS}test_no_text_reorders_or_hides_what_a_command_prints",
+    ),
+    Guard(
+        "a link of an answer shows its target",
+        "app/cli/render/report.py",
+        "Markdown(text, hyperlinks=False)",
+        "Markdown(text)",
+        f"{COMMANDS}test_a_link_shows_its_target[None]",
+    ),
+    Guard(
+        "a licence that is not allowed fails the bill of materials",
+        "deploy/licences.py",
+        "    return 1 if refused else 0\n",
+        "    return 0\n",
+        "tests/deploy/test_supply_chain.py::test_another_licence_fails_the_bill_of_materials",
     ),
 )

@@ -1,10 +1,19 @@
 import json
-from typing import Any
+from datetime import date
+from typing import Annotated, Any, Literal
 
 import jsonschema
 import pytest
+from pydantic import BaseModel, Field
 
-from app.deliberation.answer_schema import ITEMS_MAX, SchemaRefused, StepBudget, rebuilt_schema, violation
+from app.deliberation.answer_schema import (
+    ITEMS_MAX,
+    SchemaRefused,
+    StepBudget,
+    rebuilt_schema,
+    replaced_keywords,
+    violation,
+)
 from app.deliberation.errors import InvalidOutput
 from app.deliberation.outputs import Answer, DebateTurn, Output, OutputKind, Revision, json_schema, parse_output
 from app.deliberation.readings import read_output
@@ -20,6 +29,18 @@ PERSON: dict[str, Any] = {
         "tags": {"type": "array", "items": {"enum": ["a", "b", 1]}, "maxItems": 2},
         "kind": {"const": "person"},
         "score": {"type": ["number", "null"]},
+        "marks": {"type": "object", "additionalProperties": {"type": "integer"}},
+        "pet": {
+            "oneOf": [
+                {"type": "object", "properties": {"t": {"const": "cat"}}, "required": ["t"]},
+                {"type": "object", "properties": {"t": {"enum": ["dog", True]}}, "required": ["t"]},
+                {"type": "string"},
+            ],
+            "discriminator": {"propertyName": "t"},
+        },
+        "nick": {"$ref": "#/properties/name", "description": "For short"},
+        "alias": {"allOf": [{"$ref": "#/properties/name"}], "default": ""},
+        "more": True,
     },
     "required": ["name", "kind"],
     "additionalProperties": False,
@@ -41,6 +62,14 @@ VALUES: list[object] = [
     {"name": "Ada", "kind": "person", "tags": ["c"]},
     {"name": "Ada", "kind": "person", "other": 1},
     {"name": "Ada", "kind": "robot"},
+    {"name": "Ada", "kind": "person", "marks": {"a": 1, "b": 2}, "pet": {"t": "dog"}, "more": [{}]},
+    {"name": "Ada", "kind": "person", "marks": {"a": "1"}},
+    {"name": "Ada", "kind": "person", "marks": [1]},
+    {"name": "Ada", "kind": "person", "pet": {"t": 1}},
+    {"name": "Ada", "kind": "person", "pet": {}},
+    {"name": "Ada", "kind": "person", "pet": "Tom", "nick": "A", "alias": "A"},
+    {"name": "Ada", "kind": "person", "nick": 1},
+    {"name": "Ada", "kind": "person", "alias": 1},
     {"name": 1, "kind": "person"},
     {"kind": "person"},
     {},
@@ -81,19 +110,37 @@ def nested(levels: int) -> dict[str, Any]:
     return schema
 
 
+TAGGED: dict[str, Any] = {"type": "object", "properties": {"t": {"const": "a"}}, "required": ["t"]}
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "a regular expression": (of({"type": "string", "pattern": "(a+)+$"}), "schema/properties/x/pattern"),
     "names by a regular expression": (of({"patternProperties": {"a": {}}}), "patternProperties"),
-    "a length": (of({"type": "string", "maxLength": 5}), "maxLength"),
-    "a format": (of({"type": "string", "format": "date"}), "format"),
+    "several in one": (of({"allOf": [{}, {}]}), "schema/properties/x/allOf"),
+    "a type beside a reference": (
+        {**of({"$ref": "#/$defs/a", "type": "object"}), "$defs": {"a": {}}},
+        "type stands beside",
+    ),
+    "a tuple": (of({"type": "array", "prefixItems": [{"type": "string"}, {"type": "null"}]}), "prefixItems"),
+    "entries that overlap": (of({"oneOf": [{"type": "integer"}, {"type": "number"}]}), "may fit two"),
+    "entries without their constants": (of({"oneOf": [TAGGED, {**TAGGED, "required": []}]}), "may fit two"),
+    "entries with one constant": (of({"oneOf": [TAGGED, TAGGED]}), "may fit two"),
+    "entries of no type": (of({"oneOf": [{k: TAGGED[k] for k in ("properties", "required")}, {}]}), "may fit two"),
+    "many entries": (of({"oneOf": [{"const": n} for n in range(33)]}), "may fit two"),
     "no object": ({"type": "array"}, "an answer is an object"),
     "an unknown type": (of({"type": "date"}), "must be one of object"),
     "a malformed type": (of({"type": 3}), "must be a list"),
-    "no schema": (of(True), "must be an object"),
+    "no schema": (of(False), "must be an object"),
     "a foreign reference": (of({"$ref": "https://example.org/x"}), "$ref must name"),
     "the root's reference": (of({"$ref": "#"}), "$ref must name"),
+    "a reference beyond a list": (of({"$ref": "#/required/00009"}), "$ref must name"),
     "a malformed reference": (of({"$ref": []}), "$ref must name"),
     "a list of malformed types": (of({"type": [[]]}), "must be one of object"),
+    "a long pattern that references repeat": (
+        {
+            "type": "object",
+            "properties": {f"p{n}": {"$ref": "#/$defs/a"} for n in range(400)},
+            "$defs": {"a": {"pattern": "x" * 100}},
+        },
+        "characters",
+    ),
     "a circle": ({**of({"$ref": "#/$defs/a"}), "$defs": {"a": of({"$ref": "#/$defs/a"})}}, "back to itself"),
     "an explosion": (doubled(12), "nodes"),
     "deep nesting": (nested(40), "levels"),
@@ -128,6 +175,75 @@ def test_refuses_what_an_engine_or_this_check_may_not_bear(schema: dict[str, Any
     with pytest.raises(SchemaRefused) as refused:
         rebuilt_schema(schema)
     assert named in str(refused.value) and len(str(refused.value)) < 300
+
+
+class Cat(BaseModel):
+    t: Literal["cat"] = "cat"
+    lives: int
+
+
+class Dog(BaseModel):
+    t: Literal["dog", "hound"]
+    born: date = Field(description="In the register")
+
+
+class Household(BaseModel):
+    pet: Annotated[Cat | Dog, Field(discriminator="t")]
+    ages: dict[str, Annotated[int, Field(ge=0)]]
+    post: Annotated[str, Field(pattern="^[0-9]{5}$", min_length=5, max_length=5)]
+    tags: set[str] = set()
+    place: tuple[float, float] | None = None
+    anything: Any = None
+
+
+# As `z.toJSONSchema` of zod 4.1 writes an object with an email, a safe integer, a record and a union.
+ZOD: dict[str, Any] = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "type": "object",
+    "properties": {
+        "mail": {"type": "string", "format": "email", "pattern": "^(?!\\.)[a-z@.]+$"},
+        "count": {"type": "integer", "minimum": -9007199254740991, "maximum": 9007199254740991},
+        "marks": {"type": "object", "propertyNames": {"type": "string"}, "additionalProperties": {"type": "number"}},
+        "pet": {"oneOf": [TAGGED, {**TAGGED, "properties": {"t": {"type": "string", "const": "b"}}}]},
+    },
+    "required": ["mail", "count", "marks", "pet"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "replaced", "valid", "invalid"),
+    [
+        (
+            Household.model_json_schema(),
+            {"oneOf", "format", "pattern", "minLength", "maxLength", "uniqueItems", "prefixItems"},
+            {"pet": {"t": "dog", "born": "2020-02-03"}, "ages": {"Ada": 3}, "post": "10115", "place": [1, 2.5]},
+            {"pet": {"lives": 9}, "ages": {}, "post": ""},
+        ),
+        (
+            ZOD,
+            {"oneOf", "format", "pattern"},
+            {"mail": "a@b.c", "count": 1, "marks": {"x": 0.5}, "pet": {"t": "b"}},
+            {"mail": "a@b.c", "count": 1, "marks": {"x": "0.5"}, "pet": {"t": "b"}},
+        ),
+    ],
+    ids=["pydantic", "zod"],
+)
+def test_takes_what_libraries_write_and_names_what_it_replaces(
+    schema: dict[str, Any], replaced: set[str], valid: object, invalid: object
+) -> None:
+    rebuilt = rebuilt_schema(schema)
+    assert replaced_keywords(schema).keys() == replaced
+    faults = [violation(json.dumps(rebuilt), value, "answer", StepBudget()) for value in (valid, invalid)]
+    assert faults[0] is None and faults[1] is not None
+    assert rebuilt_schema(rebuilt) == rebuilt and replaced_keywords(rebuilt) == {}
+
+
+def test_a_replaced_keyword_stands_in_the_description() -> None:
+    mail = {"type": "string", "format": "email", "minLength": 3, "description": "The sender"}
+    schema = {**of({"$ref": "#/$defs/mail", "description": "Of the letter"}), "$defs": {"mail": mail}}
+    described = rebuilt_schema(schema)["properties"]["x"]["description"]
+    assert described == "Of the letter The sender (format: email; minLength: 3)"
 
 
 FORMS: list[tuple[OutputKind, dict[str, Any], type]] = [

@@ -30,10 +30,15 @@ _SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full
 _SSL_FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
 # Classes of SQLSTATE: a value cannot be stored, breaks a constraint, or exceeds a limit of PostgreSQL.
 _OF_VALUES = ("22", "23", "54")
+_QUERY_CANCELED = "57014"
 # asyncpg takes these from a URL as libpq does.
 _OF_LIBPQ = {"sslmode", *_SSL_FILES, "sslpassword", "application_name", "options", "passfile", "target_session_attrs"}
 # SQLAlchemy takes these from its URL.
 _OF_SQLALCHEMY = {"host", "port", "prepared_statement_cache_size"}
+
+
+class StatementTooSlow(Exception):
+    pass
 
 
 def engine_of(url: str, *, statement_s: float | None = STATEMENT_S) -> AsyncEngine:
@@ -155,6 +160,27 @@ class Database:
             if _is_about_a_value(exc):
                 raise ArchiveRefused(f"The archive {self.server} refuses a value: {_kind(exc)}. {REFUSED}") from exc
             raise ArchiveUnavailable(f"The archive {self.server} does not answer: {cause(exc)}. {START}") from exc
+
+    @asynccontextmanager
+    async def bounded(self, connection: AsyncConnection, limit_s: float) -> AsyncGenerator[None]:
+        """Interrupts what the body executes in a transaction after a time; raises StatementTooSlow then."""
+        driver: Any = (await connection.get_raw_connection()).driver_connection
+        loop = asyncio.get_running_loop()
+        interrupt: asyncio.TimerHandle | None = None
+        if self.dialect == "sqlite":
+            interrupt = loop.call_later(limit_s, driver._conn.interrupt)
+        else:
+            await connection.execute(text(f"SET LOCAL statement_timeout = {round(limit_s * 1_000)}"))
+        try:
+            yield
+        except DBAPIError as exc:
+            codes = getattr(exc.orig, "sqlstate", None), getattr(exc.orig, "sqlite_errorcode", None)
+            if codes[0] == _QUERY_CANCELED or codes[1] == sqlite3.SQLITE_INTERRUPT:
+                raise StatementTooSlow from exc
+            raise
+        finally:
+            if interrupt is not None:
+                interrupt.cancel()
 
     async def empty_write_ahead_log(self) -> None:
         """Empty SQLite's write-ahead log of removed content; a reader beyond BUSY_S puts it off."""

@@ -6,12 +6,15 @@ Words must all be found; "phrases" in this order; `a OR b` either; `-a` not; `de
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from app.archive.database.words import split
 from app.deliberation.errors import InvalidRequest
 
 QUERY_CHARS_MAX = 256
 PREFIX_CHARS_MIN = 3
+# Each is looked up as all words that begin so, which takes a hundred times as long as one word.
+PREFIXES_MAX = 4
 # Matches an optional minus and a quoted phrase, closed or not; else a run without spaces and quotes.
 _PART = re.compile(r'(-?)"([^"]*)(?:"|$)|([^\s"]+)')
 
@@ -20,6 +23,13 @@ class InvalidSearch(InvalidRequest):
     def __init__(self, detail: str, remedy: str) -> None:
         super().__init__(detail, "q")
         self.remedy = remedy
+
+
+class SearchTooSlow(InvalidSearch):
+    code = "search_too_slow"
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail, "Give rarer words, fewer beginnings of words, or created_after and created_before.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +92,8 @@ def parse(text: str) -> Search:
         else:
             required.append([phrase])
         joins = False
+    if sum(phrase.prefix for phrase in chain(excluded, *required)) > PREFIXES_MAX:
+        raise InvalidSearch(f"More than {PREFIXES_MAX} words end with *", "Write some of them out, or leave them out.")
     if not required:
         raise InvalidSearch("There is no word to find", "Give at least one word or number without a minus.")
     return Search(tuple(map(tuple, required)), tuple(excluded))

@@ -2,18 +2,20 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from weakref import WeakValueDictionary
 
 from sqlalchemy import and_, delete, exists, func, or_, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.api.schemas import Stats
 from app.archive.database import measures, texts
-from app.archive.database.connection import Database, insert
+from app.archive.database.connection import Database, StatementTooSlow, insert
 from app.archive.database.pages import beginning, placed_entry, selection
 from app.archive.database.rows import DELETED, Written, instant, microseconds, unpack_facts
-from app.archive.database.search_query import Search
+from app.archive.database.search_query import Search, SearchTooSlow
 from app.archive.database.statistics import StatsFilter, statistics
 from app.archive.database.tables import VERSION_MAX, deliberations, labels, logs
 from app.archive.database.writing import Opening, Rows, put, put_openings, rows_of
@@ -22,6 +24,9 @@ from app.deliberation.errors import Gone
 from app.deliberation.ports import Record
 
 EXPIRED_AT_ONCE = 1_000
+SEARCH_S = 2.0
+# Of one tenant at once.
+SEARCHES_MAX = 2
 # Pages of the index of words that are written in one transaction.
 MERGED_AT_ONCE = 500
 # Rows that are in memory at once while all are read.
@@ -66,6 +71,7 @@ class Store:
         self.dialect = database.dialect
         self._database = database
         self._log_numbers: dict[str, int] = {}
+        self._turns = WeakValueDictionary[str, asyncio.Semaphore]()
 
     async def check(self) -> None:
         await self._database.check()
@@ -134,26 +140,56 @@ class Store:
     ) -> tuple[list[tuple[int, Entry]], Copied | None]:
         """Returns deliberations accepted before a place, newest first, and how far the log is copied.
 
-        There are `limit` or more, unless the archive has fewer.
+        There are `limit` or more, unless the archive has fewer. Raises SearchTooSlow.
         """
+        if search is None:
+            async with self._database.begin() as connection:
+                return await self._page(connection, tenant, asked, None, limit, before)
+        async with self._turn(tenant), self._database.begin() as connection:
+            try:
+                async with self._database.bounded(connection, SEARCH_S):
+                    return await self._page(connection, tenant, asked, search, limit, before)
+            except StatementTooSlow as exc:
+                raise SearchTooSlow(f"The search takes longer than {SEARCH_S:g} s") from exc
+
+    @asynccontextmanager
+    async def _turn(self, tenant: str) -> AsyncGenerator[None]:
+        """Bounds how many searches of a tenant run at once: they share the processors with all other requests."""
+        turns = self._turns.setdefault(tenant, asyncio.Semaphore(SEARCHES_MAX))
+        try:
+            async with asyncio.timeout(SEARCH_S):
+                await turns.acquire()
+        except TimeoutError as exc:
+            raise SearchTooSlow(f"Other searches of this tenant take longer than {SEARCH_S:g} s") from exc
+        try:
+            yield
+        finally:
+            turns.release()
+
+    async def _page(
+        self,
+        connection: AsyncConnection,
+        tenant: str,
+        asked: ListFilter,
+        search: Search | None,
+        limit: int,
+        before: int,
+    ) -> tuple[list[tuple[int, Entry]], Copied | None]:
         found = list[tuple[int, Entry]]()
-        async with self._database.begin() as connection:
-            number, copied = await _copied(connection)
-            begin = await beginning(connection, tenant, asked) if search is None else None
-            while len(found) < limit:
-                if search is None:
-                    rows = (
-                        await connection.execute(*selection(tenant, asked, begin, limit=limit, before=before))
-                    ).all()
-                else:
-                    hits = texts.selection(self.dialect, tenant, search, asked, limit=limit, before=before)
-                    rows = (await connection.execute(hits)).all()
-                # A log that was lost left deliberations without an end.
-                entries = (placed_entry(tenant, row) for row in rows if row.ended_us is not None or row.log == number)
-                found += [each for each in entries if asked.shows(each[1])]
-                if len(rows) < limit:
-                    break
-                before = rows[-1].accepted
+        number, copied = await _copied(connection)
+        begin = await beginning(connection, tenant, asked) if search is None else None
+        while len(found) < limit:
+            if search is None:
+                rows = (await connection.execute(*selection(tenant, asked, begin, limit=limit, before=before))).all()
+            else:
+                hits = texts.selection(self.dialect, tenant, search, asked, limit=limit, before=before)
+                rows = (await connection.execute(hits)).all()
+            # A log that was lost left deliberations without an end.
+            entries = (placed_entry(tenant, row) for row in rows if row.ended_us is not None or row.log == number)
+            found += [each for each in entries if asked.shows(each[1])]
+            if len(rows) < limit:
+                break
+            before = rows[-1].accepted
         return found, copied
 
     async def stats(self, asked: StatsFilter) -> tuple[Stats, Copied | None]:

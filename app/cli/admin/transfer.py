@@ -224,7 +224,7 @@ def import_command(
         async with _opened(archive_url(database_url, data_dir)) as store:
             try:
                 async with aclosing(_lines(file)) as lines:
-                    imported = await import_archive(store, lines)
+                    imported = await import_archive(store, lines, datetime.now(UTC))
             except InvalidRequest as exc:
                 remedy = "what stands before that line was imported; a repetition changes nothing"
                 raise CommandError(Exit.FAILED, "invalid_export", str(exc), remedy=remedy) from exc

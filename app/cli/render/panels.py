@@ -74,7 +74,9 @@ def _panel(console: Console, view: CouncilView, lane: Lane, text_lines: int) -> 
         content.append(_last_lines(console, view.text(lane), console.width - 4, text_lines))
     style = role_style(lane.role)
     border = style if lane.state == "writing" else "dim"
-    title = Text.assemble((lane.agent_id, f"bold {style}"), f" {lane.role} ", (lane.model or "", "dim"))
+    title = Text.assemble(
+        (lane.agent_id, f"bold {style}"), f" {printable(lane.role)} ", (printable(lane.model or ""), "dim")
+    )
     return Panel(Group(*content), title=title, title_align="left", border_style=border)
 
 
@@ -84,7 +86,7 @@ def _compact(view: CouncilView, lanes: list[Lane]) -> Table:
     table.add_column(ratio=1)
     table.add_column(no_wrap=True, justify="right", min_width=_ACTIVITY_WIDTH)
     for lane in lanes:
-        name = Text.assemble((lane.agent_id, role_style(lane.role)), f" {lane.role}")
+        name = Text.assemble((lane.agent_id, role_style(lane.role)), f" {printable(lane.role)}")
         table.add_row(name, _bar(lane), _activity(view, lane))
     return table
 

@@ -193,7 +193,11 @@ def _winning_text(deliberation: Deliberation, verdict: Verdict) -> Iterator[Rend
 
     def panel(content: str, title: str, style: str) -> Panel:
         text = printable(content)
-        source = Syntax(text, "python", word_wrap=True, background_color="default") if programs else Markdown(text)
+        source = (
+            Syntax(text, "python", word_wrap=True, background_color="default")
+            if programs
+            else Markdown(text, hyperlinks=False)
+        )
         return Panel(source, title=plain(title), title_align="left", border_style=style)
 
     if verdict.content is not None:

@@ -1,5 +1,7 @@
 """Text for display, most of it untrusted: styles, units, and the readable part of structured outputs."""
 
+import json
+import re
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 
@@ -8,6 +10,17 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+# Characters that reorder or hide text, and blanks that are taken for letters (UTS 39, UAX 9).
+_INVISIBLE = (
+    r"\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    r"\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
+    r"\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+)
+# Emoji and some scripts need these within a word; in others they hide.
+_JOINERS = r"\u200c\u200d\ufe0e\ufe0f"
+_AFTER_A_LETTER = rf"(?<=[^\x00-\xff{_INVISIBLE}])[{_JOINERS}]|(?<=[^\x00-\xff{_INVISIBLE}]\ufe0f)\u200d"
+_HIDDEN = re.compile(f"({_AFTER_A_LETTER})|[{_INVISIBLE}]")
+_UNSAFE_IN_JSON = re.compile(rf"[\x7f-\x9f\ud800-\udfff{_INVISIBLE}]")
 _CONTROL = {code: None for code in (*range(0x20), 0x7F, *range(0x80, 0xA0)) if chr(code) not in "\n\t"}
 
 # The texts before and after the value of a key; a key that is not here is shown as "key: value".
@@ -85,8 +98,18 @@ def figure(value: float | None, form: str) -> str:
 
 
 def printable(text: str) -> str:
-    """`text` without control characters but for newline and tab, so that no answer controls the terminal."""
-    return text.translate(_CONTROL)
+    """`text` without control characters but for newline and tab, so that no answer controls the terminal.
+
+    A character that reorders or hides text is shown, as `<U+202E>`.
+    """
+    shown = text.translate(_CONTROL)
+    return shown if shown.isascii() else _HIDDEN.sub(lambda found: found[1] or f"<U+{ord(found[0]):04X}>", shown)
+
+
+def json_line(document: object) -> str:
+    """JSON on one line, in which characters that control a terminal or reorder or hide text are escaped."""
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    return _UNSAFE_IN_JSON.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
 def plain(text: str | None) -> Text:

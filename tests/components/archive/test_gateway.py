@@ -309,7 +309,7 @@ async def test_a_gateway_over_an_import_answers_as_the_one_over_the_export(
     imported_url = f"sqlite:///{tmp_path / 'imported.db'}"
     await migrate(imported_url)
     source, target = Database(database_url), Database(imported_url)
-    await import_archive(Store(target), export_archive(Store(source), RowFilter(), Counter()))
+    await import_archive(Store(target), export_archive(Store(source), RowFilter(), Counter()), gateway.clock.now())
     await source.close()
     await target.close()
 
@@ -356,6 +356,8 @@ async def test_pages_of_a_search_follow_each_other(gateway: Served, database_url
         ("?!", "Give at least one word"),
         ("ab*", "Give 3 letters"),
         ("a OR -b", "leave out at the end"),
+        ("red " + " ".join(f"-wa{letter}*" for letter in "abcde"), "Write some of them out"),
+        ("waa* OR wab* OR wac* OR wad* OR wae*", "Write some of them out"),
         ("a" * 257, "Give at most 256 characters"),
     ],
 )

@@ -12,10 +12,12 @@ from typer.testing import CliRunner, Result
 from app.cli import cli
 from app.cli.exits import CommandError
 from app.cli.show import chosen
+from app.deliberation.calls import Call
+from app.deliberation.facts import Accepted, CallFinished, decode
 from app.deliberation.strategies import STRATEGIES
 from app.webhooks.resources import Delivery
 from tests.components.cli.real_gateway import RealGateway
-from tests.components.routes.served import Served
+from tests.components.routes.served import Served, played, written
 from tests.conditions import until
 from tests.story import Story
 
@@ -323,3 +325,78 @@ def test_ask_builds_on_what_it_follows(gateway: RealGateway, council: str) -> No
     assert [each["id"] for each in json.loads(asked.stdout)["evidence"]] == [council]
     refused = invoke(gateway, "ask", "Another colour?", "--follows", json.loads(asked.stdout)["id"], "--detach")
     assert refused.exit_code == 2 and "--follows" in refused.stderr and "Await its end" in refused.stderr
+
+
+# Each reorders or hides text, or controls a terminal; a terminal must get none of them as it is.
+UNSEEN = "\u202ea\u200db \x1b[2J \x9b31m \u2066\u061c \u200b\u2060\ufeff\u00ad \u3164\U000e0041 \u2028"
+UNSAFE = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\U000e0041]"
+)
+LINK = "[your bank](http://evil.example/a) ![seen](http://evil.example/b.png)"
+
+
+@pytest.fixture(scope="module")
+def hostile(gateway: RealGateway) -> str:
+    escaped = json.dumps(f"{UNSEEN} {LINK}")[1:-1].replace("\\", "\\\\")
+
+    def write(call: Call) -> str:
+        return re.sub("(draft|revision) s", rf"{escaped} \1 s", written(call))
+
+    async def play(served: Served) -> str:
+        given = {"requirements": [UNSEEN], "rubric": [{"id": "right", "description": UNSEEN}]}
+        metadata = {"team": UNSEEN}
+        id = await served.accepted(
+            task=f"{UNSEEN} Name it.", metadata=metadata, constraints=given, num_agents=2, seed=7
+        )
+        accepted = decode((await served.journal.facts("default", id))[0].data)
+        assert isinstance(accepted, Accepted)
+        for fact in played(accepted, now=served.clock.now, write=write):
+            await served.append(fact.model_copy(update={"model": UNSEEN}) if isinstance(fact, CallFinished) else fact)
+        return id
+
+    return gateway.do(play)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["list"], ["show", "ID"], ["show", "ID", "--full"], ["watch", "ID"], ["list", "--search", "name"]]
+)
+def test_no_text_reorders_or_hides_what_a_command_prints(
+    gateway: RealGateway, hostile: str, arguments: list[str]
+) -> None:
+    arguments = [each.replace("ID", hostile) for each in arguments]
+    shown, as_json = invoke(gateway, *arguments, width=400), invoke(gateway, *arguments, "--json")
+
+    assert (shown.exit_code, as_json.exit_code) == (0, 0)
+    assert UNSAFE.findall(shown.output.replace("\n", "")) == UNSAFE.findall(as_json.output.replace("\n", "")) == []
+    assert "<U+202E>" in shown.stdout and "a<U+200D>b" in shown.stdout
+    assert "\\u202e" in as_json.stdout and "\\u009b" in as_json.stdout
+    texts = [json.loads(line) for line in as_json.stdout.splitlines()]
+    assert UNSEEN in "".join(strings_in(texts))
+
+
+def strings_in(value: object) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case dict() | list():
+            for each in value.values() if isinstance(value, dict) else value:
+                yield from strings_in(each)
+        case _:
+            return
+
+
+def test_a_transcript_to_keep_shows_what_is_hidden(gateway: RealGateway, hostile: str) -> None:
+    shown = invoke(gateway, "show", hostile, "--transcript").stdout
+    assert UNSAFE.findall(shown.replace("\n", "")) == [] and "<U+202E>" in shown
+
+
+@pytest.mark.parametrize("option", [None, "--full"])
+def test_a_link_shows_its_target(gateway: RealGateway, hostile: str, option: str | None) -> None:
+    found = runner.invoke(
+        cli,
+        ["show", hostile, *filter(None, [option]), "--url", gateway.url],
+        env={"COLUMNS": "200", "FORCE_COLOR": "1", "TTY_COMPATIBLE": "1"},
+        color=True,
+    )
+    assert "\x1b[" in found.stdout and "\x1b]8" not in found.stdout
+    assert "your bank" in found.stdout and "http://evil.example/a" in found.stdout

@@ -156,7 +156,7 @@ REQUESTS: list[tuple[str, str, Any, int, str]] = [
     ("POST", "/deliberations", {"task": " "}, 422, "Say what to deliberate about."),
     ("POST", "/deliberations", [], 422, "Give an object with task."),
     ("POST", "/deliberation", {"task": "x"}, 404, "/openapi.json"),
-    ("PUT", "/deliberations", {"task": "x"}, 405, "This path supports GET, POST"),
+    ("PUT", "/deliberations", {"task": "x"}, 405, "This path supports GET, HEAD, POST"),
     ("GET", "/deliberations/nothing", None, 404, "There is no deliberation nothing"),
     ("GET", "/deliberations/NOTHING", None, 404, "ids match [a-z0-9_-]{1,64}"),
     ("GET", "/deliberations/nothing?view=sumary", None, 422, "Did you mean summary?"),

@@ -95,7 +95,7 @@ async def test_a_stream_sends_heartbeats_until_the_answer() -> None:
         connection = Connection(gateway, BODY | {"stream": True})
         async with asyncio.timeout(10), asyncio.TaskGroup() as group:
             call = group.create_task(connection.call())
-            await until(lambda: connection.received.count(b": \n\n") >= 3)
+            await until(lambda: connection.received.count(b'"delta":{"content":""}') >= 3)
             early = connection.received
             await gateway.play(accepted_in(gateway)[0].deliberation_id)
             await until(call.done)

@@ -142,7 +142,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"response_format": of_schema({"type": "object", "patternProperties": {}})}, SCHEMA_PLACE, "unsupported_schema"),
     ({"n": 2}, "n", "unsupported_value"),
     ({"n": 2, "model": "independent/DEV", "deliberation": {"num_agents": 3}}, "n", "invalid_value"),
-    ({"n": 33, "model": "independent/DEV"}, "n", "less_than_equal"),
+    ({"max_tokens": 0}, "max_tokens", "invalid_value"),
     ({"top_k": 5}, "top_k", "extra_forbidden"),
     ({"deliberation": {"agents": 5}}, "deliberation.agents", "extra_forbidden"),
     ({"temperature": 2.1}, "temperature", "less_than_equal"),

@@ -1,14 +1,19 @@
 """Searches find the words of tasks, verdicts and answers, the same on SQLite and on PostgreSQL."""
 
+import asyncio
 import json
+from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
-from app.archive.database.search_query import parse
-from app.archive.database.store import Store
+from app.archive.database import store as store_module
+from app.archive.database import texts
+from app.archive.database.search_query import Search, SearchTooSlow, parse
+from app.archive.database.store import SEARCHES_MAX, Store
 from app.archive.database.tables import VERSION_MAX
 from app.archive.database.words import BYTES_MAX, filter_word
 from app.catalog.entries import ListFilter
@@ -24,8 +29,8 @@ def answer(text: str) -> str:
 
 async def write(store: Store, *answers: str) -> None:
     batch = [
-        written(records_of(Story(f"{place:026d}"), told(Story(f"{place:026d}"), answer(text)), 1 + APART * place))
-        for place, text in enumerate(answers)
+        written(records_of(Story(f"{place:026d}"), told(Story(f"{place:026d}"), answer(each)), 1 + APART * place))
+        for place, each in enumerate(answers)
     ]
     await store.write(EPOCH, batch)
 
@@ -159,15 +164,15 @@ async def test_deletion_and_retention_remove_the_words(store: Store) -> None:
 
 async def test_the_words_of_very_long_answers_are_cut(store: Store) -> None:
     story = Story("long", size=16)
-    texts = [" ".join(f"w{number:03x}{agent:02x}" for number in range(16_000)) for agent in range(16)]
-    answers = [story.finished(agent, answer(text)) for agent, text in zip(story.agents, texts, strict=True)]
+    long = [" ".join(f"w{number:03x}{agent:02x}" for number in range(16_000)) for agent in range(16)]
+    answers = [story.finished(agent, answer(each)) for agent, each in zip(story.agents, long, strict=True)]
     facts = [story.accepted(), story.opened(), *answers, story.closed(), story.completed()]
     await store.write(EPOCH, [written(records_of(story, facts))])
     search = [
         (await store.page("acme", ListFilter(), parse(q), limit=5))[0] for q in ("w00100", "w00101", "w0010f", "colour")
     ]
 
-    assert sum(map(len, texts)) > BYTES_MAX
+    assert sum(map(len, long)) > BYTES_MAX
     assert [len(hits) for hits in search] == [1, 1, 0, 1]
 
 
@@ -200,3 +205,49 @@ async def test_hostile_text_is_a_search_like_any_other(store: Store, q: str) -> 
 
     assert await found(store, q) in ([], [0])
     assert await found(store, "cat") == [0]
+
+
+# A statement that takes seconds, on both databases.
+ENDLESS = text(
+    "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000000) SELECT count(*) FROM n"
+)
+
+
+@pytest.fixture
+def endless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search for `endless` takes seconds."""
+    real = texts.selection
+
+    def selection(dialect: str, tenant: str, search: Search, *rest: Any, **more: Any) -> Any:
+        slow = search.required[0][0].words == ("endless",)
+        return ENDLESS if slow else real(dialect, tenant, search, *rest, **more)
+
+    monkeypatch.setattr(texts, "selection", selection)
+    monkeypatch.setattr(store_module, "SEARCH_S", 0.2)
+
+
+@pytest.mark.usefixtures("endless")
+async def test_a_search_that_takes_too_long_is_interrupted(store: Store) -> None:
+    await write(store, "The cat sat.")
+    with pytest.raises(SearchTooSlow, match=r"takes longer than 0\.2 s") as slow:
+        await found(store, "endless")
+
+    assert slow.value.field == "q" and "created_after" in str(slow.value.remedy)
+    # Its connection serves again, without the limit.
+    again = [await found(store, "cat") for _ in range(3)]
+    assert again == [[0]] * 3
+
+
+@pytest.mark.usefixtures("endless")
+async def test_slow_searches_of_one_tenant_leave_others_theirs(store: Store) -> None:
+    await write(store, "The cat sat.")
+    hostile = [asyncio.create_task(found(store, "endless", tenant="evil")) for _ in range(16)]
+    async with asyncio.timeout(10):
+        others = [await found(store, "cat") for _ in range(3)]
+        ended = await asyncio.gather(*hostile, return_exceptions=True)
+
+    assert others == [[0]] * 3
+    assert {type(each) for each in ended} == {SearchTooSlow}
+    words = Counter(str(each).partition(" ")[0] for each in ended)
+    assert words["The"] >= SEARCHES_MAX and words["Other"] >= 16 - 2 * SEARCHES_MAX
+    assert await found(store, "cat", tenant="evil") == []

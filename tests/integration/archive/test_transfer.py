@@ -39,7 +39,7 @@ async def imported(store: Store, lines: Sequence[bytes]) -> Counter[str]:
         for line in lines:
             yield line
 
-    return (await import_archive(store, one_by_one())).counts
+    return (await import_archive(store, one_by_one(), NOW)).counts
 
 
 async def rows_of(store: Store) -> list[ArchivedRow]:
@@ -51,7 +51,7 @@ async def fill(store: Store) -> None:
         stories = [Story(f"{number}{place:025d}") for place in range(30)]
         await store.write(epoch, [written(records_of(each, told(each, HOSTILE), 7)) for each in stories])
     await store.write(EPOCH, [written(records_of(Story("running"), told(Story("running"))[:2]))])
-    await store.delete("acme", "deleted", NOW + timedelta(days=1))
+    await store.delete("acme", "deleted", NOW + timedelta(hours=1))
 
 
 async def test_an_import_holds_what_was_exported(store: Store, other: Store) -> None:
@@ -104,6 +104,8 @@ async def test_an_archive_of_other_logs_takes_no_import(store: Store, other: Sto
     assert [row.deliberation_id for row in await rows_of(other)] == ["own"]
 
 
+# Names of a log that would end a line of an event stream, or a text of JSON.
+NAMES = (rb"a\nevent: forged", rb"a\"", b"a-1", b"A", b"a" * 17, b"")
 Spoil = Callable[[list[bytes]], list[bytes]]
 SPOILED: list[tuple[Spoil, str]] = [
     (lambda lines: lines[:-1], "not complete"),
@@ -121,6 +123,11 @@ SPOILED: list[tuple[Spoil, str]] = [
     (lambda lines: [lines[0], lines[1].replace(b"[8,", b"[7,")], "out of place"),
     (lambda lines: [lines[0], lines[1].replace(b"call.finished", b"call.delta")], "no fact"),
     (lambda lines: [lines[0], lines[1].replace(b"deliberation.completed", b"?")], "no fact"),
+    *((lambda lines, name=name: [lines[0].replace(EPOCH.encode(), name), *lines[1:]], "logs.0") for name in NAMES),
+    (lambda lines: [lines[0], lines[1].replace(b'"ts":"2026', b'"ts":"9999')], "Line 2 has a time in ts .* 9999-01-01"),
+    (lambda lines: [lines[0], lines[1].replace(b'"ts":"2026', b'"ts":"1926')], "Line 2 has a time in ts"),
+    (lambda lines: [lines[0], lines[1].replace(b'_at":"2026', b'_at":"9999')], "Line 2 has a time in deadline_at"),
+    (lambda lines: [lines[0], lines[-2].replace(b'_at":"2026', b'_at":"9999')], "Line 2 has a time in deleted_at"),
 ]
 
 
