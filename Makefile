@@ -109,8 +109,8 @@ lint: $(DEV_STAMP) ## Check style, types, and that generated documents are what 
 	$(BIN)/deliberate openapi --check
 
 format: $(DEV_STAMP) ## Format the code
-	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
 
 openapi: $(DEV_STAMP) ## Write openapi/ from the code
 	$(BIN)/deliberate openapi

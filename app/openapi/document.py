@@ -94,11 +94,7 @@ _SECURITY = {
 _BODIES = (DeliberationRequest, CancelRequest, PlanRequest, ChatCompletionRequest, LoginRequest)
 _REFS = "#/components/schemas/{model}"
 # Operations that take the id in an answer, and that id, by the answer's schema.
-_OF_ONE = ("get_deliberation", "read_deliberation_events", "list_deliveries", "cancel_deliberation")
-_LINKS = {
-    "Deliberation": ("$response.body#/id", (*_OF_ONE, "delete_deliberation")),
-    "DeliberationPage": ("$response.body#/items/0/id", ("get_deliberation",)),
-}
+_LINKS = {"DeliberationPage": ("$response.body#/items/0/id", ("get_deliberation",))}
 _SIGNATURE = "v1,K5oZfzN95Z9UVu1EsfQmfVNQhnkZ2pj9o9NDN/H/pI4="
 
 

@@ -369,6 +369,7 @@ def access_table() -> str:
 
 def test_the_access_table_is_documented() -> None:
     page = (Path(__file__).parents[3] / "docs" / "security.md").read_text()
+    assert _ANSWERS.keys() == ACCESS.keys(), "say in _ANSWERS what each operation shows"
     table = access_table()
     assert table in page, f"write this between the markers of docs/security.md:\n{table}"
     for scope, (means, shows) in SCOPE_MEANS.items():

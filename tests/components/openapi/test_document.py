@@ -79,7 +79,8 @@ def test_the_editions_differ_only_in_the_schemas_of_streams() -> None:
 
 
 def test_operation_ids_are_stable() -> None:
-    assert {name: f"{method} {path}" for name, method, path in operations()} == OPERATIONS
+    described = {name: f"{method} {path}" for name, method, path in operations()}
+    assert described == OPERATIONS, "add a new operation to OPERATIONS here"
 
 
 def test_schemas_have_one_name_each() -> None:

@@ -244,9 +244,10 @@ SETTINGS = [
 
 
 def test_every_strategy_has_experiments() -> None:
-    assert {setting.strategy for setting in SETTINGS} == STRATEGIES.keys()
+    assert {setting.strategy for setting in SETTINGS} == STRATEGIES.keys(), "add the new strategy to SETTINGS here"
     # `independent` has no verdict.
-    assert {each.setting.strategy for each in all_experiments()} == STRATEGIES.keys() - {"independent"}
+    measured = {each.setting.strategy for each in all_experiments()}
+    assert measured == STRATEGIES.keys() - {"independent"}, "add an experiment to benchmarks/quality"
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: f"{setting.strategy}-{setting.agents}")
