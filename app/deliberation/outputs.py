@@ -262,6 +262,7 @@ _CANDIDATES: TypeAdapter[dict[str, CandidateScore]] = TypeAdapter(dict[str, Cand
 _DOCUMENT: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 Document = str | dict[str, Any]
 WHERE_CHARS_MAX = 200
+FAULTS_MAX = 100
 
 
 def _object(properties: dict[str, Any]) -> dict[str, Any]:
@@ -350,6 +351,9 @@ def _validated(form: TypeAdapter[_Form], document: Document) -> _Form:
     try:
         return form.validate_json(document) if isinstance(document, str) else form.validate_python(document)
     except ValidationError as exc:
+        # The list of a hundred thousand faults would hold all threads up for a second.
+        if exc.error_count() > FAULTS_MAX:
+            raise InvalidOutput(f"the document: has {exc.error_count():,} faults") from None
         first = exc.errors(include_url=False, include_input=False)[0]
         # The model chose the name of an unexpected field, so the name may have any length.
         where = ".".join(str(part) for part in first["loc"])[:WHERE_CHARS_MAX] or "the document"
