@@ -1,10 +1,9 @@
-"""The cases of `tests/fixtures/replies.json` in which a client's habit is at stake, over a gateway on a socket."""
+"""Recorded cases in which a client's habit is at stake, over a gateway on a socket."""
 
 import asyncio
 import gzip
 import json
 from collections.abc import AsyncGenerator, Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -19,10 +18,9 @@ from tests.components.routes.listening import Gateway, listening, whole
 from tests.components.routes.served import played, written
 from tests.conditions import until
 from tests.fakes import FakeClock
+from tests.integration.engine.raw_engine import RECORDED
 from tests.story import Story
 
-FIXTURE = Path(__file__).parents[2] / "fixtures" / "replies.json"
-CASES: dict[str, dict[str, Any]] = {each["case"]: each for each in json.loads(FIXTURE.read_text())}
 PAGE = "https://app.example"
 STAINLESS = ("arch", "lang", "os", "package-version", "retry-count", "runtime", "runtime-version", "timeout")
 SDK_HEADERS = "authorization, content-type, openai-organization, openai-beta, user-agent, " + ", ".join(
@@ -46,7 +44,7 @@ async def story(gateway: Gateway) -> Story:
 
 def answer_of(case: str) -> str:
     """The text that the case's engine streams."""
-    pieces = "".join(CASES[case]["replies"][0]["pieces"])
+    pieces = "".join(RECORDED[case]["replies"][0]["pieces"])
     chunks = [json.loads(line[6:]) for line in pieces.split("\n") if line.startswith("data: {")]
     return "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks)
 
