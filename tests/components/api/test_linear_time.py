@@ -20,7 +20,6 @@ from app.api.requests import DeliberationRequest
 from app.archive.database.search_query import parse
 from app.archive.database.words import split
 from app.cli.render.text import json_line, printable, prose
-from app.client.sse import SseDecoder
 from app.deliberation.answer_schema import rebuilt_schema
 from app.deliberation.errors import DeliberationError
 from app.lifecycle.lists import _parsed as parsed_list_cursor  # pyright: ignore[reportPrivateUsage]
@@ -29,6 +28,7 @@ from app.openai.problems import param
 from app.openai.requests import ChatCompletionRequest, ChatRequestMessage
 from app.routes.deliberations import _query  # pyright: ignore[reportPrivateUsage]
 from app.routes.middleware import key_in_url, usable_request_id
+from app.sse import SseDecoder
 
 SIZE = 50_000
 REPEATED = 3

@@ -36,6 +36,7 @@ async def test_roles_show_their_declaration_and_live_replicas(gateway: Served) -
                 "circuit": "closed",
                 "models": ["sim-1"],
                 "unreachable": None,
+                "list_problem": "",
                 "key_rejected": None,
             }
         ],
