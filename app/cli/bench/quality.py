@@ -29,6 +29,7 @@ from app.cli.stack.layout import StackOptions, mask_credentials
 from app.cli.stack.up import EngineOption, running_stack
 from app.cli.target import gateway_client
 from app.cli.watch import until_ended
+from app.deliberation.roles import engine_endpoint
 from app.deliberation.strategies import STRATEGIES
 
 bench_cli = typer.Typer(no_args_is_help=True, help="Measure the benefit of deliberation.", epilog=EXIT_HELP)
@@ -81,7 +82,7 @@ async def gateway_before(engine_urls: tuple[str, ...], data_dir: Path | None) ->
 
         for url in engine_urls:
             # Behind an unreachable engine every question would wait for its deadline.
-            if await status_of(f"{url}/v1/models") is None:
+            if await status_of(engine_endpoint(url, "/models")) is None:
                 detail = f"no engine answers at {mask_credentials(url)}"
                 remedy = "is it running, and is that its URL?"
                 raise CommandError(Exit.UNREACHABLE, "engine_unreachable", detail, remedy=remedy)

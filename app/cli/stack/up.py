@@ -34,7 +34,7 @@ from app.cli.stack.layout import (
     ray_dir_of,
 )
 from app.cli.stack.supervisor import marked, supervised, sweep
-from app.deliberation.roles import engine_base
+from app.deliberation.roles import engine_base, engine_endpoint
 
 _LEFTOVERS_GRACE_S = 3.0
 _SLOW_AFTER_S = 60.0
@@ -77,7 +77,7 @@ async def running_stack(options: StackOptions, report: ProgressReport = lambda _
                 await _until_serving(layout, report)
                 # Only for information: an engine may take minutes to load, and may restart at any time.
                 for url in options.engine_urls:
-                    answers = await status_of(f"{url}/v1/models") is not None
+                    answers = await status_of(engine_endpoint(url, "/models")) is not None
                     report(progress.PartGiven("engine", mask_credentials(url), answers=answers))
                 ready = progress.StackReady(
                     url=layout.url,
