@@ -199,7 +199,7 @@ async def test_calls_at_once_are_all_answered(agent: AgentReplica) -> None:
 
 
 @pytest.mark.engines
-@pytest.mark.parametrize(("name", "code"), [("llama.cpp", "engine_rejected"), ("LiteLLM", "call_timeout")])
+@pytest.mark.parametrize(("name", "code"), [("llama.cpp", "engine_rejected"), ("LiteLLM", "engine_unavailable")])
 async def test_a_wrong_key_ends_its_call(
     agent: AgentReplica, monkeypatch: pytest.MonkeyPatch, name: str, code: str
 ) -> None:
