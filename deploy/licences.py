@@ -18,7 +18,7 @@ ALLOWED = {
     # Of files: a changed file of certifi's would have to be published, and nothing else.
     "MPL-2.0",
 }
-# Packages that the machine lacks, or whose metadata say less than their licence's file.
+# Licences of packages that are not installed here, or whose metadata are vaguer than their licence files.
 NAMED: Mapping[str, str] = {
     "colorama": "BSD-3-Clause",  # installed on Windows alone
     "httpx-aiohttp": "BSD-3-Clause",

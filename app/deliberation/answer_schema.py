@@ -4,8 +4,8 @@ An engine never gets a client's schema as it came, but one that is rebuilt from 
 resolved. Keywords of which engines' grammars differ become words of a description: agents read them, and nothing
 enforces them. A client's regular expression is never run, because one can stall an engine and this check alike.
 
-The work of a check is bounded twice: a schema whose smallest answer is already expensive is refused, and a check that
-takes more steps than its budget finds the answer invalid.
+Two bounds hold for the work of a check. Acceptance refuses a schema whose smallest valid answer is expensive. A check
+that exceeds its budget of steps finds the answer invalid.
 """
 
 import json

@@ -105,7 +105,7 @@ class Reasoning(NamedTuple):
 
 
 def reasoning(text: str) -> Reasoning:
-    """What stands between tags such as `<think>` and `</think>`; without the first, all that precedes the second."""
+    """Returns the spans between tags such as `<think>` and `</think>`; without the first, from the text's beginning."""
     spans: list[Span] = []
     began: int | None = None
     for tag in _REASONING_TAG.finditer(text):

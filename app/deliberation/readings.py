@@ -1,8 +1,8 @@
 """Reads an engine's reply: finds the answer in the text, checks it once, and says what was read leniently.
 
-The last object that satisfies the call's form counts, beside the model's reasoning. What decides nothing costs no
-answer: surplus fields, missing reasons, the order and spelling of names. A score is taken as it is or not at all.
-Whatever is recorded satisfies `parse_output`, so that later readers need no check.
+The last object that satisfies the call's form counts, beside the model's reasoning. Faults of parts that decide nothing
+cost no answer: surplus fields, missing reasons, the order and spelling of names. A score is taken as it is or not at
+all. Every recorded text satisfies `parse_output`, so later readers do not check it against the client's schema.
 """
 
 import json
@@ -254,7 +254,7 @@ class Form:
         self._own = own
 
     def shaped(self, fields: Fields) -> Fields:
-        """The fields that were asked for, in their order. What cannot be brought into form stays as it is."""
+        """The fields that were asked for, in their order. Values without a plain meaning stay as they are."""
         return self._object(self._schema, fields)
 
     def _value(self, name: str, schema: Fields, given: object) -> object:

@@ -197,7 +197,8 @@ class CallRun:
             await asyncio.sleep(wait_s)
             return
         engines, budget = self._context.engines, self._context.engines.retries
-        wait_s = max(0.0 if failure.after_s > 0 else wait_s, budget.withdraw(time.monotonic()))
+        # The pool waits for Retry-After; a very short one does not make the call ask sooner than without it.
+        wait_s = max(0.0, wait_s - failure.after_s, budget.withdraw(time.monotonic()))
         made = False
         try:
             if max(wait_s, engines.told_to_wait_s()) >= self._left_s():

@@ -47,7 +47,7 @@ KEEPALIVE_S = 4.0
 HEADERS = [("Content-Type", "application/json"), ("Accept", "*/*"), ("Accept-Encoding", "identity")]
 # Engines (by `owned_by` in /v1/models) that take vLLM's own request fields; others might refuse them.
 EXTENDED_ENGINES = frozenset({"vllm", "simulator"})
-# What is read of a list of models, and of an error, and for how long.
+# Bounds of a list of models and of an error, in bytes and seconds.
 LIST_BYTES_MAX = 1024 * 1024
 ERROR_BYTES_MAX = 64 * 1024
 ERROR_WITHIN_S = 5.0

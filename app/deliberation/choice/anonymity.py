@@ -49,8 +49,8 @@ def call_seed(seed: int, call_id: str, attempt: int) -> int:
 def fence(text: str, nonce: str) -> str:
     """`text` as data between two lines with a mark. Anything like a fence is replaced inside.
 
-    The mark follows from nonce and text, so that nobody can write a text that holds its own mark, whatever is known of
-    the seed. A text that reads like a fence without its invisible characters, or in plain letters, loses them.
+    The mark is a hash of nonce and text: no writer can put a text's own mark into it, even if the seed is known. A text
+    that reads like a fence without its invisible characters, or in plain letters, loses them.
     """
     mark = hashlib.sha256(f"{nonce}\n{text}".encode(errors="replace")).hexdigest()[:12]
     inside, bare = text, text if text.isascii() else unicodedata.normalize("NFKC", text)
