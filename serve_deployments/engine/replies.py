@@ -213,7 +213,7 @@ class StreamedChoice:
         except UnicodeEncodeError:
             if "\ud800" <= piece[-1] <= "\udbff" and self.finish_reason is None:
                 piece, self.half = piece[:-1], piece[-1]
-            piece = piece.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+            piece = _whole(piece)
             size = len(piece.encode())
         if beyond := self._written(size):
             piece = piece.encode()[: max(0, size - beyond)].decode(errors="ignore")
@@ -227,16 +227,15 @@ class StreamedChoice:
         text, reason = "".join(self.texts), self.finish_reason or "stop"
         remark, withheld = self.remark, ""
         if self.refusal and not text:
-            withheld = f"the model refused: {json.dumps(self.refusal, ensure_ascii=False)}"
+            withheld = f"the model refused: {json.dumps(_whole(self.refusal), ensure_ascii=False)}"
         elif reason == "content_filter":
             withheld = f"a content filter of the engine stopped the answer after {len(text)} characters"
         elif reason == "length" and not remark:
             remark = self._why_cut()
         elif reason in _TOOLS:
             remark = "the model called a tool in place of an answer"
-        return EngineReply(
-            text, reason, self.meter.usage, self.ttft_s, structured, "".join(self.reasoning), withheld, remark
-        )
+        reasoning = _whole("".join(self.reasoning))
+        return EngineReply(text, reason, self.meter.usage, self.ttft_s, structured, reasoning, withheld, remark)
 
     def _why_cut(self) -> str:
         usage, most = self.meter.usage, self.call.max_tokens
@@ -252,8 +251,13 @@ def _reason(given: object) -> str:
     """Returns one word for the finish reasons of different engines."""
     if not isinstance(given, str):
         return "stop"
-    word = given.lower()[:_REASON_CHARACTERS]
+    word = _whole(given).lower()[:_REASON_CHARACTERS]
     return "length" if word in _LENGTH else "content_filter" if word in _FILTERED else word
+
+
+def _whole(text: str) -> str:
+    """Returns a text with its surrogate pairs joined; half of one, which no fact can hold, is replaced."""
+    return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def _parsed(payload: str | bytes) -> Any:  # noqa: ANN401 -- a JSON value

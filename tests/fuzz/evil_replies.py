@@ -62,7 +62,12 @@ def evil(seed: int) -> tuple[int, dict[str, str], list[bytes]]:
     draw = Random(seed)
     if draw.random() < 0.2:
         return draw.choice([200, 200, 400, 429, 500, 503]), *reply(seed)
-    message = {"role": "assistant", "content": draw.choice(TEXTS), "reasoning": draw.choice([None, "r"])}
+    message = {
+        "role": "assistant",
+        "content": draw.choice(TEXTS),
+        "reasoning": draw.choice([None, "r"]),
+        "refusal": None,
+    }
     usage = {"prompt_tokens": 9, "completion_tokens": 9, "prompt_tokens_details": {"cached_tokens": 1}}
     whole = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": usage, "error": None}
     delta = {"choices": [{"index": 0, "delta": message, "finish_reason": "stop"}], "usage": usage}

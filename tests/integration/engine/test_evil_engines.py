@@ -187,3 +187,10 @@ async def test_half_characters_are_joined() -> None:
     outcome, journal = await outcome_of([HEAD, *pieces, chunk(finish="stop"), b"data: [DONE]\n\n"])
     assert outcome.text == text
     assert all(record.data.decode() for record in journal.records)
+
+
+@pytest.mark.parametrize("field", ["refusal", "reasoning", "content"])
+async def test_half_a_character_in_any_text_is_replaced(field: str) -> None:
+    delta = b'data: {"choices": [{"delta": {"%s": "no \\ud83d"}, "finish_reason": "a\\ud83d"}]}\n\n' % field.encode()
+    outcome, _ = await outcome_of([HEAD, delta])
+    assert outcome.problem is not None and "no \ufffd" in outcome.problem.detail
