@@ -198,9 +198,9 @@ ENTRANCES = (
     ),
     Guard(
         "a waiting completion has chunks that clients count",
-        "app/openai/routes.py",
-        "            heartbeat=waiting_frame(chat, pending.state),\n",
-        "",
+        "app/facades/chat/__init__.py",
+        '"end", waiting_frame(chat, council.state))',
+        '"end")',
         f"{HABITS}test_a_waiting_stream_has_chunks_that_a_client_parses",
     ),
     Guard(

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.components.openai.chatting import BODY, PATH, accepted_in, cancelled_in, complete, error_of, frames_of
+from tests.components.facades.chatting import BODY, PATH, accepted_in, cancelled_in, complete, error_of, frames_of
 from tests.components.routes.served import APP, Served, served
 from tests.conditions import until
 
