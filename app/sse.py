@@ -86,7 +86,7 @@ class SseDecoder:
 
 
 def _whole_events(chunk: bytes) -> list[Frame]:
-    """Returns the events of a chunk of whole events of one line of data each, as most are; empty for any other one."""
+    """Returns a chunk's events if each is whole and has one line of data, as most have; else an empty list."""
     if b"\r" in chunk or not chunk.endswith(b"\n\n"):
         return []
     frames: list[Frame] = []
