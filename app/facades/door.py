@@ -5,19 +5,20 @@ from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 import anyio
 import structlog
 from fastapi import Depends, Request, Response
+from pydantic import ValidationError
 from starlette.types import Receive, Scope, Send
 
 from app.api.headers import Submission
 from app.api.problems import NotReady, TooManyStreams
 from app.api.requests import DeliberationRequest
 from app.deliberation.calls import FactProblem
-from app.deliberation.errors import DeliberationError, JournalUnavailable
-from app.deliberation.facts import CallDelta, decode
+from app.deliberation.errors import DeliberationError, JournalUnavailable, UnexpectedFact
+from app.deliberation.facts import CallDelta, Event, decode
 from app.deliberation.fold import State
 from app.facades.moments import Began, Ended, Moment, Telling
 from app.facades.outcomes import NoVerdict
@@ -37,6 +38,13 @@ log = structlog.get_logger(__name__)
 
 StreamReading = Literal["end", "facts", "texts"]
 """What a stream tells: the end alone, every fact, or also the growing texts of unfinished calls."""
+
+
+class Told(NamedTuple):
+    """Moments from the acceptance on, and the state after all facts, also those that were recorded after the end."""
+
+    moments: Sequence[Moment]
+    state: State
 
 
 class Writer(Protocol):
@@ -61,16 +69,22 @@ class Council:
         operations = self._gateway["deliberations"]
         return await operations.ended(self.tenant, accepted.deliberation_id, left_s + END_GRACE_S)
 
-    async def final_state(self, ended: bool) -> State:
-        """The state with its end, after `wait`; raises NotReady while draining, NoVerdict and JournalUnavailable."""
-        if not ended and self._gateway["feed"].draining.is_set():
-            raise NotReady("This gateway is stopping; ask again.")
+    async def told(self) -> Told:
+        """What the stored facts tell; raises NotFound, Gone, JournalUnavailable and ArchiveUnavailable."""
+        telling, moments = Telling(), list[Moment]()
+        for record in (await self._gateway["deliberations"].stored(self.tenant, self.state.deliberation_id)).records:
+            moments += telling.tell(_decoded(record.data), record.sequence)
+        assert telling.state is not None, "stored facts begin with the acceptance"
+        return Told(moments, telling.state)
+
+    async def told_to_the_end(self, ended: bool) -> Told:
+        """The same with the end, after `wait`; raises NotReady while draining, NoVerdict and JournalUnavailable."""
         if not ended:
-            raise _late(self.state.deliberation_id)
+            raise _late(self._gateway, self.state.deliberation_id)
         for _ in range(LAGS_MAX):
-            state = await self._gateway["deliberations"].load(self.tenant, self.state.deliberation_id)
-            if state.ended:
-                return state
+            told = await self.told()
+            if told.state.ended:
+                return told
             # A replica of the log may lag behind the one that published the end.
             await asyncio.sleep(LAG_S)
         raise JournalUnavailable("The deliberation has ended, but its end cannot be read yet.")
@@ -92,34 +106,29 @@ class Council:
         except JournalUnavailable as error:
             log.warning("cancel_failed", deliberation_id=self.state.deliberation_id, detail=str(error))
 
-    async def last_moments(self) -> AsyncGenerator[Moment, None]:
-        """The first moment, and the end or an error: the reading of façades that tell nothing of the work."""
-        yield Began(self.state)
-        telling = Telling()
-        try:
-            yield Ended(await self.final_state(await self.wait()))
-        except DeliberationError as error:
-            for moment in telling.interrupted(error):
-                yield moment
+    async def moments(self, reading: StreamReading) -> AsyncGenerator[Moment, None]:
+        """Moments from the acceptance to the end, as they come. Equal facts give equal moments, whoever reads them.
 
-    async def moments(self, *, texts: bool = False) -> AsyncGenerator[Moment, None]:
-        """Every moment from the acceptance to the end, as it comes. Equal facts give equal moments, whoever reads them.
-
-        With `texts` also the growing answers of unfinished calls, from their beginning if the log still has it. Views
-        are kept for minutes, so that only moments of facts are the same for every reader.
+        A reading of `texts` begins with those of unfinished calls, if the log still has them. Views are kept for
+        minutes, so that only moments of facts are the same for every reader.
         """
         telling = Telling()
         try:
-            async for sequence, data in self._events(telling, texts):
-                for moment in telling.tell(decode(data), sequence):
-                    yield moment
-                if telling.ended:
-                    return
+            if reading == "end":
+                yield Began(self.state)
+                yield Ended((await self.told_to_the_end(await self.wait())).state)
+                return
+            async with aclosing(self._events(reading == "texts")) as events:
+                async for sequence, data in events:
+                    for moment in telling.tell(_decoded(data), sequence):
+                        yield moment
+                    if telling.ended:
+                        return
         except DeliberationError as error:
             for moment in telling.interrupted(error):
                 yield moment
 
-    async def _events(self, telling: Telling, texts: bool) -> AsyncGenerator[tuple[int, bytes], None]:
+    async def _events(self, texts: bool) -> AsyncGenerator[tuple[int, bytes], None]:
         """Facts that are stored, then live events, and with `texts` the stored views of the open stage before them.
 
         Raises JournalUnavailable, NotReady while draining, and NoVerdict when no end comes.
@@ -135,10 +144,8 @@ class Council:
         async with feed.watch(of_deliberation(self.tenant, id)) as watch:
             viewer = feed.viewer(watch, position)
             while not watch.replaced and watch.epoch in ("", stored.epoch):
-                if feed.draining.is_set():
-                    raise NotReady("This gateway is stopping; ask again.")
-                if gateway["clock"].now() > last_at:
-                    raise _late(id)
+                if feed.draining.is_set() or gateway["clock"].now() > last_at:
+                    raise _late(gateway, id)
                 frames = await viewer.batch(asyncio.get_running_loop().time() + END_GRACE_S)
                 for frame in await self._shown(frames, texts):
                     yield frame.sequence, event_in(frame.data)
@@ -151,22 +158,20 @@ class Council:
         shown = await found.of(self.tenant, frames, lambda frame: frame.type == CallDelta.model_fields["type"].default)
         return [frame for frame in shown if frame.data]
 
-    async def told(self) -> Sequence[Moment]:
-        """The moments of the facts that are stored; raises NotFound and Gone."""
-        telling, moments = Telling(), list[Moment]()
-        for record in (await self._gateway["deliberations"].stored(self.tenant, self.state.deliberation_id)).records:
-            moments += telling.tell(decode(record.data), record.sequence)
-        return moments
-
     def stream(
-        self, writer: Writer, headers: Mapping[str, str], reading: StreamReading, heartbeat: bytes = COMMENT
+        self,
+        writer: Writer,
+        headers: Mapping[str, str],
+        reading: StreamReading,
+        heartbeat: bytes = COMMENT,
+        viewer: bool = False,
     ) -> Response:
         """The frames that a writer writes; when the client leaves, a deliberation that is not kept is cancelled.
 
-        A reading beyond the end watches the log and holds a stream slot of the tenant; raises TooManyStreams.
+        A `viewer`, for whom nothing was accepted, holds a stream slot of the tenant; raises TooManyStreams.
         """
-        moments = self.last_moments() if reading == "end" else self.moments(texts=reading == "texts")
-        return _CouncilStream(self, _written(writer, moments), self._gateway, headers, heartbeat, reading != "end")
+        content = _written(writer, self.moments(reading))
+        return _CouncilStream(self, content, self._gateway, headers, heartbeat, viewer)
 
     async def wait_while_connected(self, request: Request) -> bool | None:
         """As `wait`; None if the client disconnected first. Raises JournalUnavailable."""
@@ -190,17 +195,27 @@ class Council:
             raise away
         return None
 
-    async def end(self, request: Request) -> State | None:
-        """The state with its end; None if the client left before. Raises as `final_state`."""
+    async def end(self, request: Request) -> Told | None:
+        """What the deliberation told to its end; None if the client left before. Raises as `told_to_the_end`."""
         ended = await self.wait_while_connected(request)
         if not ended:
             await self.leave()
-        return None if ended is None else await self.final_state(ended)
+        return None if ended is None else await self.told_to_the_end(ended)
 
 
-def _late(deliberation_id: str) -> NoVerdict:
+def _late(gateway: Gateway, deliberation_id: str) -> DeliberationError:
+    if gateway["feed"].draining.is_set():
+        return NotReady("This gateway is stopping; ask again.")
     late = FactProblem(code="deadline_exceeded", detail="no end was recorded by its deadline", retryable=True)
     return NoVerdict(late, deliberation_id)
+
+
+def _decoded(data: bytes) -> Event:
+    try:
+        return decode(data)
+    except ValidationError:
+        # Without `from`, because the validation error quotes the fact, and with it a client's task.
+        raise UnexpectedFact("a stored fact does not decode") from None
 
 
 async def _written(writer: Writer, moments: AsyncGenerator[Moment, None]) -> AsyncGenerator[bytes, None]:
@@ -218,7 +233,7 @@ class _CouncilStream(EventStreamResponse):
         gateway: Gateway,
         headers: Mapping[str, str],
         heartbeat: bytes,
-        watching: bool,
+        viewer: bool,
     ) -> None:
         settings = gateway["settings"]
         super().__init__(
@@ -229,7 +244,7 @@ class _CouncilStream(EventStreamResponse):
             heartbeat=heartbeat,
         )
         self._council = council
-        self._slot = gateway["feed"] if watching else None
+        self._slot = gateway["feed"] if viewer else None
         self._viewers = gateway["metrics"].sse_viewers
         if self._slot is not None and not self._slot.acquire_slot(self._client):
             raise TooManyStreams("Too many event streams are open; close some, or ask without a stream.")

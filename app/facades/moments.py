@@ -142,7 +142,7 @@ class Telling:
             yield Began(self.state)
         elif isinstance(event, CallStarted | CallDelta | CallWaiting):
             yield from self._view(state, event)
-        elif sequence > state.last_sequence and not state.ended:
+        elif sequence > state.last_sequence:
             yield from self._fact(state, event, sequence)
 
     def _view(self, state: State, event: CallStarted | CallDelta | CallWaiting) -> Iterator[Moment]:
@@ -163,6 +163,8 @@ class Telling:
 
     def _fact(self, before: State, event: Fact, sequence: int) -> Iterator[Moment]:
         state = self.state = apply(before, event, sequence)
+        if before.ended:
+            return  # a late outcome still belongs on the bill
         match event:
             case StageOpened():
                 yield StageBegan(state, event)

@@ -69,10 +69,10 @@ async def create_chat_completion(request: Request, door: InDoor) -> Response:
     if chat.stream:
         writer = ChatWriter(chat, request_id_of(request))
         return council.stream(writer, sent, "end", waiting_frame(chat, council.state))
-    state = await council.end(request)
-    if state is None:
+    told = await council.end(request)
+    if told is None:
         return Response(status_code=CLIENT_LEFT)
-    return Response(dump(completion(chat, state)), headers=sent, media_type="application/json")
+    return Response(dump(completion(chat, told.state)), headers=sent, media_type="application/json")
 
 
 @router.get(

@@ -18,11 +18,11 @@ from app.api.schemas import FieldProblem, dump
 from app.deliberation.errors import Gone, InvalidToken, NotFound
 from app.deliberation.specification import checked_token
 from app.facades.declaration import Facade
-from app.facades.door import CLIENT_LEFT, Council, Door, InDoor
+from app.facades.door import CLIENT_LEFT, Council, Door, InDoor, Told
 from app.facades.openai_errors import OPENAI_ERRORS, openai_errors
 from app.facades.openai_requests import bounded, schema_changes
 from app.facades.outcomes import answers, deliberation_headers
-from app.facades.responses.reader import CreateResponseRequest, asked
+from app.facades.responses.reader import ASKED, CreateResponseRequest, asked
 from app.facades.responses.writer import (
     DONE_DATA,
     InputItemPage,
@@ -77,8 +77,8 @@ async def _previous(door: Door, response_id: str | None) -> Council | None:
         raise ValidationFailed([body_fault(*fault)]) from error
 
 
-async def _now(council: Council, sent: dict[str, str] | None = None) -> Response:
-    return Response(dump(resource_of(await council.told())), headers=sent, media_type="application/json")
+def _answer(told: Told, sent: dict[str, str] | None = None) -> Response:
+    return Response(dump(resource_of(told.moments, told.state)), headers=sent, media_type="application/json")
 
 
 @router.post(
@@ -94,18 +94,19 @@ async def create_response(request: Request, door: InDoor) -> Response:
     previous = await _previous(door, given.previous_response_id)
     deliberation = asked(asked_for, previous and previous.state).deliberation(door.registry)
     background = given.background is True
-    council = await door.accept(deliberation, submission_of(request, given.repeated), kept=background)
+    council = await door.accept(deliberation, submission_of(request, {ASKED: given.repeated}), kept=background)
     sent = deliberation_headers(council.state.deliberation_id)
     if changes := [*changes, *schema_changes(given.answer_schema)]:
         sent["X-Adjusted"] = ", ".join(changes)
     if given.stream:
         return council.stream(ResponseWriter(request_id_of(request)), sent, "facts")
-    if not background:
-        state = await council.end(request)
-        if state is None:
-            return Response(status_code=CLIENT_LEFT)
-        answers(state)  # raises NoVerdict: without a stream a failure is an error
-    return await _now(council, sent)
+    if background:
+        return _answer(await council.told(), sent)
+    told = await council.end(request)
+    if told is None:
+        return Response(status_code=CLIENT_LEFT)
+    answers(told.state)  # raises NoVerdict: without a stream a failure is an error
+    return _answer(told, sent)
 
 
 class ResponseQuery(BaseModel):
@@ -122,14 +123,14 @@ async def get_response(request: Request, council: OfCouncil, query: Annotated[Re
     """With `stream` its events from the beginning, or above `starting_after`; leaving cancels nothing."""
     if query.stream:
         writer = ResponseWriter(request_id_of(request), query.starting_after)
-        return council.stream(writer, deliberation_headers(council.state.deliberation_id), "facts")
+        return council.stream(writer, deliberation_headers(council.state.deliberation_id), "facts", viewer=True)
     if "starting_after" in query.model_fields_set:
         detail, remedy = "It needs a stream", "Add stream=true."
         fault = FieldProblem(
             location="query", pointer="starting_after", code="invalid_value", detail=detail, remedy=remedy
         )
         raise ValidationFailed([fault])
-    return await _now(council)
+    return _answer(await council.told())
 
 
 @router.post(
@@ -140,7 +141,7 @@ async def get_response(request: Request, council: OfCouncil, query: Annotated[Re
 async def cancel_response(council: OfCouncil) -> Response:
     """Idempotent. The answer waits some seconds for the end, and an ended response stays as it is."""
     await council.cancel("cancelled as a response", CANCEL_WAIT_S)
-    return await _now(council)
+    return _answer(await council.told())
 
 
 @router.delete(

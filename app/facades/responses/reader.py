@@ -32,6 +32,8 @@ KINDS = ("input_text", "output_text", "text")
 # The turn of a conversation that has the instructions; those of an earlier response are not carried over.
 INSTRUCTIONS = ("system", "instructions")
 PLACES = {"/task": "/input", "/constraints/answer_schema": "/text/format/schema"}
+# The name of this façade's part of what an acceptance repeats.
+ASKED = "responses"
 # The fields that a response repeats. No other fact has them, so the acceptance does.
 REPEATED = frozenset(
     {"background", "store", "previous_response_id", "max_output_tokens", "text", "reasoning", "truncation"}

@@ -20,7 +20,7 @@ from app.facades.moments import Began, Ended, Interrupted, Moment, StageBegan, S
 from app.facades.openai_errors import OPENAI_ERRORS
 from app.facades.openai_requests import ConversationTurn, turns_of
 from app.facades.outcomes import DeliberationOutcome, NoVerdict, answers, model_name, outcome
-from app.facades.responses.reader import INSTRUCTIONS
+from app.facades.responses.reader import ASKED, INSTRUCTIONS
 from app.facades.summaries import summary
 
 PIECE_CHARS = 256
@@ -224,6 +224,10 @@ def deliberation_id_in(response: str) -> str | None:
     return response.removeprefix("resp_") if response.startswith("resp_") else None
 
 
+def _asked(state: State) -> dict[str, Any]:
+    return state.accepted.asked.get(ASKED, {})
+
+
 def turns_in(state: State) -> tuple[str | None, Sequence[ConversationTurn]]:
     """The instructions and the messages that the task was written from."""
     turns = turns_of(state.specification.task)
@@ -289,14 +293,14 @@ class ResponseFold:
                 "temperature": sampling.temperature,
                 "top_p": 1 if sampling.top_p is None else sampling.top_p,
                 "deliberation": None if end is None or end.verdict is None else outcome(state),
-                **state.accepted.asked,
+                **_asked(state),
             }
         )
 
     def events(self, moment: Moment) -> Iterator[ResponseEvent]:
         match moment:
             case Began(state):
-                self._detailed = state.accepted.asked.get("reasoning", {}).get("summary") in ("auto", "detailed")
+                self._detailed = _asked(state).get("reasoning", {}).get("summary") in ("auto", "detailed")
                 yield self._event("response.created", response=self.resource(state))
                 yield self._event("response.queued", response=self.resource(state))
             case StageBegan(state, opened):
@@ -384,14 +388,12 @@ def _payload(code: str, message: str) -> ResponseErrorPayload:
     return ResponseErrorPayload(code=code, message=message)
 
 
-def resource_of(moments: Iterable[Moment]) -> ResponseResource:
-    """The response that the events of these moments, from the first one on, describe."""
-    fold, state = ResponseFold(), None
+def resource_of(moments: Iterable[Moment], state: State) -> ResponseResource:
+    """The response after these moments, from the first one on; `state` has its bill."""
+    fold = ResponseFold()
     for moment in moments:
-        state = moment.state
         for _ in fold.events(moment):
             pass
-    assert state is not None, "the first moment has a state"
     return fold.resource(state)
 
 

@@ -10,7 +10,7 @@ from app.deliberation.facts import Accepted, Completed, Fact
 from app.deliberation.fold import fold, usage
 from app.facades.moments import Moment, Telling
 from app.facades.outcomes import NoVerdict, answers
-from app.facades.responses.writer import ResponseWriter, resource_of
+from app.facades.responses.writer import ResponseResource, ResponseWriter, resource_of
 from tests.components.facades.test_moments import told
 from tests.unit.strategies.stories import STORIES, story
 
@@ -20,12 +20,18 @@ OFFICIAL: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 def detailed(name: str) -> list[Fact]:
     first, *others = story(name)
     assert isinstance(first, Accepted)
-    return [first.model_copy(update={"asked": {"reasoning": {"summary": "detailed"}}}), *others]
+    return [first.model_copy(update={"asked": {"responses": {"reasoning": {"summary": "detailed"}}}}), *others]
 
 
 def frames(moments: list[Moment], after: int = -1) -> list[bytes]:
     writer = ResponseWriter("request", after)
     return [frame for moment in moments for frame in writer.write(moment)]
+
+
+def resource(facts: list[Fact]) -> ResponseResource:
+    moments = told(facts)
+    assert moments[-1].state is not None
+    return resource_of(moments, moments[-1].state)
 
 
 def events(content: list[bytes]) -> list[dict[str, Any]]:
@@ -44,8 +50,8 @@ def test_events_are_numbered_from_0_and_resume_after_any_of_them(name: str) -> N
     moments = told(detailed(name))
     whole = frames(moments)
     assert [event["sequence_number"] for event in events(whole)] == [*range(len(whole) - 1)]
-    for after in range(-1, len(whole) - 1):
-        assert frames(told(detailed(name)), after) == whole[after + 1 :]
+    for after in (-1, 0, len(whole) // 3, len(whole) - 3, len(whole) - 2):
+        assert frames(moments, after) == whole[after + 1 :]
 
 
 @pytest.mark.parametrize("name", STORIES)
@@ -56,15 +62,15 @@ def test_events_and_response_are_those_of_openais_client(name: str) -> None:
             continue
         parsed = OFFICIAL.validate_python(event)
         assert parsed.type == event["type"]
-    resource = resource_of(told(detailed(name))).model_dump(mode="json")
-    if resource["error"] is None:
-        assert Response.model_validate(resource).id == resource["id"]
+    found = resource(detailed(name)).model_dump(mode="json")
+    if found["error"] is None:
+        assert Response.model_validate(found).id == found["id"]
 
 
 @pytest.mark.parametrize("name", STORIES)
 def test_a_client_that_gathers_the_events_has_the_response(name: str) -> None:
     output: list[dict[str, Any]] = []
-    resource: dict[str, Any] = {}
+    last: dict[str, Any] = {}
     for event in events(frames(told(detailed(name)))):
         place: int = event.get("output_index", -1)
         item: dict[str, Any] = output[place] if 0 <= place < len(output) else {}
@@ -87,11 +93,11 @@ def test_a_client_that_gathers_the_events_has_the_response(name: str) -> None:
                 item["status"] = event["item"]["status"]
                 assert item == event["item"]
             case _ if "response" in event:
-                resource = event["response"]
+                last = event["response"]
             case _:
                 pass
-    assert resource["output"] == output
-    assert resource == resource_of(told(detailed(name))).model_dump(mode="json")
+    assert last["output"] == output
+    assert last == resource(detailed(name)).model_dump(mode="json")
     assert "in_progress" not in [item["status"] for item in output]
 
 
@@ -99,7 +105,7 @@ def test_a_client_that_gathers_the_events_has_the_response(name: str) -> None:
 def test_the_response_is_the_deliberations_outcome(name: str) -> None:
     state = fold(enumerate(detailed(name), start=1))
     assert state is not None and state.end is not None
-    found = resource_of(told(detailed(name))).model_dump(mode="json")
+    found = resource(detailed(name)).model_dump(mode="json")
     messages = [item for item in found["output"] if item["type"] == "message"]
     try:
         assert [part["text"] for item in messages for part in item["content"]] == [*answers(state)]
@@ -121,7 +127,7 @@ def test_the_response_is_the_deliberations_outcome(name: str) -> None:
 
 def test_a_summary_of_stages_alone_says_nothing_of_members_work() -> None:
     short, whole = (
-        json.dumps([item.model_dump() for item in resource_of(told(facts)).output if item.type == "reasoning"])
+        json.dumps([item.model_dump() for item in resource(facts).output if item.type == "reasoning"])
         for facts in (story("council, all revise: completed"), detailed("council, all revise: completed"))
     )
     assert "dev-001, critique" in whole and "dev-001, critique" not in short and "Asked: " in short
