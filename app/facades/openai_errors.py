@@ -1,10 +1,11 @@
 """Errors as the clients of OpenAI's APIs read them."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from pydantic import Field
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -12,9 +13,12 @@ from app.api.problems import STATUSES, ErrorAnswer, ErrorFormat, answer_to
 from app.api.responses import Declared, declared_errors
 from app.api.schemas import Resource, dump
 from app.deliberation.errors import DeliberationError
+from app.facades.declaration import Facade
 from app.facades.outcomes import NoVerdict
 
 NAMED_MAX = 8
+DONE_DATA = "[DONE]"
+DONE = f"data: {DONE_DATA}\n\n".encode()
 # Status and title of the codes that differ from, or are missing in, `app.api.problems.STATUSES`.
 OPENAI_STATUSES: Mapping[str, tuple[int, str]] = {
     "invalid_request": (400, "The request is not valid; `code` says in what way"),
@@ -107,3 +111,17 @@ def openai_errors(*statuses: int) -> Declared:
     names = ("Location", "X-Deliberation-Id")
     further = {400: names, **dict.fromkeys((409, 502, 504), (*names, "X-Should-Retry"))}
     return declared_errors(statuses, {**STATUSES, **OPENAI_STATUSES}, content, further)
+
+
+def openai_facade(router: APIRouter, bodies: Sequence[type[BaseModel]], answers: Sequence[type[BaseModel]]) -> Facade:
+    return Facade(
+        router=router,
+        tag="openai",
+        description="Façades for OpenAI's clients: chat completions, Responses",
+        prefix="/v1/",
+        errors=OPENAI_ERRORS,
+        declared_errors=openai_errors,
+        bodies=tuple(bodies),
+        answers=(*answers, OpenAIError),
+        last_data=DONE_DATA,
+    )

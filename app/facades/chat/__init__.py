@@ -17,7 +17,6 @@ from app.api.responses import IDEMPOTENCY_KEY, answer, body, headers
 from app.api.schemas import dump
 from app.facades.chat.reader import ChatCompletionRequest, asked
 from app.facades.chat.writer import (
-    DONE_DATA,
     ChatCompletion,
     ChatCompletionChunk,
     ChatWriter,
@@ -26,9 +25,8 @@ from app.facades.chat.writer import (
     completion,
     waiting_frame,
 )
-from app.facades.declaration import Facade
 from app.facades.door import CLIENT_LEFT, InDoor
-from app.facades.openai_errors import OPENAI_ERRORS, OpenAIError, openai_errors
+from app.facades.openai_errors import openai_errors, openai_facade
 from app.facades.openai_requests import bounded, model_names, model_parts, schema_changes
 from app.facades.outcomes import deliberation_headers
 from app.routes.dependencies import api_router
@@ -99,14 +97,4 @@ async def get_model(
     return Response(dump(ModelResource(id=name, created=0, owned_by=OWNER)), media_type="application/json")
 
 
-CHAT = Facade(
-    router=router,
-    tag="openai",
-    description="Façades for OpenAI's clients",
-    prefix="/v1/",
-    errors=OPENAI_ERRORS,
-    declared_errors=openai_errors,
-    bodies=(ChatCompletionRequest,),
-    answers=(ChatCompletionChunk, OpenAIError),
-    last_data=DONE_DATA,
-)
+CHAT = openai_facade(router, [ChatCompletionRequest], [ChatCompletionChunk])

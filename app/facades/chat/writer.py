@@ -16,12 +16,10 @@ from app.deliberation.errors import DeliberationError
 from app.deliberation.fold import State, usage
 from app.facades.chat.reader import ChatCompletionRequest
 from app.facades.moments import Began, Ended, Interrupted, Moment
-from app.facades.openai_errors import stream_error
+from app.facades.openai_errors import DONE, stream_error
 from app.facades.outcomes import DeliberationOutcome, NoVerdict, answers, fingerprint, model_name, outcome
 
 PIECE_CHARS = 256
-DONE_DATA = "[DONE]"
-DONE = f"data: {DONE_DATA}\n\n".encode()
 
 
 class ChatAnswer(Resource):

@@ -17,14 +17,12 @@ from app.api.responses import IDEMPOTENCY_KEY, answer, body, headers
 from app.api.schemas import FieldProblem, dump
 from app.deliberation.errors import Gone, InvalidToken, NotFound
 from app.deliberation.specification import checked_token
-from app.facades.declaration import Facade
 from app.facades.door import CLIENT_LEFT, Council, Door, InDoor, Told
-from app.facades.openai_errors import OPENAI_ERRORS, openai_errors
+from app.facades.openai_errors import openai_errors, openai_facade
 from app.facades.openai_requests import bounded, schema_changes
 from app.facades.outcomes import answers, deliberation_headers
 from app.facades.responses.reader import ASKED, CreateResponseRequest, asked
 from app.facades.responses.writer import (
-    DONE_DATA,
     InputItemPage,
     ResponseDeleted,
     ResponseEvent,
@@ -114,8 +112,6 @@ class ResponseQuery(BaseModel):
 
     stream: bool = Field(False, description="Answer with the events of the response")
     starting_after: int = Field(-1, ge=-1, description="Only events with a higher number; with `stream`")
-    include: list[str] = Field([], max_length=16, description="Accepted and ignored")
-    include_obfuscation: bool = Field(False, description="Accepted and ignored")
 
 
 @router.get(PATH, summary="Read or watch a response", responses={200: _RESPONSE, **openai_errors(400, 404, 410, 503)})
@@ -162,7 +158,6 @@ class InputItemsQuery(BaseModel):
     limit: int = Field(20, ge=1, le=100, description="Items on a page")
     order: Literal["asc", "desc"] = Field("desc", description="`asc`: the first message first")
     after: str | None = Field(None, max_length=128, description="The id of the item before the page")
-    include: list[str] = Field([], max_length=16, description="Accepted and ignored")
 
 
 @router.get(
@@ -176,14 +171,4 @@ async def list_input_items(council: OfCouncil, query: Annotated[InputItemsQuery,
     return Response(dump(page), media_type="application/json")
 
 
-RESPONSES = Facade(
-    router=router,
-    tag="openai",
-    description="Façades for OpenAI's clients",
-    prefix="/v1/",
-    errors=OPENAI_ERRORS,
-    declared_errors=openai_errors,
-    bodies=(CreateResponseRequest,),
-    answers=(ResponseEvent,),
-    last_data=DONE_DATA,
-)
+RESPONSES = openai_facade(router, [CreateResponseRequest], [ResponseEvent])

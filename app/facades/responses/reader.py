@@ -104,12 +104,6 @@ class ResponseReasoning(RequestModel):
     mode: IgnoredField = None
 
 
-class ResponseStreamOptions(RequestModel):
-    """Options of a streamed response."""
-
-    include_obfuscation: IgnoredField = None
-
-
 class ResponseOptions(DeliberationOptions):
     """Fields of a deliberation that OpenAI's fields lack, with the bounds of `POST /deliberations`."""
 
@@ -134,7 +128,6 @@ class CreateResponseRequest(RequestModel):
         default=None, max_length=128, description="An ended response: its input and its answer come before the input"
     )
     stream: bool | None = Field(default=None, description="Answer with the events of the response as they come")
-    stream_options: ResponseStreamOptions | None = None
     background: bool | None = Field(default=None, description="Answer at once; nothing but a request cancels it")
     store: bool | None = Field(
         default=None, description="Repeated only: a response is kept as long as any deliberation, also with false"
@@ -155,6 +148,7 @@ class CreateResponseRequest(RequestModel):
     parallel_tool_calls: IgnoredField = None
     prompt_cache_options: IgnoredField = None
     prompt_cache_retention: IgnoredField = None
+    stream_options: IgnoredField = None
     service_tier: IgnoredField = None
 
     access_programs: Annotated[Any, Unsupported("There are no access programs")] = None

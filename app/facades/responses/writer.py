@@ -17,15 +17,13 @@ from app.deliberation.facts import DEGRADED_REASONS, AgentUsage, StageUsage
 from app.deliberation.fold import State, usage
 from app.deliberation.specification import Purpose
 from app.facades.moments import Began, Ended, Interrupted, Moment, StageBegan, StageEnded, TextEnded
-from app.facades.openai_errors import OPENAI_ERRORS
+from app.facades.openai_errors import DONE, OPENAI_ERRORS
 from app.facades.openai_requests import ConversationTurn, turns_of
 from app.facades.outcomes import DeliberationOutcome, NoVerdict, answers, model_name, outcome
 from app.facades.responses.reader import ASKED, INSTRUCTIONS
 from app.facades.summaries import summary
 
 PIECE_CHARS = 256
-DONE_DATA = "[DONE]"
-DONE = f"data: {DONE_DATA}\n\n".encode()
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 ResponseStatus = Literal["queued", "in_progress", "completed", "failed", "cancelled"]
 _STATUSES: dict[str, ResponseStatus] = {
@@ -86,26 +84,15 @@ class MessageItem(Resource):
     content: tuple[OutputText | InputText, ...] = ()
 
 
-class ResponseTokensCached(Resource):
-    """Details of the prompts' tokens."""
-
-    cached_tokens: int
-    cache_write_tokens: int = 0
-
-
-class ResponseTokensReasoned(Resource):
-    """Details of the completions' tokens."""
-
-    reasoning_tokens: int = Field(description="Of all calls but the one that wrote the verdict")
-
-
 class ResponseUsage(Resource):
     """Tokens of all calls of all agents, as the engines reported them."""
 
     input_tokens: int
-    input_tokens_details: ResponseTokensCached
+    input_tokens_details: dict[Literal["cached_tokens", "cache_write_tokens"], int]
     output_tokens: int
-    output_tokens_details: ResponseTokensReasoned
+    output_tokens_details: dict[Literal["reasoning_tokens"], int] = Field(
+        description="The reasoning is all calls but the one that wrote the verdict"
+    )
     total_tokens: int
     calls: int
     cost: UsageCost | None = Field(description="What they cost; null where no engine has prices")
@@ -114,10 +101,12 @@ class ResponseUsage(Resource):
 
 
 class ResponseProblem(Resource):
-    """Why there is no answer."""
+    """Why there is no answer, or why a stream was interrupted."""
 
+    type: Literal["server_error"] = "server_error"
     code: str
     message: str
+    param: None = None
 
 
 class ResponseResource(Resource):
@@ -175,31 +164,12 @@ class InputItemPage(Resource):
     has_more: bool
 
 
-class ResponseErrorPayload(Resource):
-    """The error."""
-
-    type: str = "server_error"
-    code: str
-    message: str
-    param: None = None
-
-
-EventType = Literal[
-    "response.created", "response.queued", "response.in_progress", "response.completed", "response.failed",
-    "response.output_item.added", "response.output_item.done", "response.content_part.added",
-    "response.content_part.done", "response.output_text.delta", "response.output_text.done",
-    "response.output_text.annotation.added", "response.reasoning_summary_part.added",
-    "response.reasoning_summary_part.done", "response.reasoning_summary_text.delta",
-    "response.reasoning_summary_text.done", "error",
-]  # fmt: skip
-
-
 class ResponseEvent(Resource):
     """An event of a response: fields that its type does not have are absent."""
 
     model_config = {"frozen": True, "json_schema_serialization_defaults_required": False}
 
-    type: EventType
+    type: str
     sequence_number: int = Field(description="From 0; give the last one as `starting_after`")
     response: ResponseResource | None = None
     output_index: int | None = None
@@ -213,7 +183,7 @@ class ResponseEvent(Resource):
     text: str | None = None
     logprobs: tuple[None, ...] | None = None
     annotation: UrlCitation | None = None
-    error: ResponseErrorPayload | None = None
+    error: ResponseProblem | None = None
 
 
 def response_id(state: State) -> str:
@@ -241,9 +211,9 @@ def _usage(state: State) -> ResponseUsage:
     answered = 0 if final is None else final.usage.completion_tokens
     return ResponseUsage(
         input_tokens=spent.prompt_tokens,
-        input_tokens_details=ResponseTokensCached(cached_tokens=spent.cached_tokens),
+        input_tokens_details={"cached_tokens": spent.cached_tokens, "cache_write_tokens": 0},
         output_tokens=spent.completion_tokens,
-        output_tokens_details=ResponseTokensReasoned(reasoning_tokens=spent.completion_tokens - answered),
+        output_tokens_details={"reasoning_tokens": spent.completion_tokens - answered},
         total_tokens=spent.tokens,
         calls=spent.calls,
         cost=spent.cost,
@@ -284,7 +254,9 @@ class ResponseFold:
                 "created_at": int(state.accepted.ts.timestamp()),
                 "completed_at": int(end.ts.timestamp()) if end is not None and status == "completed" else None,
                 "status": status,
-                "error": None if end is None or end.problem is None else _problem(end.problem.code, end.problem.detail),
+                "error": None
+                if end is None or end.problem is None
+                else ResponseProblem(code=end.problem.code, message=end.problem.detail),
                 "model": model_name(state),
                 "instructions": turns_in(state)[0],
                 "output": tuple(self.output),
@@ -323,7 +295,7 @@ class ResponseFold:
             case _:
                 return
 
-    def _event(self, kind: EventType, **fields: Any) -> ResponseEvent:  # noqa: ANN401 -- fields
+    def _event(self, kind: str, **fields: Any) -> ResponseEvent:  # noqa: ANN401 -- fields
         self.number += 1
         return ResponseEvent(type=kind, sequence_number=self.number, **fields)
 
@@ -348,7 +320,7 @@ class ResponseFold:
         except NoVerdict as none:
             # Clients know no event of a cancelled response; `response` has its true status.
             if state.end is not None and state.end.problem is None:
-                yield self._event("error", error=_payload("cancelled", str(none)))
+                yield self._event("error", error=ResponseProblem(code="cancelled", message=str(none)))
             yield self._event("response.failed", response=self.resource(state))
             return
         for index, text in enumerate(texts):
@@ -369,8 +341,8 @@ class ResponseFold:
         url = f"/deliberations/{state.deliberation_id}"
         notes = tuple(UrlCitation(url=url, title=note, start_index=0, end_index=len(text)) for note in _notes(state))
         for number, note in enumerate(notes):
-            kind = "response.output_text.annotation.added"
-            yield self._event(kind, **place, annotation_index=number, annotation=note)
+            added = {"annotation_index": number, "annotation": note}
+            yield self._event("response.output_text.annotation.added", **place, **added)
         part = OutputText(text=text, annotations=notes)
         yield self._event("response.content_part.done", **place, part=part)
         yield self._done({"status": "completed", "content": (part,)})
@@ -378,14 +350,6 @@ class ResponseFold:
 
 def _stage(purpose: Purpose, round: int) -> str:
     return f"{purpose}, round {round}" if round else purpose
-
-
-def _problem(code: str, detail: str) -> ResponseProblem:
-    return ResponseProblem(code=code, message=detail)
-
-
-def _payload(code: str, message: str) -> ResponseErrorPayload:
-    return ResponseErrorPayload(code=code, message=message)
 
 
 def resource_of(moments: Iterable[Moment], state: State) -> ResponseResource:
@@ -416,7 +380,11 @@ class ResponseWriter:
         if isinstance(moment, Interrupted):
             found = answer_to(moment.error, OPENAI_ERRORS, self._request_id)
             number = max(self._fold.number, 0)
-            yield _frame(ResponseEvent(type="error", sequence_number=number, error=_payload(found.code, found.detail)))
+            yield _frame(
+                ResponseEvent(
+                    type="error", sequence_number=number, error=ResponseProblem(code=found.code, message=found.detail)
+                )
+            )
         if isinstance(moment, Ended | Interrupted):
             yield DONE
 
