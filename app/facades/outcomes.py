@@ -1,5 +1,6 @@
 """The outcome of a deliberation as every façade reads it: the answers, or the problem that stands in their place."""
 
+from collections.abc import Iterator
 from importlib.metadata import version
 
 from pydantic import Field
@@ -8,6 +9,7 @@ from app.api.refusals import HttpError
 from app.api.resource import links
 from app.api.schemas import Resource
 from app.deliberation.calls import FactProblem
+from app.deliberation.facts import DEGRADED_REASONS
 from app.deliberation.fold import State
 from app.deliberation.works import works
 
@@ -81,3 +83,15 @@ def outcome(state: State) -> DeliberationOutcome:
         calls=verdict.calls,
         degraded=degraded.reasons if degraded else (),
     )
+
+
+def notes(state: State) -> Iterator[str]:
+    """What a reader of the verdict should know, each in a sentence."""
+    assert state.end is not None
+    for each in () if state.end.verdict is None else state.end.verdict.dissent:
+        yield f"Dissent: {each.agent_id} preferred {each.preferred} to the winner."
+    if state.end.degraded is not None:
+        for reason in state.end.degraded.reasons:
+            yield f"Degraded: {DEGRADED_REASONS.get(reason, reason)}"
+        for cut in state.end.degraded.cut:
+            yield f"Degraded: {cut.purpose}, round {cut.round}, was cut by {cut.by}."

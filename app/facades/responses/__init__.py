@@ -28,7 +28,6 @@ from app.facades.responses.writer import (
     ResponseEvent,
     ResponseResource,
     ResponseWriter,
-    deliberation_id_in,
     input_page,
     resource_of,
 )
@@ -50,8 +49,9 @@ _RESPONSE: dict[str, Any] = {
 
 
 async def _council(door: Door, response_id: str) -> Council:
+    prefix, id = response_id[:5], response_id[5:]
     try:
-        return await door.council(checked_token(deliberation_id_in(response_id) or "", "id"))
+        return await door.council(checked_token(id if prefix == "resp_" else "", "id"))
     except (NotFound, InvalidToken) as error:
         raise NotFound(f"There is no response {response_id[:128]!r}.") from error
 

@@ -176,7 +176,7 @@ class CreateResponseRequest(RequestModel):
 
     @property
     def repeated(self) -> dict[str, Any]:
-        return self.model_dump(mode="json", by_alias=True, include=set(REPEATED), exclude_none=True)
+        return self.model_dump(mode="json", by_alias=True, include=set(REPEATED), exclude_unset=True, exclude_none=True)
 
 
 def _before(previous: State) -> Sequence[ConversationTurn]:

@@ -10,16 +10,16 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from app.api.problems import answer_to
+from app.api.problems import ErrorAnswer, answer_to
 from app.api.schemas import Resource
-from app.deliberation.calls import UsageCost
-from app.deliberation.facts import DEGRADED_REASONS, AgentUsage, StageUsage
+from app.deliberation.calls import FactProblem, UsageCost
+from app.deliberation.facts import AgentUsage, StageUsage
 from app.deliberation.fold import State, usage
 from app.deliberation.specification import Purpose
 from app.facades.moments import Began, Ended, Interrupted, Moment, StageBegan, StageEnded, TextEnded
 from app.facades.openai_errors import DONE, OPENAI_ERRORS
 from app.facades.openai_requests import ConversationTurn, turns_of
-from app.facades.outcomes import DeliberationOutcome, NoVerdict, answers, model_name, outcome
+from app.facades.outcomes import DeliberationOutcome, NoVerdict, answers, model_name, notes, outcome
 from app.facades.responses.reader import ASKED, INSTRUCTIONS
 from app.facades.summaries import summary
 
@@ -128,8 +128,8 @@ class ResponseResource(Resource):
     temperature: float
     top_p: float
     max_output_tokens: int | None = None
-    text: dict[str, Any] = {"format": {"type": "text"}}
-    reasoning: dict[str, Any] = {"effort": None, "summary": None}
+    text: dict[str, Any]
+    reasoning: dict[str, Any]
     truncation: Literal["auto", "disabled"] = "disabled"
     background: bool = False
     store: bool = True
@@ -190,12 +190,14 @@ def response_id(state: State) -> str:
     return f"resp_{state.deliberation_id}"
 
 
-def deliberation_id_in(response: str) -> str | None:
-    return response.removeprefix("resp_") if response.startswith("resp_") else None
-
-
 def _asked(state: State) -> dict[str, Any]:
-    return state.accepted.asked.get(ASKED, {})
+    """What the request said, in the form of an answer: of these objects every field is present."""
+    given = state.accepted.asked.get(ASKED, {})
+    text, reasoning = given.get("text", {}), given.get("reasoning", {})
+    form = {"type": "text", **text.get("format", {})}
+    if form["type"] == "json_schema":
+        form = {"description": None, "strict": False, **form}
+    return {**given, "text": {**text, "format": form}, "reasoning": {"effort": None, "summary": None, **reasoning}}
 
 
 def turns_in(state: State) -> tuple[str | None, Sequence[ConversationTurn]]:
@@ -222,18 +224,6 @@ def _usage(state: State) -> ResponseUsage:
     )
 
 
-def _notes(state: State) -> Iterator[str]:
-    """What a reader of the verdict should know, each in a sentence."""
-    assert state.end is not None
-    for each in () if state.end.verdict is None else state.end.verdict.dissent:
-        yield f"Dissent: {each.agent_id} preferred {each.preferred} to the winner."
-    if state.end.degraded is not None:
-        for reason in state.end.degraded.reasons:
-            yield f"Degraded: {DEGRADED_REASONS.get(reason, reason)}"
-        for cut in state.end.degraded.cut:
-            yield f"Degraded: {cut.purpose}, round {cut.round}, was cut by {cut.by}."
-
-
 class ResponseFold:
     """Folds moments into numbered events, and into the output so far.
 
@@ -254,9 +244,7 @@ class ResponseFold:
                 "created_at": int(state.accepted.ts.timestamp()),
                 "completed_at": int(end.ts.timestamp()) if end is not None and status == "completed" else None,
                 "status": status,
-                "error": None
-                if end is None or end.problem is None
-                else ResponseProblem(code=end.problem.code, message=end.problem.detail),
+                "error": None if end is None or end.problem is None else _problem(end.problem),
                 "model": model_name(state),
                 "instructions": turns_in(state)[0],
                 "output": tuple(self.output),
@@ -272,7 +260,7 @@ class ResponseFold:
     def events(self, moment: Moment) -> Iterator[ResponseEvent]:
         match moment:
             case Began(state):
-                self._detailed = _asked(state).get("reasoning", {}).get("summary") in ("auto", "detailed")
+                self._detailed = _asked(state)["reasoning"]["summary"] in ("auto", "detailed")
                 yield self._event("response.created", response=self.resource(state))
                 yield self._event("response.queued", response=self.resource(state))
             case StageBegan(state, opened):
@@ -320,7 +308,7 @@ class ResponseFold:
         except NoVerdict as none:
             # Clients know no event of a cancelled response; `response` has its true status.
             if state.end is not None and state.end.problem is None:
-                yield self._event("error", error=ResponseProblem(code="cancelled", message=str(none)))
+                yield self._event("error", error=_problem(none.problem))
             yield self._event("response.failed", response=self.resource(state))
             return
         for index, text in enumerate(texts):
@@ -338,12 +326,12 @@ class ResponseFold:
             piece = text[begin : begin + PIECE_CHARS]
             yield self._event("response.output_text.delta", **place, delta=piece, logprobs=())
         yield self._event("response.output_text.done", **place, text=text, logprobs=())
-        url = f"/deliberations/{state.deliberation_id}"
-        notes = tuple(UrlCitation(url=url, title=note, start_index=0, end_index=len(text)) for note in _notes(state))
-        for number, note in enumerate(notes):
+        marks = {"url": f"/deliberations/{state.deliberation_id}", "start_index": 0, "end_index": len(text)}
+        cited = tuple(UrlCitation(title=note, **marks) for note in notes(state))
+        for number, note in enumerate(cited):
             added = {"annotation_index": number, "annotation": note}
             yield self._event("response.output_text.annotation.added", **place, **added)
-        part = OutputText(text=text, annotations=notes)
+        part = OutputText(text=text, annotations=cited)
         yield self._event("response.content_part.done", **place, part=part)
         yield self._done({"status": "completed", "content": (part,)})
 
@@ -359,6 +347,10 @@ def resource_of(moments: Iterable[Moment], state: State) -> ResponseResource:
         for _ in fold.events(moment):
             pass
     return fold.resource(state)
+
+
+def _problem(problem: FactProblem | ErrorAnswer) -> ResponseProblem:
+    return ResponseProblem(code=problem.code, message=problem.detail)
 
 
 class ResponseWriter:
@@ -379,12 +371,8 @@ class ResponseWriter:
                 yield _frame(event)
         if isinstance(moment, Interrupted):
             found = answer_to(moment.error, OPENAI_ERRORS, self._request_id)
-            number = max(self._fold.number, 0)
-            yield _frame(
-                ResponseEvent(
-                    type="error", sequence_number=number, error=ResponseProblem(code=found.code, message=found.detail)
-                )
-            )
+            last, error = max(self._fold.number, 0), _problem(found)
+            yield _frame(ResponseEvent(type="error", sequence_number=last, error=error))
         if isinstance(moment, Ended | Interrupted):
             yield DONE
 

@@ -8,6 +8,7 @@ import pytest
 from app.deliberation.facts import Cancelled, decode
 from tests.components.facades.chatting import End as Ending
 from tests.components.facades.chatting import accepted_in, cancelled_in, error_of, play
+from tests.components.facades.test_chat_clients import Connection
 from tests.components.facades.test_chat_routes import failing, writing
 from tests.components.facades.test_responses_writer import events
 from tests.components.routes.served import Served, served
@@ -88,6 +89,17 @@ async def test_background_work_is_queued_then_in_progress_then_completed(gateway
     last = (await gateway.client.get(f"{PATH}/{id}")).json()
     assert [*statuses, last["status"]] == ["queued", "in_progress", "completed"]
     assert last["background"] is True and last["completed_at"] is not None
+
+
+@pytest.mark.parametrize("background", [False, True])
+async def test_a_client_that_leaves_cancels_the_foreground_alone(gateway: Served, background: bool) -> None:
+    connection = Connection(gateway, BODY | {"stream": True, "background": background}, path=PATH)
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        group.create_task(connection.call())
+        await until(lambda: b"response.queued" in connection.received)
+        connection.disconnected.set()
+    assert len(cancelled_in(gateway)) == (not background)
+    assert gateway.gateway["feed"].streams == 0
 
 
 async def cancelled(gateway: Served, id: str) -> None:
@@ -196,7 +208,14 @@ async def test_an_answers_schema_gives_json_that_satisfies_it(gateway: Served) -
     form = {"type": "json_schema", "name": "number", "schema": schema, "strict": True}
     response = await respond(gateway, writing({"n": 3}), model="single/DEV", text={"format": form})
     assert json.loads(text_of(response.json())) == {"n": 3}
-    assert response.json()["text"] == {"format": form}
+    assert response.json()["text"] == {"format": {**form, "description": None}}
+
+
+@pytest.mark.parametrize("text", [None, {}, {"format": {}}, {"format": None, "verbosity": "low"}])
+async def test_a_response_says_that_it_is_a_text(gateway: Served, text: Any) -> None:
+    id = await started(gateway, text=text)
+    found = (await gateway.client.get(f"{PATH}/{id}")).json()
+    assert found["text"]["format"] == {"type": "text"}
 
 
 async def test_limits_beyond_ours_are_adjusted_and_named(gateway: Served) -> None:
