@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import aclosing, nullcontext
+from contextlib import aclosing, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any, Literal, NamedTuple, Protocol
@@ -17,11 +17,12 @@ from app.api.headers import Submission
 from app.api.problems import NotReady, TooManyStreams
 from app.api.requests import DeliberationRequest
 from app.deliberation.calls import FactProblem
-from app.deliberation.errors import DeliberationError, JournalUnavailable, UnexpectedFact
+from app.deliberation.errors import DeliberationError, JournalUnavailable, NotFound, UnexpectedFact
 from app.deliberation.facts import CallDelta, Event, decode
 from app.deliberation.fold import State
 from app.facades.moments import Began, Ended, Moment, Telling
 from app.facades.outcomes import NoVerdict
+from app.lifecycle.deliberations import Stored
 from app.log.paging import of_deliberation
 from app.routes.dependencies import Gateway, InGateway, OfTenant
 from app.streaming.event_stream import COMMENT, EventStreamResponse
@@ -69,10 +70,19 @@ class Council:
         operations = self._gateway["deliberations"]
         return await operations.ended(self.tenant, accepted.deliberation_id, left_s + END_GRACE_S)
 
+    async def _stored(self) -> Stored:
+        """The facts; a replica of the log that lags may lack the acceptance for a moment."""
+        operations, id = self._gateway["deliberations"], self.state.deliberation_id
+        for _ in range(LAGS_MAX):
+            with suppress(NotFound):
+                return await operations.stored(self.tenant, id)
+            await asyncio.sleep(LAG_S)
+        return await operations.stored(self.tenant, id)
+
     async def told(self) -> Told:
         """What the stored facts tell; raises NotFound, Gone, JournalUnavailable and ArchiveUnavailable."""
         telling, moments = Telling(), list[Moment]()
-        for record in (await self._gateway["deliberations"].stored(self.tenant, self.state.deliberation_id)).records:
+        for record in (await self._stored()).records:
             moments += telling.tell(_decoded(record.data), record.sequence)
         assert telling.state is not None, "stored facts begin with the acceptance"
         return Told(moments, telling.state)
@@ -135,7 +145,7 @@ class Council:
         """
         gateway, id, position = self._gateway, self.state.deliberation_id, 0
         feed, last_at = gateway["feed"], self.state.accepted.deadline_at + timedelta(seconds=END_GRACE_S)
-        stored = await gateway["deliberations"].stored(self.tenant, id)
+        stored = await self._stored()
         for record in stored.records:
             if texts and record.tokens[-1] == "opened":
                 position = record.sequence

@@ -6,13 +6,16 @@ import httpx
 import pytest
 
 from app.deliberation.facts import Cancelled, decode
+from app.deliberation.ports import Record
+from app.facades import door
 from tests.components.facades.chatting import End as Ending
 from tests.components.facades.chatting import accepted_in, cancelled_in, error_of, play
 from tests.components.facades.test_chat_clients import Connection
 from tests.components.facades.test_chat_routes import failing, writing
 from tests.components.facades.test_responses_writer import events
-from tests.components.routes.served import Served, served
+from tests.components.routes.served import COORDINATOR, Served, served
 from tests.conditions import until
+from tests.fakes import InMemoryJournal
 
 BODY: dict[str, Any] = {"model": "council/DEV", "input": "Name a colour."}
 PATH = "/v1/responses"
@@ -236,6 +239,26 @@ async def test_a_stream_that_is_interrupted_says_so_and_goes_on_elsewhere(gatewa
     found = parsed(await reading)
     assert found[-1]["type"] == "error" and found[-1]["sequence_number"] == found[-2]["sequence_number"]
     assert cancelled_in(gateway) == []
+
+
+class LateJournal(InMemoryJournal):
+    lags = 3
+
+    async def facts(self, tenant: str, deliberation_id: str) -> list[Record]:
+        self.lags -= 1
+        return [] if self.lags >= 0 else await super().facts(tenant, deliberation_id)
+
+
+async def test_a_log_that_lags_behind_the_acceptance_interrupts_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "LAG_S", 0.0)
+    async with served(journal=LateJournal(replies={"control.coordinator": [COORDINATOR]})) as gateway:
+
+        async def play_later(_: Served, id: str) -> None:
+            await until(lambda: gateway.gateway["feed"].watched == 1)
+            await gateway.play(id)
+
+        found = parsed(await respond(gateway, play_later, stream=True))
+    assert (found[0]["type"], found[-1]["type"]) == ("response.created", "response.completed")
 
 
 async def test_streams_have_a_bound(gateway: Served) -> None:
