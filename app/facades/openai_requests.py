@@ -176,17 +176,17 @@ def task_of(turns: Sequence[ConversationTurn]) -> str:
     return "\n\n".join([head, *transcript])
 
 
-def turns_of(task: str) -> list[ConversationTurn]:
-    """The conversation that `task_of` wrote a task from; any other task is one message of a user."""
-    found = _MARK.search(task)
-    if found is not None:
-        mark = found[1]
-        _, *parts = re.split(rf"\n\n\[{mark} (\w+) ?([^\]\n]*)\]\n", task)
-        told = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
-        turns = [ConversationTurn(role, name or None, text) for role, name, text in told]
-        if turns and conversation_mark(turns) == mark:
-            return turns
-    return [ConversationTurn("user", None, task)]
+def turns_of(task: str, count: int) -> list[ConversationTurn]:
+    """The `count` messages that `task_of` wrote a task from.
+
+    The acceptance has their number. Otherwise a user's one message could pose as a conversation with a system's.
+    """
+    found = None if count == 1 else _MARK.search(task)
+    if found is None:
+        return [ConversationTurn("user", None, task)]
+    _, *parts = re.split(rf"\n\n\[{found[1]} (\w+) ?([^\]\n]*)\]\n", task)
+    told = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+    return [ConversationTurn(role, name or None, text) for role, name, text in told]
 
 
 class ModelNotFound(HttpError):

@@ -219,11 +219,11 @@ ENTRANCES = (
         f"{FACADES}test_responses_writer.py::test_an_interruption_ends_the_stream_with_an_error_and_takes_no_number",
     ),
     Guard(
-        "a task that looks like a conversation is one message unless its mark is the conversation's",
+        "a user's one message is no conversation, whatever it looks like",
         "app/facades/openai_requests.py",
-        "if turns and conversation_mark(turns) == mark:",
-        "if turns:",
-        f"{FACADES}test_responses_requests.py::test_a_task_that_no_conversation_gave_is_one_message",
+        "None if count == 1 else _MARK.search(task)",
+        "_MARK.search(task)",
+        f"{FACADES}test_responses_requests.py::test_one_message_of_a_user_cannot_pose_as_a_conversation",
     ),
     Guard(
         "a background response goes on without its client",

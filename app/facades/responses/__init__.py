@@ -90,9 +90,10 @@ async def create_response(request: Request, door: InDoor) -> Response:
     given = await body_of(request, CreateResponseRequest)
     asked_for, changes = bounded(given, {"max_output_tokens": COMPLETION_TOKENS_MAX})
     previous = await _previous(door, given.previous_response_id)
-    deliberation = asked(asked_for, previous and previous.state).deliberation(door.registry)
-    background = given.background is True
-    council = await door.accept(deliberation, submission_of(request, {ASKED: given.repeated}), kept=background)
+    wanted = asked(asked_for, previous and previous.state)
+    background, repeated = given.background is True, {**given.repeated, "messages": len(wanted.turns)}
+    submission = submission_of(request, {ASKED: repeated})
+    council = await door.accept(wanted.deliberation(door.registry), submission, kept=background)
     sent = deliberation_headers(council.state.deliberation_id)
     if changes := [*changes, *schema_changes(given.answer_schema)]:
         sent["X-Adjusted"] = ", ".join(changes)

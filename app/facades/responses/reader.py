@@ -179,6 +179,11 @@ class CreateResponseRequest(RequestModel):
         return self.model_dump(mode="json", by_alias=True, include=set(REPEATED), exclude_unset=True, exclude_none=True)
 
 
+def conversation_in(state: State) -> Sequence[ConversationTurn]:
+    """The messages of a response; a deliberation of another façade is one message."""
+    return turns_of(state.specification.task, state.accepted.asked.get(ASKED, {}).get("messages", 1))
+
+
 def _before(previous: State) -> Sequence[ConversationTurn]:
     """The conversation of an earlier response with its answer; raises ValidationFailed unless it has one."""
     try:
@@ -188,7 +193,7 @@ def _before(previous: State) -> Sequence[ConversationTurn]:
     if not said:
         detail, remedy = f"It is {previous.status} and has no answer", "Await its end, or name another."
         raise ValidationFailed([body_fault("/previous_response_id", "no_verdict", detail, remedy)])
-    return [*(turn for turn in turns_of(previous.specification.task) if turn[:2] != INSTRUCTIONS), *said]
+    return [*(turn for turn in conversation_in(previous) if turn[:2] != INSTRUCTIONS), *said]
 
 
 def asked(request: CreateResponseRequest, previous: State | None) -> Asked:

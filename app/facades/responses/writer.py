@@ -18,9 +18,9 @@ from app.deliberation.fold import State, usage
 from app.deliberation.specification import Purpose
 from app.facades.moments import Began, Ended, Interrupted, Moment, StageBegan, StageEnded, TextEnded
 from app.facades.openai_errors import DONE, OPENAI_ERRORS
-from app.facades.openai_requests import ConversationTurn, turns_of
+from app.facades.openai_requests import ConversationTurn
 from app.facades.outcomes import DeliberationOutcome, NoVerdict, answers, model_name, notes, outcome
-from app.facades.responses.reader import ASKED, INSTRUCTIONS
+from app.facades.responses.reader import ASKED, INSTRUCTIONS, conversation_in
 from app.facades.summaries import summary
 
 PIECE_CHARS = 256
@@ -202,7 +202,7 @@ def _asked(state: State) -> dict[str, Any]:
 
 def turns_in(state: State) -> tuple[str | None, Sequence[ConversationTurn]]:
     """The instructions and the messages that the task was written from."""
-    turns = turns_of(state.specification.task)
+    turns = conversation_in(state)
     given = next((turn.text for turn in turns if turn[:2] == INSTRUCTIONS), None)
     return given, [turn for turn in turns if turn[:2] != INSTRUCTIONS]
 
