@@ -326,7 +326,11 @@ class ResponseFold:
             piece = text[begin : begin + PIECE_CHARS]
             yield self._event("response.output_text.delta", **place, delta=piece, logprobs=())
         yield self._event("response.output_text.done", **place, text=text, logprobs=())
-        marks = {"url": f"/deliberations/{state.deliberation_id}", "start_index": 0, "end_index": len(text)}
+        marks: dict[str, Any] = {
+            "url": f"/deliberations/{state.deliberation_id}",
+            "start_index": 0,
+            "end_index": len(text),
+        }
         cited = tuple(UrlCitation(title=note, **marks) for note in notes(state))
         for number, note in enumerate(cited):
             added = {"annotation_index": number, "annotation": note}
