@@ -48,18 +48,19 @@ _RESPONSE: dict[str, Any] = {
 }
 
 
-async def _council(door: Door, response_id: str) -> Council:
-    prefix, id = response_id[:5], response_id[5:]
+async def id_in(response_id: Annotated[str, Path(description="`resp_` and the deliberation's id")]) -> str:
+    """The deliberation's id; raises NotFound."""
     try:
-        return await door.council(checked_token(id if prefix == "resp_" else "", "id"))
-    except (NotFound, InvalidToken) as error:
-        raise NotFound(f"There is no response {response_id[:128]!r}.") from error
+        return checked_token(response_id[5:] if response_id.startswith("resp_") else "", "id")
+    except InvalidToken as error:
+        raise NotFound("No response can have this id: ids match resp_[a-z0-9_-]{1,64}.") from error
 
 
-async def council_of(
-    door: InDoor, response_id: Annotated[str, Path(description="`resp_` and the deliberation's id")]
-) -> Council:
-    return await _council(door, response_id)
+DeliberationId = Annotated[str, Depends(id_in)]
+
+
+async def council_of(door: InDoor, id: DeliberationId) -> Council:
+    return await door.council(id)
 
 
 OfCouncil = Annotated[Council, Depends(council_of)]
@@ -69,7 +70,7 @@ async def _previous(door: Door, response_id: str | None) -> Council | None:
     if response_id is None:
         return None
     try:
-        return await _council(door, response_id)
+        return await door.council(await id_in(response_id))
     except (NotFound, Gone) as error:
         fault = ("/previous_response_id", "previous_response_not_found", str(error), "Send the whole conversation.")
         raise ValidationFailed([body_fault(*fault)]) from error
@@ -146,11 +147,10 @@ async def cancel_response(council: OfCouncil) -> Response:
     summary="Delete a response that has ended",
     responses={200: answer("Its facts are removed", model=ResponseDeleted), **openai_errors(404, 409, 410, 503)},
 )
-async def delete_response(door: InDoor, council: OfCouncil) -> Response:
-    """A tombstone remains until retention: reads answer 410."""
-    await door.delete(council.state.deliberation_id)
-    deleted = ResponseDeleted(id=f"resp_{council.state.deliberation_id}")
-    return Response(dump(deleted), media_type="application/json")
+async def delete_response(door: InDoor, id: DeliberationId) -> Response:
+    """Idempotent. A tombstone remains until retention: reads answer 410."""
+    await door.delete(id)
+    return Response(dump(ResponseDeleted(id=f"resp_{id}")), media_type="application/json")
 
 
 class InputItemsQuery(BaseModel):

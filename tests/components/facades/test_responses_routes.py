@@ -130,6 +130,7 @@ async def test_an_ended_response_is_deleted_and_then_gone(gateway: Served) -> No
     await gateway.play(id.removeprefix("resp_"))
     deleted = await gateway.client.delete(f"{PATH}/{id}")
     assert deleted.json() == {"id": id, "object": "response", "deleted": True}
+    assert (await gateway.client.delete(f"{PATH}/{id}")).json() == deleted.json()
     for method, path in (("GET", ""), ("GET", "?stream=true"), ("POST", "/cancel"), ("GET", "/input_items")):
         response = await gateway.client.request(method, f"{PATH}/{id}{path}")
         assert (response.status_code, error_of(response)["code"]) == (410, "gone")
