@@ -9,15 +9,17 @@ from decimal import Decimal
 from math import ceil
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, Table, func, select, union_all
+from sqlalchemy import ColumnElement, Select, Table, and_, func, or_, select, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.api.schemas import Durations, Figures, GroupFigures, Stats, StatsGroup, Tokens, Wins
-from app.archive.database.measures import DAY_US, MILLION, WIDTHS_US
+from app.archive.database.measures import DAY_US, MILLION, WIDTHS_US, shape
 from app.archive.database.rows import instant, microseconds
 from app.archive.database.tables import AMOUNTS, active, deliberations, logs, measures, rollups
 from app.deliberation.calls import Money, UsageCost
 from app.deliberation.facts import TERMINAL_STATUS
+from app.deliberation.quote import Means
+from app.deliberation.specification import Specification
 
 # A whole number of days, after the last time that a request can name.
 _LATEST_US = 4_000_000 * DAY_US
@@ -114,6 +116,25 @@ async def statistics(connection: AsyncConnection, asked: StatsFilter) -> Stats:
     )
     period = {"from_": asked.since, "to": asked.until or asked.as_of}
     return Stats(**period, by=asked.by, groups=tuple(found), **dict(total.figures(running[""])))
+
+
+async def means(connection: AsyncConnection, tenant: str, asked: Specification, since: datetime) -> Means:
+    """The means of what was completed on whole days since then; its parts are empty without any."""
+    row, roles = rollups.c, {agent.role for agent in asked.agents}
+    like = or_(and_(row.kind == "shape", row.name == shape(asked)), and_(row.kind == "role", row.name.in_(roles)))
+    of = (row.width_us == DAY_US, row.tenant == tenant, row.begin_us >= microseconds(since), row.status == "completed")
+    summed = ("number", "calls", "prompt_tokens", "cached_tokens", "completion_tokens")
+    sums = select(row.kind, row.name, *(func.sum(row[name]).label(name) for name in summed))
+    found = (await connection.execute(sums.where(like, *of).group_by(row.kind, row.name))).all()
+    alike = next((each for each in found if each.kind == "shape"), None)
+    by_role = {each.name: each for each in found if each.kind == "role" and each.calls}
+    return Means(
+        deliberations=0 if alike is None else int(alike.number),
+        calls=0.0 if alike is None else int(alike.calls) / int(alike.number),
+        completion={name: int(each.completion_tokens) / int(each.calls) for name, each in by_role.items()},
+        cached={name: int(each.cached_tokens) / max(1, int(each.prompt_tokens)) for name, each in by_role.items()},
+        counts={name: int(each.calls) for name, each in by_role.items()},
+    )
 
 
 async def _active(connection: AsyncConnection, asked: StatsFilter) -> Counter[str]:

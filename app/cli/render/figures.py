@@ -1,14 +1,18 @@
-"""Statistics on a screen of 80 columns: the figures of a period, and a row for each group."""
+"""Statistics and quotes on a screen of 80 columns: the figures of a period, and a row for each group."""
 
 from collections.abc import Iterator
 from datetime import UTC
+from itertools import chain
 
 from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from app.api.schemas import Figures, GroupFigures, Spend, Stats
-from app.cli.render.text import figure, named_rows, plain, seconds
+from app.cli.render.lanes import stage_text
+from app.cli.render.text import counted, figure, named_rows, plain, printable, seconds
 from app.deliberation.calls import Money
+from app.deliberation.quote import Quote
 
 _UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -33,6 +37,28 @@ def spend_text(spend: Spend) -> str:
     return (
         f"{spent} of {limit} today{running}; a new day begins at {spend.resets_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
     )
+
+
+def quote_text(found: Quote) -> Group:
+    """A row for each stage and for the whole: the expected figures, and the largest possible ones."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")
+    rows = [(stage_text(each.purpose, each.round), each.expected, each.at_most) for each in found.stages]
+    priced = found.at_most.cost is not None
+    for column in ("calls", "tokens", *(("cost",) if priced else ())):
+        table.add_column(column, justify="right")
+        table.add_column("at most", justify="right", style="dim")
+    for name, expected, most in [*rows, ("in all", found.expected, found.at_most)]:
+        pairs = [(str(each.calls), brief_number(each.tokens), *((str(each.cost),) if priced else ())) for each in (expected, most)]
+        table.add_row(name, *chain.from_iterable(zip(*pairs, strict=True)))
+    parts: list[RenderableType] = [table]
+    if found.budget is not None:
+        told = f": {printable(found.budget.detail)}" if found.budget.detail else ""
+        parts.append(Text.assemble(("budget ", "yellow"), f"covers {found.budget.covers.replace('_', ' ')}{told}"))
+    known, roles = found.history.deliberations, found.history.calls_by_role
+    heard = ", ".join(f"{counted(calls, 'call')} of {role}" for role, calls in roles.items())
+    parts.append(Text(f"expected from {counted(known, 'deliberation')} like it and {printable(heard)}", "dim"))
+    return Group(*parts)
 
 
 def _figures(found: Figures) -> Iterator[tuple[str, str]]:
