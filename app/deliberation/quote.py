@@ -91,7 +91,7 @@ class Quote(Value, frozen=True):
     expected: Usage
     stages: tuple[QuotedStage, ...]
     budget: BudgetOutlook | None = Field(description="Null without a budget")
-    history: QuoteHistory
+    history: QuoteHistory | None = Field(description="Null without the scope `read`, which `expected` then goes without")
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,10 +242,10 @@ class _Run:
 
 
 def quote(
-    specification: Specification, definition: StrategyDefinition, roles: Mapping[str, Role], means: Means
+    specification: Specification, definition: StrategyDefinition, roles: Mapping[str, Role], history: Means | None
 ) -> Quote:
     """The price of a specification, with the expected one by these means. Takes up to a second of processor time."""
-    bare = _bare(specification)
+    bare, means = _bare(specification), history or Means()
     first = next(definition.run(specification))
     differing = _Run(bare).planned(definition)
     extra_bytes = _bytes(first.calls[0]) - differing[0].bytes
@@ -285,7 +285,8 @@ def quote(
         budget=_outlook(
             specification.budget, at_most, total, needs_of_first_stage(specification.budget, first.calls) if refused else ""
         ),
-        history=QuoteHistory(
+        history=history
+        and QuoteHistory(
             deliberations=means.deliberations,
             calls_by_role={agent.role: means.counts.get(agent.role, 0) for agent in specification.agents},
         ),

@@ -249,7 +249,7 @@ class Deliberations:
             added.append(Evidence(id=EVIDENCE_ID, title="", text="x" * BYTES_PER_TOKEN * _context_tokens(request, added)))
         timeout_s = request.constraints.timeout_seconds or self.timeout_s
         asked = specification(request, self.roles, self.strategies, timeout_s=timeout_s, added=added)
-        means = Means()
+        means = Means() if history else None
         if history and self.archive is not None:
             today = self.clock.now().replace(hour=0, minute=0, second=0, microsecond=0)
             with suppress(ArchiveUnavailable):

@@ -11,6 +11,7 @@ import pytest
 
 from app.deliberation.choice.ballots import author
 from app.deliberation.facts import CallFinished, PlannedCall, StageClosed, StageOpened, decode
+from app.deliberation.quote import Quote
 from app.deliberation.strategies import STRATEGIES
 from app.process_settings import read_roles
 from tests.e2e.conftest import Stack, own_stack, prepared
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.e2e
 COUNCIL = [{"role": "DEV", "count": 2}, {"role": "QA", "count": 1}]
 N = 3
 CANARY = "zirconium-heron"
+EXPECTED_FACTOR = 2.0
 REVIEWING = ("critique", "score", "judge", "pick")
 WRITING = ("answer", "turn", "program", "revision", "fusion")
 PERSONAS = {name: role.persona for name, role in read_roles(None).items()}
@@ -61,6 +63,7 @@ REALS = (
 @dataclass(frozen=True)
 class Deliberated:
     real: Real
+    quote: Quote
     found: dict[str, Any]
     finished: dict[str, CallFinished]
     purposes: dict[str, str]
@@ -80,13 +83,16 @@ class Deliberated:
         return texts
 
 
-async def looked_up(stack: Stack, real: Real, deliberation_id: str, engine: dict[str, Any]) -> Deliberated:
+async def looked_up(
+    stack: Stack, real: Real, deliberation_id: str, engine: dict[str, Any], quote: Quote
+) -> Deliberated:
     events = [decode(record.data) for record in await stack.journal.facts("default", deliberation_id)]
     opened = [event for event in events if isinstance(event, StageOpened)]
     assert [stage.stage for stage in opened] == [event.stage for event in events if isinstance(event, StageClosed)]
     prefix = f"{deliberation_id}."
     return Deliberated(
         real=real,
+        quote=quote,
         found=await stack.read(deliberation_id),
         finished={event.call_id: event for event in events if isinstance(event, CallFinished)},
         purposes={call.call_id: stage.purpose for stage in opened for call in stage.calls},
@@ -104,11 +110,14 @@ async def looked_up(stack: Stack, real: Real, deliberation_id: str, engine: dict
 
 
 async def all_deliberated(stack: Stack) -> dict[str, Deliberated]:
+    quotes = {real.strategy: await stack.quoted(**real.body) for real in REALS}
     ids = {real.strategy: await stack.submit(**real.body) for real in REALS}
     for deliberation_id in ids.values():
         await stack.until(deliberation_id, status="completed")
     engine = (await stack.engine.get("/simulator/calls", params={"detail": 1})).raise_for_status().json()
-    return {real.strategy: await looked_up(stack, real, ids[real.strategy], engine) for real in REALS}
+    return {
+        real.strategy: await looked_up(stack, real, ids[real.strategy], engine, quotes[real.strategy]) for real in REALS
+    }
 
 
 def accounted(ended: Deliberated) -> None:
@@ -161,6 +170,21 @@ def test_the_engine_gets_as_many_requests_as_the_strategy_plans(
     assert set(ended.counts) == asked, "every planned call reaches the engine but those of a sandbox, and no other"
     assert {count["started"] for count in ended.counts.values()} == {1}
     accounted(ended)
+
+
+@every_strategy
+def test_a_run_costs_no_more_than_its_quote_and_about_what_was_expected(
+    undisturbed: dict[str, Deliberated], strategy: str
+) -> None:
+    ended = undisturbed[strategy]
+    usage, quote = ended.found["usage"], ended.quote
+    for name in ("calls", "prompt_tokens", "completion_tokens"):
+        assert usage[name] <= getattr(quote.at_most, name), name
+    for spent, expected in (
+        (usage["calls"], quote.expected.calls),
+        (usage["prompt_tokens"] + usage["completion_tokens"], quote.expected.tokens),
+    ):
+        assert expected / EXPECTED_FACTOR <= spent <= expected * EXPECTED_FACTOR
 
 
 @every_strategy

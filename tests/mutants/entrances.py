@@ -13,7 +13,38 @@ HABITS = "tests/components/routes/test_client_habits.py::"
 COMMANDS = "tests/components/cli/test_deliberations.py::"
 ENGINE_KEYS = "tests/integration/engine/test_engine_keys.py::"
 
+QUOTES = "tests/components/routes/test_quotes.py::"
+
 ENTRANCES = (
+    Guard(
+        "only an operator cancels as one",
+        "app/routes/deliberations.py",
+        '    if asked.by == "operator" and "admin" not in caller.scopes:\n',
+        "    if False:\n",
+        "tests/components/routes/test_deliberations.py::test_only_an_operator_cancels_as_one[scopes0-403]",
+    ),
+    Guard(
+        "a reason is kept on one line",
+        "app/api/requests.py",
+        "Annotated[str, AfterValidator(_on_one_line)]",
+        "str",
+        "tests/components/routes/test_deliberations.py::"
+        "test_a_cancellation_says_who_stopped_it_and_why_on_one_line",
+    ),
+    Guard(
+        "a key that may not read gets no history in a quote",
+        "app/routes/deliberations.py",
+        "quote(tenant, asked, history=read)",
+        "quote(tenant, asked, history=True)",
+        f"{QUOTES}test_a_key_that_may_not_read_gets_no_history",
+    ),
+    Guard(
+        "a quote counts the schema that an engine may be shown",
+        "app/deliberation/quote.py",
+        "added = _schema_bytes(self.call.output) + ",
+        "added = ",
+        "tests/unit/test_quote.py::test_no_run_costs_more_than_its_quote[single]",
+    ),
     Guard(
         "an engine's words are quoted without its key",
         "serve_deployments/engine/state.py",

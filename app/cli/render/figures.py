@@ -55,9 +55,10 @@ def quote_text(found: Quote) -> Group:
     if found.budget is not None:
         told = f": {printable(found.budget.detail)}" if found.budget.detail else ""
         parts.append(Text.assemble(("budget ", "yellow"), f"covers {found.budget.covers.replace('_', ' ')}{told}"))
-    known, roles = found.history.deliberations, found.history.calls_by_role
-    heard = ", ".join(f"{counted(calls, 'call')} of {role}" for role, calls in roles.items())
-    parts.append(Text(f"expected from {counted(known, 'deliberation')} like it and {printable(heard)}", "dim"))
+    if found.history is not None:
+        known, roles = found.history.deliberations, found.history.calls_by_role
+        heard = ", ".join(f"{counted(calls, 'call')} of {role}" for role, calls in roles.items())
+        parts.append(Text(f"expected from {counted(known, 'deliberation')} like it and {printable(heard)}", "dim"))
     return Group(*parts)
 
 

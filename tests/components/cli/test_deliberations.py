@@ -390,6 +390,31 @@ def test_a_transcript_to_keep_shows_what_is_hidden(gateway: RealGateway, hostile
     assert UNSAFE.findall(shown.replace("\n", "")) == [] and "<U+202E>" in shown
 
 
+def test_ask_prints_a_quote_and_starts_nothing(gateway: RealGateway) -> None:
+    before = json.loads(invoke(gateway, "list", "--json").stdout)
+    shown = invoke(gateway, "ask", "Name a colour.", "--quote", "--agents", "3", "--budget-calls", "10")
+    rows = [line.split() for line in shown.stdout.splitlines()]
+    assert ["score", "3", "3"] in [row[:1] + row[1:3] for row in rows] and rows[0] == ["calls", "at", "most", "tokens", "at", "most"]
+    assert "budget covers expected: budget.max_calls is 10" in shown.stdout
+    assert "expected from 0 deliberations like it" in shown.stdout
+    assert json.loads(invoke(gateway, "ask", "t", "--quote", "--json").stdout)["at_most"]["calls"] == 12
+    refused = invoke(gateway, "ask", "t", "--quote", "--rounds", "9")
+    assert refused.exit_code == 2 and "--rounds" in refused.stderr
+    assert json.loads(invoke(gateway, "list", "--json").stdout) == before
+
+
+def test_a_report_says_who_stopped_a_council_and_who_stalled(gateway: RealGateway) -> None:
+    id = gateway.do(lambda served: served.accepted(num_agents=2))
+    told = invoke(gateway, "cancel", id, "--by", "superseded", "--reason", "asked again")
+    assert told.exit_code == 0, told.stderr
+    assert "cancelling by superseded: asked again" in invoke(gateway, "show", id).stdout
+    gateway.do(lambda served: served.play(id))
+    shown = invoke(gateway, "show", id).stdout
+    assert "cancelled by superseded: asked again" in shown
+    assert "no council 0 of 2 members have an answer that counts" in shown
+    assert invoke(gateway, "cancel", id, "--by", "nobody").exit_code == 2
+
+
 @pytest.mark.parametrize("option", [None, "--full"])
 def test_a_link_shows_its_target(gateway: RealGateway, hostile: str, option: str | None) -> None:
     found = runner.invoke(
