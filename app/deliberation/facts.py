@@ -22,8 +22,8 @@ Cause = Literal["all", "quorum", "deadline"]
 CancelledBy = Literal["client", "disconnect", "superseded", "deadline", "operator"]
 """Who stopped a deliberation.
 
-`client`: whoever asked for it; `disconnect`: its client left; `superseded`: a newer request replaces it; `deadline`: its
-client's own time was over; `operator`: a key with the scope `admin`.
+`client`: whoever asked for it; `disconnect`: its client left; `superseded`: a newer request replaces it; `deadline`:
+the client's own time was over; `operator`: a key with the scope `admin`.
 """
 CutBy = Literal["deadline", "calls", "tokens", "cost"]
 TerminalStatus = Literal["completed", "failed", "cancelled", "timeout"]

@@ -6,11 +6,11 @@ prompts are the strategy's own, and prompts that quote the longest answers stay 
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
+from math import ceil
 from typing import Any, Literal
 
 from pydantic import Field
@@ -19,42 +19,26 @@ from app.deliberation.budget import BYTES_PER_TOKEN, needs_of_first_stage, refus
 from app.deliberation.calls import Call, Cost, Usage, UsageCost
 from app.deliberation.choice.anonymity import nonce
 from app.deliberation.decider import Outcomes, StrategyDefinition
-from app.deliberation.errors import EngineUnavailable
-from app.deliberation.facts import CallFinished, FactProblem
+from app.deliberation.facts import CallFinished
 from app.deliberation.outputs import VERSION_KINDS, Output, json_schema
 from app.deliberation.prompts.form import persona_section, schema_section
 from app.deliberation.roles import Role
 from app.deliberation.specification import Budget, Purpose, Specification, Value
 
 TEMPLATE_TOKENS = 64
-"""Tokens by which an engine's chat template lengthens a prompt at most, as is assumed."""
-ASSUMED_TOKENS = 400
+"""Tokens that an engine's chat template adds to a prompt at most, as is assumed."""
 ASSUMED_BYTES_PER_TOKEN = 4
+ASSUMED_TOKENS = 400
+ASSUMED_REVIEW_TOKENS = 200
 ASSUMED_SHARE = 0.5
-# A repair shows so many failed tests, each cut, with a reason of 500 characters at most (`execute`, `sandbox/verdict`).
-_TESTS_SHOWN, _TEST_CHARS, _REASONS_BYTES = 8, 4_000, 8 * 3 * 500
-_REASONS_TYPICAL_TOKENS = 100
+_REVIEWS = ("critique", "score", "pair", "choice", "analysis")
+# A repair shows this many failed tests, each cut, with a reason of at most 500 characters (`sandbox/verdict.py`).
+_TESTS_SHOWN, _TEST_CHARS, _REASON_BYTES, _REASON_TOKENS = 8, 4_000, 1_500, 16
 _AS_LETTERS = str.maketrans("0123456789", "ghijklmnop")
-_NO_ANSWER = FactProblem(code=EngineUnavailable.code, detail="as is assumed", retryable=True)
-_NEVER = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-@dataclass(frozen=True, slots=True)
-class Means:
-    """Means over what the tenant's deliberations made: calls of a like one, and by role tokens of a completion.
-
-    `cached` is the share of a role's prompt tokens that were cached. `counts` has the calls behind a role's means.
-    """
-
-    deliberations: int = 0
-    calls: float = 0.0
-    completion: Mapping[str, float] = field(default_factory=dict[str, float])
-    cached: Mapping[str, float] = field(default_factory=dict[str, float])
-    counts: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 class QuotedStage(Value, frozen=True):
-    """All stages of one purpose in one round."""
+    """All stages of one purpose in one round; `at_most` holds where every member answers, the whole's in any case."""
 
     purpose: Purpose
     round: int
@@ -62,11 +46,23 @@ class QuotedStage(Value, frozen=True):
     expected: Usage
 
 
-class QuoteHistory(Value, frozen=True):
-    """The completed deliberations of the last 30 days behind `expected`; a number of 0 is an assumption."""
+class RoleHistory(Value, frozen=True):
+    """The calls of a role, and the tokens that they wrote."""
 
-    deliberations: int = Field(description="Of the same strategy, size and rounds. 0: half-way from fewest to most calls")
-    calls_by_role: dict[str, int] = Field(description=f"0: {ASSUMED_TOKENS} tokens for an answer of the role")
+    calls: int
+    completion_tokens: int
+
+
+class QuoteHistory(Value, frozen=True):
+    """The completed deliberations of the last 30 days whose means are expected.
+
+    Without any of the same strategy, size and rounds, calls half-way from fewest to most are assumed. For a role
+    without calls 400 tokens are assumed for an answer, and 200 for a review.
+    """
+
+    deliberations: int = Field(default=0, description="Of the same strategy, size and rounds")
+    calls: int = Field(default=0, description="The calls of these")
+    by_role: dict[str, RoleHistory] = Field(default={}, description="Of all deliberations, by role")
 
 
 class BudgetOutlook(Value, frozen=True):
@@ -81,8 +77,7 @@ class BudgetOutlook(Value, frozen=True):
 class Quote(Value, frozen=True):
     """The price of a deliberation that does not run: one request for each call, before repeated attempts.
 
-    Texts count as in budgets, a token for every three bytes; `expected` takes four. Costs are at the dearest engine of
-    each role; without prices `cost` is null.
+    Costs are at the dearest engine of each role; `cost` is null where none has a price.
     """
 
     strategy: str
@@ -91,62 +86,72 @@ class Quote(Value, frozen=True):
     expected: Usage
     stages: tuple[QuotedStage, ...]
     budget: BudgetOutlook | None = Field(description="Null without a budget")
-    history: QuoteHistory | None = Field(description="Null without the scope `read`, which `expected` then goes without")
+    history: QuoteHistory | None = Field(description="Null without the scope `read`: all of `expected` is assumed")
 
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """A text that no engine wrote: a completion of a role, or with an empty one a sandbox's reasons."""
+    """A text that no engine wrote: a role's completion, or with an empty role a sandbox's report."""
 
     role: str
     tokens_max: int
+    assumed: int
 
-    def expected(self, means: Means) -> float:
-        typical = means.completion.get(self.role, ASSUMED_TOKENS) if self.role else _REASONS_TYPICAL_TOKENS
-        return min(typical, self.tokens_max)
+    def tokens(self, history: QuoteHistory | None) -> int:
+        """As expected by a history, else at most."""
+        if history is None:
+            return self.tokens_max
+        mean = history.by_role.get(self.role)
+        return min(self.tokens_max, round(mean.completion_tokens / mean.calls) if mean else self.assumed)
+
+
+def _completion(call: Call) -> _Text:
+    assumed = ASSUMED_REVIEW_TOKENS if call.output.kind in _REVIEWS else ASSUMED_TOKENS
+    return _Text(call.role, call.max_tokens, assumed)
+
+
+_Place = tuple[Purpose, int]
 
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """A call as a run asks it; `quoted` are the unwritten texts in its prompt, which `bytes` does not count."""
+    """A call in its stage; `quoted` are the unwritten texts in its prompt, which `bytes` leaves out."""
 
-    place: tuple[Purpose, int]
+    place: _Place
     call: Call
     bytes: int
-    quoted: tuple[_Text, ...]
+    quoted: Sequence[_Text]
 
-    def at_most(self, role: Role, extra_bytes: int) -> Usage:
-        added = _schema_bytes(self.call.output) + len(persona_section(role.persona).encode())
-        own = (self.bytes + extra_bytes + added) // BYTES_PER_TOKEN
-        prompt = own + TEMPLATE_TOKENS + sum(text.tokens_max for text in self.quoted)
-        return self._priced(role, prompt, self.call.max_tokens)
-
-    def expected(self, role: Role, extra_bytes: int, means: Means) -> Usage:
-        own = (self.bytes + extra_bytes + len(role.persona.encode())) // ASSUMED_BYTES_PER_TOKEN
-        prompt = round(own + sum(text.expected(means) for text in self.quoted))
-        written = round(_Text(self.call.role, self.call.max_tokens).expected(means))
-        return self._priced(role, prompt, written, round(prompt * means.cached.get(self.call.role, 0.0)))
-
-    def _priced(self, role: Role, prompt: int, completion: int, cached: int = 0) -> Usage:
-        used = Usage(prompt_tokens=prompt, completion_tokens=completion, cached_tokens=cached, calls=1)
+    def usage(self, role: Role, extra_bytes: int, history: QuoteHistory | None) -> Usage:
+        """As expected by a history, else at most: then with the schema of the reply, which an engine may be shown."""
+        own = self.bytes + extra_bytes + len(persona_section(role.persona).encode())
+        if history is None:
+            prompt = (own + _schema_bytes(self.call.output)) // BYTES_PER_TOKEN + TEMPLATE_TOKENS
+        else:
+            prompt = own // ASSUMED_BYTES_PER_TOKEN
+        prompt += sum(text.tokens(history) for text in self.quoted)
+        used = Usage(prompt_tokens=prompt, completion_tokens=_completion(self.call).tokens(history), calls=1)
         return used.at(role.dearest(self.call.role))
 
 
-class _Run:
-    """One run of a strategy. All agents `agree`, or every text differs and every critic and check finds a fault.
+@lru_cache(maxsize=256)
+def _schema_bytes(output: Output) -> int:
+    return len(schema_section(json_schema(output)).encode())
 
-    Calls that are `silent` have no answer.
+
+class _Way:
+    """A way in which a deliberation may go. All `agree`, or every two texts differ and every review finds a fault.
+
+    Calls that are `silent` have no outcome.
     """
 
     def __init__(
         self, asked: Specification, silent: Callable[[Call], bool] = lambda _: False, *, agree: bool = False
     ) -> None:
-        self._asked = asked
-        self._silent = silent
-        self._agree = agree
+        self._asked, self._silent, self._agree = asked, silent, agree
         self._tag = nonce(asked.seed, "quote").translate(_AS_LETTERS)
-        self._mark = re.compile(f"{self._tag}([g-p]{{6}})")
-        self._texts: list[_Text] = []
+        self._marks = re.compile(f"{self._tag}[g-p]{{6}}")
+        self._texts: dict[str, _Text] = {}
 
     def planned(self, definition: StrategyDefinition) -> list[_Planned]:
         strategy, found = definition.run(self._asked), list[_Planned]()
@@ -154,46 +159,27 @@ class _Run:
             ask = next(strategy)
             while True:
                 found += [self._read((ask.purpose, ask.round), call) for call in ask.calls if call.check is None]
-                ask = strategy.send(Outcomes({call.call_id: self._finished(call, ask.round) for call in ask.calls}))
+                said = {call.call_id: self._said(call, ask.round) for call in ask.calls if not self._silent(call)}
+                outcomes = {id: CallFinished.model_construct(text=json.dumps(each)) for id, each in said.items()}
+                ask = strategy.send(Outcomes(outcomes))
         except StopIteration:
             return found
 
-    def _read(self, place: tuple[Purpose, int], call: Call) -> _Planned:
-        size, quoted = 0, list[_Text]()
-        for message in call.messages:
-            marks = self._mark.findall(message.content)
-            size += len(message.content.encode()) - len(marks) * (len(self._tag) + 6)
-            quoted += [self._text_of(mark) for mark in marks]
-        return _Planned(place, call, size, tuple(quoted))
+    def _read(self, place: _Place, call: Call) -> _Planned:
+        marks = [mark for message in call.messages for mark in self._marks.findall(message.content)]
+        return _Planned(place, call, _bytes(call) - sum(map(len, marks)), [self._texts[mark] for mark in marks])
 
-    def _text_of(self, mark: str) -> _Text:
-        return self._texts[int("".join(str(ord(letter) - ord("g")) for letter in mark))]
-
-    def _marked(self, role: str, tokens_max: int) -> str:
-        self._texts.append(_Text(role, tokens_max))
-        return self._tag + f"{len(self._texts) - 1:06}".translate(_AS_LETTERS)
-
-    def _finished(self, call: Call, round: int) -> CallFinished:
-        silent = self._silent(call)
-        return CallFinished(
-            deliberation_id="quote",
-            ts=_NEVER,
-            call_id=call.call_id,
-            agent_id=call.agent_id,
-            role=call.role,
-            stage=1,
-            attempt=1,
-            text=None if silent else json.dumps(self._said(call, round)),
-            problem=_NO_ANSWER if silent else None,
-            duration_ms=0,
-        )
+    def _marked(self, text: _Text) -> str:
+        mark = self._tag + f"{len(self._texts):06}".translate(_AS_LETTERS)
+        self._texts[mark] = text
+        return mark
 
     def _said(self, call: Call, round: int) -> dict[str, Any]:
-        kind, agree = call.output.kind, self._agree
-        # In agreement all give the first text again.
-        first = agree and kind in VERSION_KINDS and self._texts
-        text = self._tag + "g" * 6 if first else self._marked(call.role, call.max_tokens)
-        match kind:
+        agree, text = self._agree, self._marked(_completion(call))
+        if agree and call.output.kind in VERSION_KINDS:
+            # Everyone gives the first text again.
+            text = next(iter(self._texts))
+        match call.output.kind:
             case "answer" | "fusion":
                 return {"reasoning": ".", "answer": text}
             case "program":
@@ -220,81 +206,92 @@ class _Run:
                 return self._report(call)
 
     def _scored(self, call: Call, candidate: str, round: int) -> dict[str, Any]:
-        """Scores that rise with every round and put another author first, so that no rounds end early by them."""
+        """Scores that rise every round and put another author first, so that they end no rounds."""
         author, _, version = candidate.partition("#")
         place = next(at for at, agent in enumerate(self._asked.agents) if agent.agent_id == author)
         score = min(10, 2 * round - 1 + ((place + round) % self._asked.size == 0)) if version else 0
         return {"criteria": [{"id": each, "rationale": "", "score": score} for each in call.output.criteria]}
 
     def _report(self, call: Call) -> dict[str, Any]:
-        """A report on a program that passes all tests, or cannot be run for a reason as long as the longest tests."""
+        """All tests pass, or the program cannot be run for a reason as long as the tests that a repair shows."""
         tests = call.check.tests if call.check is not None else ()
-        outcome = {"passed": self._agree, "reason": "", "duration_ms": 0}
-        outcomes = [{"name": "", **outcome} for _ in tests]
-        if self._agree:
-            return {"fault": "", "outcomes": outcomes}
-        written = [test.name for test in tests if self._mark.fullmatch(test.name)]
-        written.sort(key=lambda name: -self._text_of(name.removeprefix(self._tag)).tokens_max)
-        given = [f"{test.name}{json.dumps(test.data)}"[:_TEST_CHARS] for test in tests if test.name not in written]
-        shown = [*written[:_TESTS_SHOWN], *sorted(given, key=len)[-_TESTS_SHOWN:]]
-        reasons = self._marked("", _REASONS_BYTES // BYTES_PER_TOKEN)
-        return {"fault": "\n".join([*shown, reasons]), "outcomes": outcomes}
+        outcomes = [{"name": "", "passed": self._agree, "reason": "", "duration_ms": 0} for _ in tests]
+        sizes = sorted(len(f"{test.name}{json.dumps(test.data)[:_TEST_CHARS]}".encode()) for test in tests)
+        given = sum(sizes[-_TESTS_SHOWN:])
+        most = (given + _TESTS_SHOWN * _REASON_BYTES) // BYTES_PER_TOKEN
+        rest = _Text("", most, given // ASSUMED_BYTES_PER_TOKEN + _TESTS_SHOWN * _REASON_TOKENS)
+        written = [test.name for test in tests if test.name in self._texts]
+        fault = "" if self._agree else " ".join([*written, self._marked(rest)])
+        return {"fault": fault, "outcomes": outcomes}
 
 
 def quote(
-    specification: Specification, definition: StrategyDefinition, roles: Mapping[str, Role], history: Means | None
+    specification: Specification,
+    definition: StrategyDefinition,
+    roles: Mapping[str, Role],
+    history: QuoteHistory | None,
 ) -> Quote:
-    """The price of a specification, with the expected one by these means. Takes up to a second of processor time."""
-    bare, means = _bare(specification), history or Means()
+    """The price of a specification; without a history all is assumed. The largest council takes a second."""
+    bare, known, budget = _bare(specification), history or QuoteHistory(), specification.budget
     first = next(definition.run(specification))
-    differing = _Run(bare).planned(definition)
-    extra_bytes = _bytes(first.calls[0]) - differing[0].bytes
-    few = {agent.agent_id for agent in specification.agents[2:]} if 2 < specification.quorum else set[str]()
-    # Members without an answer judge the answers of two others; without any ballot a round is scored once more.
-    ways, places = [differing], {each.place for each in differing}
-    ways += [_Run(bare, lambda call: call.agent_id in few and call.output.kind == "answer").planned(definition)] * bool(few)
-    if any(("revise", each.place[1]) in places for each in differing if each.call.output.kind == "score"):
-        ways.append(_Run(bare, lambda call: call.output.kind == "score").planned(definition))
-    bounds = [_by_stage(way, lambda each: each.at_most(roles[each.call.role], extra_bytes)) for way in ways]
-    expected = [
-        _by_stage(way, lambda each: each.expected(roles[each.call.role], extra_bytes, means))
-        for way in (_Run(bare, agree=True).planned(definition), differing)
-    ]
-    fewest, most = (sum(each.calls for each in way.values()) for way in expected)
+    most = _Way(bare).planned(definition)
+    # What every prompt repeats, and the bare specification lacks.
+    extra = _bytes(first.calls[0]) - most[0].bytes
+
+    def by_stage(way: Iterable[_Planned], history: QuoteHistory | None) -> Mapping[_Place, Usage]:
+        found: dict[_Place, list[Usage]] = {}
+        for each in way:
+            found.setdefault(each.place, []).append(each.usage(roles[each.call.role], extra, history))
+        return {place: Usage.total(used) for place, used in found.items()}
+
+    bounds = [by_stage(way, None) for way in (most, *_failing_ways(bare, definition))]
+    fewest, largest = (by_stage(way, known) for way in (_Way(bare, agree=True).planned(definition), most))
     share = ASSUMED_SHARE
-    if means.deliberations and most > fewest:
-        share = max(0.0, min(1.0, (means.calls - fewest) / (most - fewest)))
+    calls = [sum(each.calls for each in way.values()) for way in (fewest, largest)]
+    if known.deliberations and calls[0] < calls[1]:
+        share = (known.calls / known.deliberations - calls[0]) / (calls[1] - calls[0])
+    share = Decimal(str(round(max(0.0, min(1.0, share)), 6)))
     stages = tuple(
         QuotedStage(
             purpose=place[0],
             round=place[1],
-            at_most=_largest(way.get(place, Usage()) for way in bounds),
-            expected=_between(*(way.get(place, Usage()) for way in expected), share),
+            at_most=_merged([way.get(place, Usage()) for way in bounds], max),
+            expected=_merged(
+                [way.get(place, Usage()) for way in (fewest, largest)],
+                lambda ends: ends[0] + share * (ends[1] - ends[0]),
+            ),
         )
         for place in dict.fromkeys(place for way in bounds for place in way)
     )
-    at_most = _largest(Usage.total(list(way.values())) for way in bounds)
-    total = Usage.total([stage.expected for stage in stages])
-    refused = refused_by(specification.budget, Cost(), first.calls, first.reserve)
+    at_most = _merged([Usage.total(list(way.values())) for way in bounds], max)
+    expected = Usage.total([stage.expected for stage in stages])
+    refused = refused_by(budget, Cost(), first.calls, first.reserve)
+    needs = needs_of_first_stage(budget, first.calls) if refused else ""
     return Quote(
         strategy=specification.strategy,
         members=specification.size,
         at_most=at_most,
-        expected=total,
+        expected=expected,
         stages=stages,
-        budget=_outlook(
-            specification.budget, at_most, total, needs_of_first_stage(specification.budget, first.calls) if refused else ""
-        ),
-        history=history
-        and QuoteHistory(
-            deliberations=means.deliberations,
-            calls_by_role={agent.role: means.counts.get(agent.role, 0) for agent in specification.agents},
-        ),
+        budget=_outlook(budget, at_most, expected, needs),
+        history=history,
     )
 
 
+def _failing_ways(bare: Specification, definition: StrategyDefinition) -> Iterable[list[_Planned]]:
+    """Ways with failures that cost further calls.
+
+    Two answers below the quorum are judged by members without one. A round without ballots is scored once more.
+    """
+    if bare.quorum > 2:
+        members = {agent.agent_id for agent in bare.agents[:2]}
+        yield _Way(bare, lambda call: call.output.kind == "answer" and call.agent_id not in members).planned(definition)
+    if bare.parameters.get("stop") == "settled" or "escalation" in bare.parameters:
+        yield _Way(bare, lambda call: call.output.kind == "score").planned(definition)
+
+
 def _bare(specification: Specification) -> Specification:
-    """The specification without its texts, which every prompt repeats, and without a budget.
+    """The specification without the texts that every prompt repeats, and without a budget.
 
     Answers are compared as texts: every two of them can differ then, in whatever form they are counted.
     """
@@ -304,79 +301,49 @@ def _bare(specification: Specification) -> Specification:
 
 
 def _as_texts(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    changes: dict[str, Any] = {}
-    if parameters.get("normaliser", "none") != "none":
-        changes = {"normaliser": "text", "options": []}
-    if "escalation" in parameters:
-        changes["escalation"] = _as_texts(parameters["escalation"])
-    return {**parameters, **changes}
-
-
-@lru_cache(maxsize=256)
-def _schema_bytes(output: Output) -> int:
-    return len(schema_section(json_schema(output)).encode())
+    found = dict(parameters)
+    if found.get("normaliser", "none") != "none":
+        found |= {"normaliser": "text", "options": []}
+    if "escalation" in found:
+        found["escalation"] = _as_texts(found["escalation"])
+    return found
 
 
 def _bytes(call: Call) -> int:
     return sum(len(message.content.encode()) for message in call.messages)
 
 
-def _by_stage(
-    planned: Iterable[_Planned], usage: Callable[[_Planned], Usage]
-) -> dict[tuple[Purpose, int], Usage]:
-    found: dict[tuple[Purpose, int], list[Usage]] = {}
-    for each in planned:
-        found.setdefault(each.place, []).append(usage(each))
-    return {place: Usage.total(used) for place, used in found.items()}
+def _merged(usages: Sequence[Usage], rule: Callable[[Sequence[Decimal]], Decimal]) -> Usage:
+    """Usages merged figure by figure, rounded up to whole calls, tokens and millionths."""
 
+    def merged(of: Callable[[Usage], int | Decimal], scale: int = 1) -> int:
+        return ceil(rule([Decimal(of(each)) for each in usages]) * scale)
 
-def _largest(usages: Iterable[Usage]) -> Usage:
-    found = list(usages)
-    costs = [each.cost for each in found if each.cost is not None]
-    cost = None
-    if costs:
-        unpriced = max(each.unpriced_calls for each in costs)
-        amount = max(each.amount for each in costs)
-        cost = UsageCost(amount=amount, currency=costs[0].currency, unpriced_calls=unpriced)
-    largest = {name: max(getattr(each, name) for each in found) for name in _COUNTS}
-    return Usage(**largest, cost=cost)
-
-
-_COUNTS = ("calls", "prompt_tokens", "completion_tokens", "cached_tokens")
-
-
-def _between(fewest: Usage, most: Usage, share: float) -> Usage:
-    counts = {
-        name: round(getattr(fewest, name) + share * (getattr(most, name) - getattr(fewest, name))) for name in _COUNTS
-    }
-    dearest = most.cost or fewest.cost
-    if dearest is None:
+    counts = {name: merged(lambda each, name=name: getattr(each, name)) for name in _COUNTS}
+    currency = next((each.cost.currency for each in usages if each.cost), None)
+    if currency is None:
         return Usage(**counts)
-    low, high = (Decimal(0) if each.cost is None else each.cost.amount for each in (fewest, most))
-    amount = (low + Decimal(str(share)) * (high - low)).quantize(Decimal("0.000001"))
-    cost = UsageCost(amount=amount, currency=dearest.currency, unpriced_calls=dearest.unpriced_calls)
-    return Usage(**counts, cost=cost)
+    amount = Decimal(merged(lambda each: each.cost.amount if each.cost else 0, 1_000_000)).scaleb(-6)
+    unpriced = merged(lambda each: each.cost.unpriced_calls if each.cost else 0)
+    return Usage(**counts, cost=UsageCost(amount=amount, currency=currency, unpriced_calls=unpriced))
+
+
+_COUNTS = ("calls", "prompt_tokens", "completion_tokens")
 
 
 def _outlook(budget: Budget, at_most: Usage, expected: Usage, needs: str) -> BudgetOutlook | None:
-    limits: dict[str, Any] = {"calls": budget.max_calls, "tokens": budget.max_tokens, "cost": budget.max_cost}
-    limits = {name: limit for name, limit in limits.items() if limit is not None}
-    if not limits:
-        return None
-    if needs:
-        return BudgetOutlook(covers="nothing", detail=needs)
-
-    def used(usage: Usage, name: str) -> Any:  # noqa: ANN401 -- a number or an amount
-        return (usage.cost.amount if usage.cost else Decimal(0)) if name == "cost" else getattr(usage, name)
-
-    short = [name for name, limit in limits.items() if used(at_most, name) > limit]
-    if not short:
-        return BudgetOutlook(covers="at_most", detail=None)
-    enough = all(used(expected, name) <= limits[name] for name in short)
-    told = "; ".join(
-        f"budget.max_{name} is {limits[name]:,}, {used(expected, name):,} are expected and {used(at_most, name):,} possible"
-        for name in short
-    )
+    limits = {
+        "max_calls": (budget.max_calls, at_most.calls, expected.calls),
+        "max_tokens": (budget.max_tokens, at_most.tokens, expected.tokens),
+        "max_cost": (budget.max_cost, *(each.cost.amount if each.cost else 0 for each in (at_most, expected))),
+    }
+    given = [(name, limit, most, usual) for name, (limit, most, usual) in limits.items() if limit is not None]
+    short = [each for each in given if each[2] > each[1]]
+    if needs or not short:
+        covers = "nothing" if needs else "at_most"
+        return BudgetOutlook(covers=covers, detail=needs or None) if given else None
+    told = [f"budget.{name} is {limit:,}; {usual:,} expected, {most:,} possible" for name, limit, most, usual in short]
     return BudgetOutlook(
-        covers="expected" if enough else "first_stage", detail=f"{told}. Stages that do not fit are left out."
+        covers="expected" if all(each[3] <= each[1] for each in short) else "first_stage",
+        detail=f"{'; '.join(told)}. Stages that do not fit are left out.",
     )

@@ -184,9 +184,7 @@ def participation(state: State) -> Participation:
             calls=1 + (stalled[key].calls if key in stalled else 0),
             code=None if left_out or finished is None or finished.problem is None else finished.problem.code,
         )
-    return Participation(
-        took_place=counted > 1, members=len(found), counted=counted, stalled=tuple(stalled.values())
-    )
+    return Participation(took_place=counted > 1, members=len(found), counted=counted, stalled=tuple(stalled.values()))
 
 
 def winner(state: State) -> AgentWork | None:

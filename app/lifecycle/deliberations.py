@@ -35,7 +35,7 @@ from app.deliberation.errors import (
 from app.deliberation.facts import Accepted, CancelledBy, CancelRequested, Deleted, decode, prefix
 from app.deliberation.fold import State, begin, state_of
 from app.deliberation.ports import Appended, Clock, Journal, Record
-from app.deliberation.quote import Means, Quote, quote
+from app.deliberation.quote import Quote, QuoteHistory, quote
 from app.deliberation.roles import Role
 from app.deliberation.specification import Evidence
 from app.lifecycle.context import EVIDENCE_ID, ContextHydrator, cut_to_bytes
@@ -239,24 +239,25 @@ class Deliberations:
         if found is not None and not await self.journal.facts(tenant, id):
             raise Gone("What this Idempotency-Key started has left the log; use a new key.")
 
-    async def quote(self, tenant: str, request: DeliberationRequest, *, history: bool) -> Quote:
-        """The price of a request, which starts nothing. With `history` the archive's means, where it answers.
+    async def quote(self, tenant: str, request: DeliberationRequest, *, read: bool) -> Quote:
+        """The price of a request, which starts nothing. A caller that may `read` gets it by the archive's history.
 
         The context service is not asked: its text counts at its longest. Raises ValidationFailed as `accept` does.
         """
         added = await self._verdicts(tenant, request)
         if self.context is not None and request.metadata.get("story_id"):
-            added.append(Evidence(id=EVIDENCE_ID, title="", text="x" * BYTES_PER_TOKEN * _context_tokens(request, added)))
+            text = "x" * BYTES_PER_TOKEN * _context_tokens(request, added)
+            added.append(Evidence(id=EVIDENCE_ID, title="", text=text))
         timeout_s = request.constraints.timeout_seconds or self.timeout_s
         asked = specification(request, self.roles, self.strategies, timeout_s=timeout_s, added=added)
-        means = Means() if history else None
-        if history and self.archive is not None:
+        history = QuoteHistory() if read else None
+        if read and self.archive is not None:
             today = self.clock.now().replace(hour=0, minute=0, second=0, microsecond=0)
             with suppress(ArchiveUnavailable):
-                means = await self.archive.means(tenant, asked, today - HISTORY)
-        # One at a time in a thread: a large council takes half a second of the processor.
+                history = await self.archive.history(tenant, asked, today - HISTORY)
+        # One at a time in a thread: a large council takes up to a second of the processor.
         async with self.quoting:
-            return await asyncio.to_thread(quote, asked, self.strategies[asked.strategy], self.roles, means)
+            return await asyncio.to_thread(quote, asked, self.strategies[asked.strategy], self.roles, history)
 
     def spend(self, tenant: str) -> Spend | None:
         """The spend of a tenant today; None without a limit. Raises JournalUnavailable before the log was read."""

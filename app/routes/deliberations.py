@@ -170,7 +170,7 @@ async def quote_deliberation(request: Request, gateway: InGateway, tenant: OfTen
     Without the scope `read` the tenant's history is left out.
     """
     asked = await _asked(request, gateway, read=read)
-    found = await gateway["deliberations"].quote(tenant, asked, history=read)
+    found = await gateway["deliberations"].quote(tenant, asked, read=read)
     return Response(dump(found), headers={"Cache-Control": "no-store"}, media_type="application/json")
 
 

@@ -28,14 +28,13 @@ ENTRANCES = (
         "app/api/requests.py",
         "Annotated[str, AfterValidator(_on_one_line)]",
         "str",
-        "tests/components/routes/test_deliberations.py::"
-        "test_a_cancellation_says_who_stopped_it_and_why_on_one_line",
+        "tests/components/routes/test_deliberations.py::test_a_cancellation_says_who_stopped_it_and_why_on_one_line",
     ),
     Guard(
         "a key that may not read gets no history in a quote",
         "app/routes/deliberations.py",
-        "quote(tenant, asked, history=read)",
-        "quote(tenant, asked, history=True)",
+        "quote(tenant, asked, read=read)",
+        "quote(tenant, asked, read=True)",
         f"{QUOTES}test_a_key_that_may_not_read_gets_no_history",
     ),
     Guard(
@@ -43,7 +42,7 @@ ENTRANCES = (
         "app/deliberation/quote.py",
         "added = _schema_bytes(self.call.output) + ",
         "added = ",
-        "tests/unit/test_quote.py::test_no_run_costs_more_than_its_quote[single]",
+        "tests/oracles/strategies/test_every_quote.py::test_no_run_costs_more_than_its_quote[single]",
     ),
     Guard(
         "an engine's words are quoted without its key",

@@ -42,7 +42,9 @@ def test_an_end_says_who_took_part_and_who_stalled_where() -> None:
 
 
 def test_calls_that_one_member_lacks_in_a_stage_are_one_stall() -> None:
-    found = run(specification(4, strategy="tournament"), CouncilScript(failing=[f"s2-dev-001-{n}" for n in range(1, 9)]))
+    found = run(
+        specification(4, strategy="tournament"), CouncilScript(failing=[f"s2-dev-001-{n}" for n in range(1, 9)])
+    )
     (stall,) = found.end.participation.stalled if found.end.participation else ()
     assert (stall.agent_id, stall.purpose, stall.calls) == ("dev-001", "judge", 3)
 

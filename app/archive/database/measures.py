@@ -83,7 +83,9 @@ def _name(text: str) -> str:
 def _spent(state: State) -> dict[tuple[str, str], list[Usage]]:
     strategy = ("strategy", _name(state.specification.strategy))
     whole = [strategy, ("shape", _name(shape(state.specification)))]
-    spent = {key: list[Usage]() for key in whole} | {("role", _name(each.role)): [] for each in state.specification.agents}
+    spent = {key: list[Usage]() for key in whole} | {
+        ("role", _name(each.role)): [] for each in state.specification.agents
+    }
     for finished in state.finished.values():
         counted = [*whole, ("role", _name(finished.role))]
         if finished.model is not None:

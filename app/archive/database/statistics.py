@@ -18,7 +18,7 @@ from app.archive.database.rows import instant, microseconds
 from app.archive.database.tables import AMOUNTS, active, deliberations, logs, measures, rollups
 from app.deliberation.calls import Money, UsageCost
 from app.deliberation.facts import TERMINAL_STATUS
-from app.deliberation.quote import Means
+from app.deliberation.quote import QuoteHistory, RoleHistory
 from app.deliberation.specification import Specification
 
 # A whole number of days, after the last time that a request can name.
@@ -118,23 +118,21 @@ async def statistics(connection: AsyncConnection, asked: StatsFilter) -> Stats:
     return Stats(**period, by=asked.by, groups=tuple(found), **dict(total.figures(running[""])))
 
 
-async def means(connection: AsyncConnection, tenant: str, asked: Specification, since: datetime) -> Means:
-    """The means of what was completed on whole days since then; its parts are empty without any."""
+async def history(connection: AsyncConnection, tenant: str, asked: Specification, since: datetime) -> QuoteHistory:
+    """What a tenant completed on whole days since then: like this one in shape, and of its roles."""
     row, roles = rollups.c, {agent.role for agent in asked.agents}
     like = or_(and_(row.kind == "shape", row.name == shape(asked)), and_(row.kind == "role", row.name.in_(roles)))
     of = (row.width_us == DAY_US, row.tenant == tenant, row.begin_us >= microseconds(since), row.status == "completed")
-    summed = ("number", "calls", "prompt_tokens", "cached_tokens", "completion_tokens")
-    sums = select(row.kind, row.name, *(func.sum(row[name]).label(name) for name in summed))
-    found = (await connection.execute(sums.where(like, *of).group_by(row.kind, row.name))).all()
-    alike = next((each for each in found if each.kind == "shape"), None)
-    by_role = {each.name: each for each in found if each.kind == "role" and each.calls}
-    return Means(
-        deliberations=0 if alike is None else int(alike.number),
-        calls=0.0 if alike is None else int(alike.calls) / int(alike.number),
-        completion={name: int(each.completion_tokens) / int(each.calls) for name, each in by_role.items()},
-        cached={name: int(each.cached_tokens) / max(1, int(each.prompt_tokens)) for name, each in by_role.items()},
-        counts={name: int(each.calls) for name, each in by_role.items()},
-    )
+    sums = [func.sum(row[name]) for name in ("number", "calls", "completion_tokens")]
+    found = await connection.execute(select(row.kind, row.name, *sums).where(like, *of).group_by(row.kind, row.name))
+    numbers = {(kind, name): list(map(int, rest)) for kind, name, *rest in found}
+    deliberations, calls, _ = numbers.get(("shape", shape(asked)), (0, 0, 0))
+    by_role = {
+        name: RoleHistory(calls=made, completion_tokens=tokens)
+        for (kind, name), (_, made, tokens) in numbers.items()
+        if kind == "role" and made
+    }
+    return QuoteHistory(deliberations=deliberations, calls=calls, by_role=by_role)
 
 
 async def _active(connection: AsyncConnection, asked: StatsFilter) -> Counter[str]:

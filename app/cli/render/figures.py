@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from datetime import UTC
-from itertools import chain
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -40,26 +39,21 @@ def spend_text(spend: Spend) -> str:
 
 
 def quote_text(found: Quote) -> Group:
-    """A row for each stage and for the whole: the expected figures, and the largest possible ones."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("")
+    """A row for each stage and for the whole, each figure as expected and at most."""
+    table = Table("", *("calls", "tokens", "cost"), box=None, pad_edge=False, title="expected ≤ at most")
     rows = [(stage_text(each.purpose, each.round), each.expected, each.at_most) for each in found.stages]
-    priced = found.at_most.cost is not None
-    for column in ("calls", "tokens", *(("cost",) if priced else ())):
-        table.add_column(column, justify="right")
-        table.add_column("at most", justify="right", style="dim")
-    for name, expected, most in [*rows, ("in all", found.expected, found.at_most)]:
-        pairs = [(str(each.calls), brief_number(each.tokens), *((str(each.cost),) if priced else ())) for each in (expected, most)]
-        table.add_row(name, *chain.from_iterable(zip(*pairs, strict=True)))
-    parts: list[RenderableType] = [table]
+    for name, *both in [*rows, ("in all", found.expected, found.at_most)]:
+        shown = [(each.calls, brief_number(each.tokens), each.cost or "–") for each in both]
+        table.add_row(name, *(f"{expected} ≤ {most}" for expected, most in zip(*shown, strict=True)))
+    notes = list[Text]()
     if found.budget is not None:
         told = f": {printable(found.budget.detail)}" if found.budget.detail else ""
-        parts.append(Text.assemble(("budget ", "yellow"), f"covers {found.budget.covers.replace('_', ' ')}{told}"))
+        notes.append(Text.assemble(("budget ", "yellow"), f"covers {found.budget.covers.replace('_', ' ')}{told}"))
     if found.history is not None:
-        known, roles = found.history.deliberations, found.history.calls_by_role
-        heard = ", ".join(f"{counted(calls, 'call')} of {role}" for role, calls in roles.items())
-        parts.append(Text(f"expected from {counted(known, 'deliberation')} like it and {printable(heard)}", "dim"))
-    return Group(*parts)
+        calls = counted(sum(each.calls for each in found.history.by_role.values()), "call")
+        like = counted(found.history.deliberations, "deliberation")
+        notes.append(Text(f"expected from {like} like it and {calls} of its roles", "dim"))
+    return Group(table, *notes)
 
 
 def _figures(found: Figures) -> Iterator[tuple[str, str]]:

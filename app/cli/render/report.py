@@ -219,7 +219,9 @@ def degraded_text(reason: str) -> str:
 def _participation(found: Participation) -> Iterator[Text]:
     """A line if it was no council, and one for each member that stalled, with the stages."""
     if not found.took_place and found.members > 1:
-        yield Text.assemble(("no council ", "yellow"), f"{found.counted} of {found.members} members have an answer that counts")
+        yield Text.assemble(
+            ("no council ", "yellow"), f"{found.counted} of {found.members} members have an answer that counts"
+        )
     for each in found.stalled:
         count = counted(each.calls, "call")
         why = printable(each.code or "no outcome before its end")

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from app.access.keys import Scope
+from app.deliberation.decider import Finish, decide
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import Cancelled, CancelRequested, Completed, decode
+from app.deliberation.strategies import STRATEGIES
 from tests.components.access.keyed import PEPPER, bearer, make_key
 from tests.components.routes.served import Served, served
 from tests.conditions import held_back, until
@@ -404,12 +406,20 @@ async def test_concurrent_cancels_agree(gateway: Served) -> None:
     assert len({answer.content for answer in answers}) == 1
 
 
+async def decided(gateway: Served, id: str) -> None:
+    """The end that a coordinator writes now."""
+    state = await gateway.gateway["deliberations"].load("default", id)
+    decision = decide(state, gateway.clock.now(), STRATEGIES[state.specification.strategy])
+    assert isinstance(decision, Finish)
+    await gateway.append(decision.fact)
+
+
 async def test_a_cancellation_says_who_stopped_it_and_why_on_one_line(gateway: Served) -> None:
     id = await gateway.accepted()
     body = {"by": "superseded", "reason": " asked\nagain \u202e\x1b[2J "}
     shown = (await gateway.client.post(f"/deliberations/{id}/cancel", json=body)).json()["cancellation"]
     assert (shown["by"], shown["reason"]) == ("superseded", "asked again [2J")
-    await gateway.play(id)
+    await decided(gateway, id)
     ended = (await gateway.client.get(f"/deliberations/{id}")).json()
     assert ended["status"] == "cancelled" and ended["cancellation"]["by"] == "superseded"
     last = decode(gateway.journal.records[-1].data)

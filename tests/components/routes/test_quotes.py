@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from app import client
-from tests.components.routes.served import Served, served
 from tests.components.access.keyed import PEPPER, bearer, make_key
+from tests.components.routes.served import Served, served
 from tests.fakes import InMemoryJournal
 
 ROLES = """
@@ -45,29 +45,30 @@ async def test_a_quote_has_calls_tokens_and_cost_by_stage_and_writes_nothing(gat
             assert found[figures][name] == sum(stage[figures][name] for stage in found["stages"]) > 0
         assert found[figures]["cost"]["currency"] == "EUR"
     assert 0 < found["expected"]["cost"]["amount"] < found["at_most"]["cost"]["amount"]
-    assert found["budget"] is None and found["history"] == {"deliberations": 0, "calls_by_role": {"DEV": 0}}
+    assert found["budget"] is None and found["history"] == {"deliberations": 0, "calls": 0, "by_role": {}}
     assert gateway.journal.records == before and not gateway.gateway["deliberations"].outcomes
 
 
 async def test_the_means_of_the_archive_are_expected(gateway: Served) -> None:
-    """A council that the stand-in plays makes all of its twelve calls, of a completion token each."""
+    """A council that the stand-in plays makes all of its twelve calls."""
     assumed = (await quoted(gateway)).json()["expected"]
     for _ in range(2):
         await gateway.play(await gateway.accepted(**BODY))
     await gateway.copied()
     found = (await quoted(gateway)).json()
-    assert found["history"] == {"deliberations": 2, "calls_by_role": {"DEV": 24}}
+    by_role = found["history"]["by_role"]
+    assert (found["history"]["deliberations"], found["history"]["calls"], by_role["DEV"]["calls"]) == (2, 24, 24)
     assert found["expected"]["calls"] == found["at_most"]["calls"] == 12 > assumed["calls"]
-    assert found["expected"]["completion_tokens"] < assumed["completion_tokens"]
+    assert found["expected"]["completion_tokens"] == by_role["DEV"]["completion_tokens"] // 2
     other = (await quoted(gateway, num_agents=4)).json()["history"]
-    assert other == {"deliberations": 0, "calls_by_role": {"DEV": 24}}
+    assert other == {"deliberations": 0, "calls": 0, "by_role": by_role}
 
 
 @pytest.mark.parametrize(
     ("budget", "covers", "told"),
     [
         ({"max_calls": 12}, "at_most", None),
-        ({"max_calls": 10}, "expected", "budget.max_calls is 10"),
+        ({"max_calls": 11}, "expected", "budget.max_calls is 11"),
         ({"max_calls": 4}, "first_stage", "budget.max_calls is 4"),
         ({"max_tokens": 1_000}, "nothing", "the first stage needs 3 calls"),
         ({"max_cost": 0.000001}, "nothing", "budget.max_cost is"),
@@ -78,10 +79,12 @@ async def test_a_quote_says_how_far_the_budget_goes(
 ) -> None:
     outlook = (await quoted(gateway, budget=budget)).json()["budget"]
     assert outlook["covers"] == covers
-    assert told is None and outlook["detail"] is None or told in outlook["detail"]
+    assert (told is None and outlook["detail"] is None) or told in outlook["detail"]
 
 
-@pytest.mark.parametrize("fault", [{"rounds": 6}, {"role": "NOBODY"}, {"follows": ["d-none"]}, {"parameters": {"x": 1}}])
+@pytest.mark.parametrize(
+    "fault", [{"rounds": 6}, {"role": "NOBODY"}, {"follows": ["d-none"]}, {"parameters": {"x": 1}}]
+)
 async def test_a_quote_refuses_what_an_acceptance_refuses(gateway: Served, fault: dict[str, Any]) -> None:
     refused, other = await quoted(gateway, **fault), await gateway.post({**BODY, **fault})
     assert refused.status_code == other.status_code == 422

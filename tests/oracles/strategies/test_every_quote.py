@@ -1,33 +1,36 @@
 """A quote bounds each run of each strategy, whatever the agents do, and expects what the simulator's agents cost."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Sequence
 from decimal import Decimal
 from random import Random
 
 import pytest
 
 from app.deliberation.calls import Call, Usage
+from app.deliberation.facts import CallFinished
 from app.deliberation.outputs import json_schema
 from app.deliberation.prompts.form import persona_section, schema_section
-from app.deliberation.quote import Means, Quote, quote
+from app.deliberation.quote import Quote, QuoteHistory, RoleHistory, quote
 from app.deliberation.roles import EnginePrices, EngineSpec, Role
-from app.deliberation.specification import AgentSpec, Budget, Evidence, Prices, RolePrices, Sampling, Specification
+from app.deliberation.specification import AgentSpec, Evidence, Sampling, Specification
 from app.deliberation.strategies import STRATEGIES
 from serve_deployments.simulator.writer.outputs import Behaviour, OutputWriter
 from serve_deployments.simulator.writer.prompt import PromptReader
 from serve_deployments.simulator.writer.tokens import tokenize
 from tests.fakes import Reply
 from tests.unit.facts_of import BROKEN, CouncilScript, Run, report, run
-from tests.unit.strategies.every_strategy import WAYS, Way
+from tests.unit.strategies.every_strategy import WAYS, Script, Way
 
 PRICES = EnginePrices(currency="USD", prompt=Decimal("0.5"), completion=Decimal("1.75"))
 ROLES = {
     "DEV": Role(persona="You are a developer.", engines=(EngineSpec(url="http://gpu", prices=PRICES),)),
-    "QA": Role(persona="You test what others wrote, with care. " * 20, engines=(EngineSpec(url="http://gpu", prices=PRICES),)),
+    "QA": Role(
+        persona="You test what others wrote, with care. " * 20, engines=(EngineSpec(url="http://gpu", prices=PRICES),)
+    ),
 }
 MAX_TOKENS = 300
-EXPECTED_FACTOR = 2.0
+ASSUMED_FACTOR, KNOWN_FACTOR = 2.5, 1.5
 every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 
@@ -46,8 +49,8 @@ def asked_of(way: Way, size: int, rounds: int, quorum: int | None = None) -> Spe
     return asked.model_copy(update={"quorum": quorum or asked.quorum, "evidence": evidence})
 
 
-def quoted(asked: Specification, means: Means | None = None) -> Quote:
-    return quote(asked, STRATEGIES[asked.strategy], ROLES, means or Means())
+def quoted(asked: Specification, history: QuoteHistory | None = None) -> Quote:
+    return quote(asked, STRATEGIES[asked.strategy], ROLES, history or QuoteHistory())
 
 
 def spent(call: Call, text: str) -> Usage:
@@ -66,7 +69,7 @@ def longest(call: Call, draw: Random) -> str:
     return "".join(draw.choice("abcdefgh") for _ in range(max(12, 3 * call.max_tokens - 200)))
 
 
-def lively(way: Way, seed: int) -> CouncilScript | object:
+def lively(way: Way, seed: int) -> Script:
     """Agents that agree or not, object or not, fail or not, and write short or long texts, all by chance."""
     script, draw = way.script(), Random(seed)
     fails, agrees, objects, long = (draw.choice((0.0, 0.2, 0.5, 1.0)) for _ in range(4))
@@ -77,7 +80,13 @@ def lively(way: Way, seed: int) -> CouncilScript | object:
         if mine.random() < fails:
             return Reply(problem=BROKEN, usage=spent(call, "x" * 3 * call.max_tokens))
         said = json.loads(script(call).text or "{}")
-        text = "A colour." if mine.random() < agrees else longest(call, mine) if mine.random() < long else f"{mine.random()}"
+        text = (
+            "A colour."
+            if mine.random() < agrees
+            else longest(call, mine)
+            if mine.random() < long
+            else f"{mine.random()}"
+        )
         for name in ("answer", "code"):
             if name in said:
                 said[name] = text
@@ -85,7 +94,9 @@ def lively(way: Way, seed: int) -> CouncilScript | object:
             issue = {"severity": "blocker", "where": "1", "claim": text, "evidence": "", "fix": ""}
             said["issues"] = [issue] if mine.random() < objects else []
         if "tests" in said:
-            said["tests"] = [{"name": f"n{place}", "call": "f", "arguments": [], "expected": text} for place in range(2)]
+            said["tests"] = [
+                {"name": f"n{place}", "call": "f", "arguments": [], "expected": text} for place in range(2)
+            ]
         if call.check is not None:
             found = report(call, lambda *_: mine.random() > objects, "does not load" if mine.random() < 0.2 else "")
             return Reply(text=found, usage=Usage())
@@ -101,6 +112,8 @@ def within(ended: Run, found: Quote) -> None:
     assert used.prompt_tokens <= most.prompt_tokens
     assert used.completion_tokens <= most.completion_tokens
     assert most.cost is not None and (used.cost is None or used.cost.amount <= most.cost.amount)
+    if ended.end.participation is None or ended.end.participation.stalled:
+        return
     by_stage = {(each.purpose, each.round): each.at_most for each in found.stages}
     for stage in ended.end.usage.by_stage:
         round = next(opened.round for opened in ended.facts if getattr(opened, "stage", 0) == stage.stage)
@@ -110,7 +123,7 @@ def within(ended: Run, found: Quote) -> None:
 
 @every_way
 def test_no_run_costs_more_than_its_quote(way: Way) -> None:
-    for seed in range(40):
+    for seed in range(12):
         draw = Random(seed)
         size, rounds = draw.choice((1, 2, 3, 4, 5)), draw.choice((0, 1, 2, 3))
         asked = asked_of(way, size, rounds, draw.randrange(1, size + 1))
@@ -119,9 +132,9 @@ def test_no_run_costs_more_than_its_quote(way: Way) -> None:
 
 def test_failures_that_cost_more_calls_are_within_the_quote() -> None:
     vote = asked_of(WAYS["vote, all differ"], 5, 1, quorum=4)
-    few = run(vote, CouncilScript(text=lambda call: call[-3:], failing=("s1-dev-003", "s1-dev-004", "s1-dev-005")))
+    few = run(vote, CouncilScript(text=lambda call: call[-3:], failing=("s1-dev-003", "s2-dev-004", "s2-dev-005")))
     within(few, quoted(vote))
-    assert few.purposes == ["propose", "judge"]
+    assert few.purposes == ["propose", "propose", "judge"]
     council = asked_of(WAYS["council, scored every round"], 3, 1)
     unscored = run(council, CouncilScript(failing=[f"s4-{agent.agent_id}" for agent in council.agents]))
     assert unscored.purposes == ["propose", "critique", "revise", "score", "score"]
@@ -129,52 +142,77 @@ def test_failures_that_cost_more_calls_are_within_the_quote() -> None:
 
 
 @every_way
-@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("size", [1, 3, 5])
 def test_the_calls_at_most_are_those_of_the_formula_at_its_worst(way: Way, size: int) -> None:
     for rounds in (0, 1, 3):
         asked = asked_of(way, size, rounds)
-        bounds = {each.calls for each in ()} or {quoted(asked).at_most.calls}
         worst = max(
             other.calls(size, rounds)
             for other in WAYS.values()
             if (other.strategy, dict(other.parameters)) == (way.strategy, dict(way.parameters))
         )
-        assert min(bounds) >= worst
+        assert quoted(asked).at_most.calls >= worst
 
 
 def simulated(call: Call) -> Reply:
-    """A reply of the simulator: its words, its tokens, and a program's own tests all pass."""
+    """A reply of the simulator: its words and its tokens; three of four programs pass, as it writes them."""
     if call.check is not None:
-        return Reply(text=report(call, lambda *_: True), usage=Usage())
+        right = Random(call.check.code).random() < 0.75
+        return Reply(text=report(call, lambda _, place: right or place > 0), usage=Usage())
     texts = tuple(each.content for each in call.messages)
     texts = (*texts[:-1], texts[-1] + persona_section(ROLES[call.role].persona))
     written = OutputWriter(PromptReader(texts), Behaviour.NORMAL, Random(call.seed)).document(json_schema(call.output))
     text = json.dumps(written)
     tokens = sum(len(tokenize(each)) for each in texts)
-    return Reply(text=text, usage=Usage(prompt_tokens=tokens, completion_tokens=len(tokenize(text)), calls=1).at(PRICES))
+    return Reply(
+        text=text, usage=Usage(prompt_tokens=tokens, completion_tokens=len(tokenize(text)), calls=1).at(PRICES)
+    )
 
 
 def of_simulator(strategy: str, seed: int) -> Specification:
     way = next(way for way in WAYS.values() if way.strategy == strategy)
     agents = [each.model_copy(update={"sampling": Sampling()}) for each in mixed(3)]
     asked = way.asked(3, seed=seed, agents=agents)
-    return asked.model_copy(update={"task": "Write a function that merges two sorted lists.", "parameters": STRATEGIES[strategy].parameters().model_dump(mode="json")})
+    return asked.model_copy(
+        update={
+            "task": "Write a function that merges two sorted lists.",
+            "parameters": STRATEGIES[strategy].parameters().model_dump(mode="json"),
+        }
+    )
+
+
+def factor(found: Quote, runs: Sequence[Run]) -> float:
+    """The larger one of expected over mean and mean over expected: of calls, tokens and cost, the worst."""
+    factors: list[float] = []
+    for figure in (lambda each: each.calls, lambda each: each.tokens, lambda each: float(each.cost.amount)):
+        mean, expected = sum(figure(each.end.usage) for each in runs) / len(runs), figure(found.expected)
+        factors.append(max(expected / mean, mean / expected))
+    return max(factors)
+
+
+def history_of(runs: Sequence[Run]) -> QuoteHistory:
+    by_role: dict[str, list[Usage]] = {}
+    for ended in runs:
+        for each in ended.all(CallFinished):
+            by_role.setdefault(each.role, []).append(each.usage)
+    totals = {role: Usage.total(used) for role, used in by_role.items()}
+    return QuoteHistory(
+        deliberations=len(runs),
+        calls=sum(ended.end.usage.calls for ended in runs),
+        by_role={
+            role: RoleHistory(calls=each.calls, completion_tokens=each.completion_tokens)
+            for role, each in totals.items()
+        },
+    )
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_what_the_simulator_costs_is_within_a_factor_of_what_is_expected(strategy: str) -> None:
-    runs = [run(of_simulator(strategy, seed), simulated) for seed in range(12)]
-    found = quoted(of_simulator(strategy, 0))
+    runs = [run(of_simulator(strategy, seed), simulated) for seed in range(8)]
+    assumed = quoted(of_simulator(strategy, 0))
     for ended in runs:
-        within(ended, found)
-    assert found.expected.cost is not None
-    costs = [ended.end.usage.cost.amount for ended in runs if ended.end.usage.cost is not None]
-    mean = {
-        "calls": sum(each.end.usage.calls for each in runs) / len(runs),
-        "tokens": sum(each.end.usage.tokens for each in runs) / len(runs),
-        "cost": float(sum(costs, Decimal(0)) / len(costs)),
-    }
-    expected = {"calls": found.expected.calls, "tokens": found.expected.tokens, "cost": float(found.expected.cost.amount)}
-    factors = {name: max(expected[name] / mean[name], mean[name] / expected[name]) for name in mean}
-    print(strategy, {name: round(each, 2) for name, each in factors.items()}, mean, expected)
-    assert max(factors.values()) <= EXPECTED_FACTOR
+        within(ended, assumed)
+    others = [run(of_simulator(strategy, seed), simulated) for seed in range(50, 58)]
+    known = quoted(of_simulator(strategy, 0), history_of(others))
+    assert factor(assumed, runs) <= ASSUMED_FACTOR
+    assert factor(known, runs) <= KNOWN_FACTOR
