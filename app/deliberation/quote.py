@@ -30,7 +30,8 @@ TEMPLATE_TOKENS = 64
 ASSUMED_BYTES_PER_TOKEN = 4
 ASSUMED_TOKENS = 400
 ASSUMED_REVIEW_TOKENS = 200
-ASSUMED_SHARE = 0.5
+ASSUMED_SHARE = Decimal("0.5")
+_COUNTS = ("calls", "prompt_tokens", "completion_tokens")
 _REVIEWS = ("critique", "score", "pair", "choice", "analysis")
 # A repair shows this many failed tests, each cut, with a reason of at most 500 characters (`sandbox/verdict.py`).
 _TESTS_SHOWN, _TEST_CHARS, _REASON_BYTES, _REASON_TOKENS = 8, 4_000, 1_500, 16
@@ -200,8 +201,7 @@ class _Way:
             case "analysis":
                 return {"agreements": [text], "conflicts": [], "gaps": []}
             case "tests":
-                test = {"name": text, "call": "f", "arguments": [], "expected": call.call_id}
-                return {"reasoning": ".", "tests": [test]}
+                return {"reasoning": ".", "tests": [{"name": text, "call": "f", "expected": call.call_id}]}
             case "report":
                 return self._report(call)
 
@@ -247,10 +247,9 @@ def quote(
     bounds = [by_stage(way, None) for way in (most, *_failing_ways(bare, definition))]
     fewest, largest = (by_stage(way, known) for way in (_Way(bare, agree=True).planned(definition), most))
     share = ASSUMED_SHARE
-    calls = [sum(each.calls for each in way.values()) for way in (fewest, largest)]
-    if known.deliberations and calls[0] < calls[1]:
-        share = (known.calls / known.deliberations - calls[0]) / (calls[1] - calls[0])
-    share = Decimal(str(round(max(0.0, min(1.0, share)), 6)))
+    low, high = (sum(each.calls for each in way.values()) for way in (fewest, largest))
+    if known.deliberations and low < high:
+        share = max(Decimal(0), min(Decimal(1), (Decimal(known.calls) / known.deliberations - low) / (high - low)))
     stages = tuple(
         QuotedStage(
             purpose=place[0],
@@ -319,16 +318,14 @@ def _merged(usages: Sequence[Usage], rule: Callable[[Sequence[Decimal]], Decimal
     def merged(of: Callable[[Usage], int | Decimal], scale: int = 1) -> int:
         return ceil(rule([Decimal(of(each)) for each in usages]) * scale)
 
-    counts = {name: merged(lambda each, name=name: getattr(each, name)) for name in _COUNTS}
+    calls, prompt, completion = (merged(lambda each, name=name: getattr(each, name)) for name in _COUNTS)
+    found = Usage(calls=calls, prompt_tokens=prompt, completion_tokens=completion)
     currency = next((each.cost.currency for each in usages if each.cost), None)
     if currency is None:
-        return Usage(**counts)
+        return found
     amount = Decimal(merged(lambda each: each.cost.amount if each.cost else 0, 1_000_000)).scaleb(-6)
     unpriced = merged(lambda each: each.cost.unpriced_calls if each.cost else 0)
-    return Usage(**counts, cost=UsageCost(amount=amount, currency=currency, unpriced_calls=unpriced))
-
-
-_COUNTS = ("calls", "prompt_tokens", "completion_tokens")
+    return found.model_copy(update={"cost": UsageCost(amount=amount, currency=currency, unpriced_calls=unpriced)})
 
 
 def _outlook(budget: Budget, at_most: Usage, expected: Usage, needs: str) -> BudgetOutlook | None:

@@ -123,15 +123,14 @@ async def history(connection: AsyncConnection, tenant: str, asked: Specification
     row, roles = rollups.c, {agent.role for agent in asked.agents}
     like = or_(and_(row.kind == "shape", row.name == shape(asked)), and_(row.kind == "role", row.name.in_(roles)))
     of = (row.width_us == DAY_US, row.tenant == tenant, row.begin_us >= microseconds(since), row.status == "completed")
-    sums = [func.sum(row[name]) for name in ("number", "calls", "completion_tokens")]
-    found = await connection.execute(select(row.kind, row.name, *sums).where(like, *of).group_by(row.kind, row.name))
-    numbers = {(kind, name): list(map(int, rest)) for kind, name, *rest in found}
-    deliberations, calls, _ = numbers.get(("shape", shape(asked)), (0, 0, 0))
-    by_role = {
-        name: RoleHistory(calls=made, completion_tokens=tokens)
-        for (kind, name), (_, made, tokens) in numbers.items()
-        if kind == "role" and made
-    }
+    sums = [func.sum(row[name]).label(name) for name in ("number", "calls", "completion_tokens")]
+    rows = await connection.execute(select(row.kind, row.name, *sums).where(like, *of).group_by(row.kind, row.name))
+    deliberations, calls, by_role = 0, 0, dict[str, RoleHistory]()
+    for found in rows:
+        if found.kind == "shape":
+            deliberations, calls = int(found.number), int(found.calls)
+        elif found.calls:
+            by_role[found.name] = RoleHistory(calls=int(found.calls), completion_tokens=int(found.completion_tokens))
     return QuoteHistory(deliberations=deliberations, calls=calls, by_role=by_role)
 
 

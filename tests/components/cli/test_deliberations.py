@@ -393,11 +393,11 @@ def test_a_transcript_to_keep_shows_what_is_hidden(gateway: RealGateway, hostile
 
 def test_ask_prints_a_quote_and_starts_nothing(gateway: RealGateway) -> None:
     before = json.loads(invoke(gateway, "list", "--json").stdout)
-    shown = invoke(gateway, "ask", "Name a colour.", "--quote", "--agents", "3", "--budget-calls", "10")
+    shown = invoke(gateway, "ask", "Name a colour.", "--quote", "--agents", "7", "--budget-calls", "20")
     rows = [" ".join(line.split()) for line in shown.stdout.splitlines()]
-    for begin in ("score 3 ≤ 3 ", "in all 11 ≤ 12 "):
+    for begin in ("score 7 ≤ 7 ", "in all 25 ≤ 28 "):
         assert any(row.startswith(begin) for row in rows), rows
-    assert "budget covers first stage: budget.max_calls is 10; 11 expected, 12 possible" in shown.stdout
+    assert "budget covers first stage: budget.max_calls is 20; 25 expected, 28 possible" in shown.stdout
     assert "expected from 0 deliberations like it" in shown.stdout
     assert json.loads(invoke(gateway, "ask", "t", "--quote", "--json").stdout)["at_most"]["calls"] == 12
     refused = invoke(gateway, "ask", "t", "--quote", "--rounds", "9")
