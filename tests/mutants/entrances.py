@@ -40,9 +40,16 @@ ENTRANCES = (
     Guard(
         "a quote counts the schema that an engine may be shown",
         "app/deliberation/quote.py",
-        "added = _schema_bytes(self.call.output) + ",
-        "added = ",
+        "(own + _schema_bytes(self.call.output))",
+        "own",
         "tests/oracles/strategies/test_every_quote.py::test_no_run_costs_more_than_its_quote[single]",
+    ),
+    Guard(
+        "a quote bounds a vote whose members fail",
+        "app/deliberation/quote.py",
+        "    if bare.quorum > 2:\n",
+        "    if False:\n",
+        "tests/oracles/strategies/test_every_quote.py::test_failures_that_cost_more_calls_are_within_the_quote",
     ),
     Guard(
         "an engine's words are quoted without its key",
