@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from app.deliberation.calls import Call, Usage
-from app.deliberation.facts import CallFinished
+from app.deliberation.facts import CallFinished, StageOpened
 from app.deliberation.outputs import json_schema
 from app.deliberation.prompts.form import persona_section, schema_section
 from app.deliberation.quote import Quote, QuoteHistory, RoleHistory, quote
@@ -98,7 +98,9 @@ def lively(way: Way, seed: int) -> Script:
                 {"name": f"n{place}", "call": "f", "arguments": [], "expected": text} for place in range(2)
             ]
         if call.check is not None:
-            found = report(call, lambda *_: mine.random() > objects, "does not load" if mine.random() < 0.2 else "")
+            found = report(
+                call, lambda _, place: mine.random() > objects, "does not load" if mine.random() < 0.2 else ""
+            )
             return Reply(text=found, usage=Usage())
         document = json.dumps(said)
         return Reply(text=document, usage=spent(call, document))
@@ -116,7 +118,7 @@ def within(ended: Run, found: Quote) -> None:
         return
     by_stage = {(each.purpose, each.round): each.at_most for each in found.stages}
     for stage in ended.end.usage.by_stage:
-        round = next(opened.round for opened in ended.facts if getattr(opened, "stage", 0) == stage.stage)
+        round = next(opened.round for opened in ended.all(StageOpened) if opened.stage == stage.stage)
         bound = by_stage.get((stage.purpose, round), Usage())
         assert stage.tokens <= bound.tokens and stage.calls <= bound.calls, stage
 
@@ -181,13 +183,16 @@ def of_simulator(strategy: str, seed: int) -> Specification:
     )
 
 
+def figures(used: Usage) -> tuple[float, ...]:
+    assert used.cost is not None
+    return used.calls, used.tokens, float(used.cost.amount)
+
+
 def factor(found: Quote, runs: Sequence[Run]) -> float:
     """The larger one of expected over mean and mean over expected: of calls, tokens and cost, the worst."""
-    factors: list[float] = []
-    for figure in (lambda each: each.calls, lambda each: each.tokens, lambda each: float(each.cost.amount)):
-        mean, expected = sum(figure(each.end.usage) for each in runs) / len(runs), figure(found.expected)
-        factors.append(max(expected / mean, mean / expected))
-    return max(factors)
+    means = [sum(each) / len(runs) for each in zip(*(figures(ended.end.usage) for ended in runs), strict=True)]
+    pairs = zip(means, figures(found.expected), strict=True)
+    return max(max(mean / expected, expected / mean) for mean, expected in pairs)
 
 
 def history_of(runs: Sequence[Run]) -> QuoteHistory:
