@@ -45,7 +45,8 @@ def test_calls_that_one_member_lacks_in_a_stage_are_one_stall() -> None:
     found = run(
         specification(4, strategy="tournament"), CouncilScript(failing=[f"s2-dev-001-{n}" for n in range(1, 9)])
     )
-    (stall,) = found.end.participation.stalled if found.end.participation else ()
+    assert found.end.participation is not None
+    (stall,) = found.end.participation.stalled
     assert (stall.agent_id, stall.purpose, stall.calls) == ("dev-001", "judge", 3)
 
 
