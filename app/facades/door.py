@@ -18,7 +18,7 @@ from app.api.problems import NotReady, TooManyStreams
 from app.api.requests import DeliberationRequest
 from app.deliberation.calls import FactProblem
 from app.deliberation.errors import DeliberationError, JournalUnavailable, NotFound, UnexpectedFact
-from app.deliberation.facts import CallDelta, Event, decode
+from app.deliberation.facts import CallDelta, CancelledBy, Event, decode
 from app.deliberation.fold import State
 from app.facades.moments import Began, Ended, Moment, Telling
 from app.facades.outcomes import NoVerdict
@@ -99,10 +99,10 @@ class Council:
             await asyncio.sleep(LAG_S)
         raise JournalUnavailable("The deliberation has ended, but its end cannot be read yet.")
 
-    async def cancel(self, reason: str | None, wait_s: int = 0) -> State:
+    async def cancel(self, reason: str | None, by: CancelledBy = "client", wait_s: int = 0) -> State:
         """The state after a request to cancel, and after its end if that comes within `wait_s`."""
         operations = self._gateway["deliberations"]
-        state = await operations.cancel(self.tenant, self.state, reason)
+        state = await operations.cancel(self.tenant, self.state, reason, by)
         return await operations.wait_until_ended(self.tenant, state, wait_s)
 
     async def leave(self) -> None:
@@ -112,7 +112,7 @@ class Council:
             return
         try:
             if not await self._gateway["deliberations"].ended(self.tenant, self.state.deliberation_id, 0):
-                await self.cancel("the client of /v1 left")
+                await self.cancel("the client of /v1 left", "disconnect")
         except JournalUnavailable as error:
             log.warning("cancel_failed", deliberation_id=self.state.deliberation_id, detail=str(error))
 

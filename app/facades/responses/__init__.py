@@ -56,10 +56,10 @@ async def id_in(response_id: Annotated[str, Path(description="`resp_` and the de
         raise NotFound("No response can have this id: ids match resp_[a-z0-9_-]{1,64}.") from error
 
 
-DeliberationId = Annotated[str, Depends(id_in)]
+IdInPath = Annotated[str, Depends(id_in)]
 
 
-async def council_of(door: InDoor, id: DeliberationId) -> Council:
+async def council_of(door: InDoor, id: IdInPath) -> Council:
     return await door.council(id)
 
 
@@ -138,7 +138,7 @@ async def get_response(request: Request, council: OfCouncil, query: Annotated[Re
 )
 async def cancel_response(council: OfCouncil) -> Response:
     """Idempotent. The answer waits some seconds for the end, and an ended response stays as it is."""
-    await council.cancel("cancelled as a response", CANCEL_WAIT_S)
+    await council.cancel(None, wait_s=CANCEL_WAIT_S)
     return _answer(await council.told())
 
 
@@ -147,7 +147,7 @@ async def cancel_response(council: OfCouncil) -> Response:
     summary="Delete a response that has ended",
     responses={200: answer("Its facts are removed", model=ResponseDeleted), **openai_errors(404, 409, 410, 503)},
 )
-async def delete_response(door: InDoor, id: DeliberationId) -> Response:
+async def delete_response(door: InDoor, id: IdInPath) -> Response:
     """Idempotent. A tombstone remains until retention: reads answer 410."""
     await door.delete(id)
     return Response(dump(ResponseDeleted(id=f"resp_{id}")), media_type="application/json")
