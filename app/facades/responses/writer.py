@@ -64,7 +64,7 @@ class OutputText(Resource):
     type: Literal["output_text"] = "output_text"
     text: str
     annotations: tuple[UrlCitation, ...] = ()
-    logprobs: tuple[None, ...] = ()
+    logprobs: tuple[dict[str, Any], ...] = ()
 
 
 class InputText(Resource):
@@ -88,9 +88,9 @@ class ResponseUsage(Resource):
     """Tokens of all calls of all agents, as the engines reported them."""
 
     input_tokens: int
-    input_tokens_details: dict[Literal["cached_tokens", "cache_write_tokens"], int]
+    input_tokens_details: dict[str, int]
     output_tokens: int
-    output_tokens_details: dict[Literal["reasoning_tokens"], int] = Field(
+    output_tokens_details: dict[str, int] = Field(
         description="The reasoning is all calls but the one that wrote the verdict"
     )
     total_tokens: int
@@ -136,13 +136,13 @@ class ResponseResource(Resource):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     service_tier: Literal["default"] = "default"
-    tools: tuple[None, ...] = ()
+    tools: tuple[dict[str, Any], ...] = ()
     tool_choice: Literal["auto"] = "auto"
-    parallel_tool_calls: Literal[True] = True
+    parallel_tool_calls: bool = True
     max_tool_calls: None = None
-    presence_penalty: Literal[0] = 0
-    frequency_penalty: Literal[0] = 0
-    top_logprobs: Literal[0] = 0
+    presence_penalty: int = 0
+    frequency_penalty: int = 0
+    top_logprobs: int = 0
     deliberation: DeliberationOutcome | None = Field(description="Null without a verdict")
 
 
@@ -151,7 +151,7 @@ class ResponseDeleted(Resource):
 
     id: str
     object: Literal["response"] = "response"
-    deleted: Literal[True] = True
+    deleted: bool = True
 
 
 class InputItemPage(Resource):
@@ -181,7 +181,7 @@ class ResponseEvent(Resource):
     part: SummaryText | OutputText | None = None
     delta: str | None = None
     text: str | None = None
-    logprobs: tuple[None, ...] | None = None
+    logprobs: tuple[dict[str, Any], ...] | None = None
     annotation: UrlCitation | None = None
     error: ResponseProblem | None = None
 
