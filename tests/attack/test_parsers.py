@@ -1,23 +1,31 @@
 """Texts of models, tenants and engines against each parser of the core: bytes in, time out."""
 
+import asyncio
 import json
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 
+import httpx
 import pytest
 
 from app.api.cursor import parse_cursor
+from app.api.request_body import parsed_body
+from app.api.requests import DeliberationRequest
 from app.api.webhook_targets import UnfitUrl, parsed
 from app.deliberation.answer_schema import SchemaRefused, rebuilt_schema
 from app.deliberation.answers import normalise
 from app.deliberation.choice.anonymity import fence
-from app.deliberation.errors import InvalidCursor, InvalidOutput
+from app.deliberation.errors import DeliberationError
 from app.deliberation.facts import decode
 from app.deliberation.json_objects import mended, objects, reasoning
 from app.deliberation.outputs import Output, parse_output
 from app.deliberation.readings import read_output
+from app.deliberation.roles import EngineSpec
 from serve_deployments.agent.validation import ON_LOOP_CHARS_MAX
+from serve_deployments.engine.client import Engines
+from tests.fuzz.replies import read_by_agent
 
 BYTES = 100_000
 ON_LOOP_WITHIN_S = 0.05
@@ -42,6 +50,20 @@ OF_BRANCHES = Output(kind="answer").with_answers_of(
     rebuilt_schema({"type": "object", "properties": {"x": {"type": "array", "items": BRANCHES}}})
 )
 
+
+def engine_sends(content: str, status: int = 200) -> None:
+    """Read what an engine answers to a request for a completion and to one for its models."""
+
+    async def read() -> None:
+        response = partial(httpx.Response, status, content=content.encode(errors="replace"))
+        transport = httpx.MockTransport(lambda _: response())
+        engines = Engines([EngineSpec(url="http://engine")], transport=transport)
+        await read_by_agent(engines)
+        await engines.probe()
+
+    asyncio.run(read())
+
+
 ON_LOOP: dict[str, Callable[[str], object]] = {
     **{
         form: lambda text, form=form: normalise(text, form, ())
@@ -55,6 +77,17 @@ ON_LOOP: dict[str, Callable[[str], object]] = {
     "a fact": lambda text: decode(text.encode(errors="replace")),
     "a cursor": lambda text: parse_cursor(text, "after"),
     "a URL": lambda text: parsed(f"https://{text}"),
+    "a body": lambda text: parsed_body(text.encode(errors="replace"), DeliberationRequest),
+    "a council": lambda text: parsed_body(
+        f'{{"task": "t", "agents": [{text}]}}'.encode(errors="replace"), DeliberationRequest
+    ),
+    "a stream": lambda text: engine_sends(f"data: {text}\n\n"),
+    "events": lambda text: engine_sends("data: " + text.replace("}", "}\n\ndata: ")),
+    "a choice": lambda text: engine_sends(f'data: {{"choices": [{text}]}}\n\n'),
+    "a delta": lambda text: engine_sends(f'data: {{"choices": [{{"delta": {{"content": {json.dumps(text)}}}}}]}}\n\n'),
+    "a completion": lambda text: engine_sends(f'{{"choices": [{text}'),
+    "a list of models": lambda text: engine_sends(f'{{"data": [{text}]}}'),
+    "an error of an engine": lambda text: engine_sends(text, 400),
     "a schema": lambda text: rebuilt_schema(
         {"type": "object", "required": [text], "properties": {text: {"enum": [text]}}}
     ),
@@ -68,7 +101,7 @@ OFF_LOOP: dict[str, Callable[[str], object]] = {
     "mended": mended,
     "reasoning": reasoning,
 }
-REFUSALS = (InvalidOutput, InvalidCursor, UnfitUrl, SchemaRefused, ValueError)
+REFUSALS = (DeliberationError, UnfitUrl, SchemaRefused, ValueError)
 
 
 def seconds(parser: Callable[[str], object], text: str) -> float:
