@@ -21,7 +21,7 @@ from app.deliberation.outputs import WHERE_CHARS_MAX, IssueResponse, Output, jso
 # The end of a longer reply is read. A token may be a hundred blanks.
 READ_CHARS_MAX = 1_048_576
 # As long as so many values of a client's schema, the look at an object takes.
-OBJECT_STEPS = 20
+OBJECT_STEPS = 100
 
 Leniency = Literal[
     "thinking",
