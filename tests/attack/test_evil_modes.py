@@ -9,8 +9,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -182,9 +182,8 @@ def evil_process() -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-@pytest.fixture(scope="module")
-async def besieged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Besieged]:
-    place = tmp_path_factory.mktemp(request.param)
+@asynccontextmanager
+async def besieging(place: Path, agents: str) -> AsyncGenerator[Besieged]:
     with pytest.MonkeyPatch.context() as patched, ExitStack() as opened:
         simulator = opened.enter_context(running("--duration-ms", CALL_MS))
         os.setpriority(os.PRIO_PROCESS, simulator.process.pid, os.nice(0) + NICENESS)
@@ -196,7 +195,7 @@ async def besieged(request: pytest.FixtureRequest, tmp_path_factory: pytest.Temp
         patched.setenv("KEY_PEPPER", PEPPER)
         # The others hold without the bound of requests.
         patched.setenv("TENANT_REQUESTS_PER_MINUTE", "1000000")
-        options = ("--agents", request.param, "--roles", str(place / "roles.yaml"))
+        options = ("--agents", agents, "--roles", str(place / "roles.yaml"))
         async with own_stack(place / "data", *options, "--simulate", f"--duration-ms {CALL_MS}") as stack:
             keyed = {"port": httpx.URL(stack.url).port, "key": make_key(stack, "evil")}
             print(json.dumps(keyed), file=evil.stdin, flush=True)
@@ -213,17 +212,12 @@ async def besieged(request: pytest.FixtureRequest, tmp_path_factory: pytest.Temp
             await asyncio.wait(asking)
 
 
-def modes() -> Iterator[object]:
-    for transport in ("nats", "ray"):
-        for name in MODES:
-            late = transport == "ray" and name not in IN_CI_OVER_RAY
-            yield pytest.param(transport, name, marks=pytest.mark.long if late else [], id=f"{transport}: {name}")
+def name_of(stack: Stack, pid: int) -> str:
+    return next((each.child for each in marked(stack.mark) if each.pid == pid), "a process that has ended")
 
 
-@pytest.mark.parametrize(("besieged", "name"), modes(), indirect=["besieged"])
-async def test_a_neighbour_is_served_while_a_mode_plays(
-    besieged: Besieged, name: str, record_property: Callable[[str, object], None]
-) -> None:
+async def play(besieged: Besieged, name: str, record_property: Callable[[str, object], None]) -> None:
+    """Play one mode, and hold the neighbour's times, the processes, their memory and the disk to their bounds."""
     neighbour, began_s = besieged.neighbour, time.perf_counter()
     besieged.most.clear()
     neighbour.faults.clear()
@@ -249,5 +243,29 @@ async def test_a_neighbour_is_served_while_a_mode_plays(
     assert grown < MEMORY_BYTES_MAX and disk < DISK_BYTES_MAX
 
 
-def name_of(stack: Stack, pid: int) -> str:
-    return next((each.child for each in marked(stack.mark) if each.pid == pid), "a process that has ended")
+@pytest.fixture(scope="module")
+async def over_nats(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Besieged]:
+    async with besieging(tmp_path_factory.mktemp("nats"), "nats") as besieged:
+        yield besieged
+
+
+@pytest.fixture(scope="module")
+async def over_ray(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Besieged]:
+    async with besieging(tmp_path_factory.mktemp("ray"), "ray") as besieged:
+        yield besieged
+
+
+@pytest.mark.parametrize("name", MODES)
+async def test_a_neighbour_is_served_over_nats(
+    over_nats: Besieged, name: str, record_property: Callable[[str, object], None]
+) -> None:
+    await play(over_nats, name, record_property)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in IN_CI_OVER_RAY else pytest.mark.long) for name in MODES]
+)
+async def test_a_neighbour_is_served_over_ray(
+    over_ray: Besieged, name: str, record_property: Callable[[str, object], None]
+) -> None:
+    await play(over_ray, name, record_property)

@@ -8,6 +8,7 @@ python -m tests.fuzz.evil_replies --count 20000
 import argparse
 import asyncio
 import json
+import logging
 import sys
 import time
 import traceback
@@ -18,6 +19,7 @@ from typing import Any, cast
 from unittest.mock import patch
 
 import httpx
+import structlog
 
 from app.admission.backlog import Backlog
 from app.api.resource import resource
@@ -158,6 +160,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=20_000)
     parser.add_argument("--from-seed", type=int, default=0)
     arguments = parser.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     began_s = time.monotonic()
     faults = asyncio.run(play(range(arguments.from_seed, arguments.from_seed + arguments.count)))
     rate = arguments.count / (time.monotonic() - began_s)
