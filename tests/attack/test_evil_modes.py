@@ -46,7 +46,7 @@ IN_CI_OVER_RAY = frozenset(
         "engine: a line without end",
         "engine: a gzip of small events",
         "engine: a gzip of blanks",
-        "engine: 200,000 choices",
+        "engine: 90,000 choices",
         "engine: half a megabyte of objects",
         "engine: an error without an end",
         "engine: a header without an end",

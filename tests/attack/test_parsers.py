@@ -38,7 +38,8 @@ ATOMS = [
     *" \t\n.,:;!?*_`~#>-+()[]{}\"'\\/01$%^|<aA", "```\n", "~~~", "\\boxed{", "answer is ", "answer: ", "option ", "(A",
     "1,", "1.", "1e", "10^", "²", "×", "<<<", "# Task\n", "candidate ", "- ", "def ", "…", "。", "1/2", "−", "\u200b<",
     '{"a":', '{"', '{"{', '{"\\"', '{"a":{},', '{"a":"{",', '{"a":"{",":"{",', '["', "{}", '{"answer":', "{}</think>",
-    '{"answer":1}', "data: x\n", "data: []\n", "data: {\n", ": x\n", "<think>", "</think>", "<think>{}", '{"answer":{"answer":', "\\u", "<|channel|>", "\ud83d", "[[",
+    '{"answer":1}', "data: x\n", "data: []\n", "data: {\n", ": x\n",
+    "<think>", "</think>", "<think>{}", '{"answer":{"answer":', "\\u", "<|channel|>", "\ud83d", "[[",
     '{"reasoning":"","answer":{},"confidence":1,"x":', '{"A":{"criteria":[{"score":8.5}]},"x":', "answer======", "1.5,",
 ]  # fmt: skip
 OPTIONS = tuple(f"option {number}, {'x' * number}" for number in range(64))

@@ -82,9 +82,9 @@ _EVENT = b'data: {"choices": [%s]}\n\n'
 REPLIES: Mapping[str, list[bytes]] = {
     "an event 100,000 deep": [HEAD, _EVENT % (b"[" * 100_000)],
     "a completion 100,000 deep": [whole(b'{"choices": ' + b"[" * 100_000)],
-    "200,000 choices": [HEAD, _EVENT % b",".join([b'{"delta": {}}'] * 120_000)],
-    "an event of 2 MB of objects": [HEAD, _EVENT % b",".join([b"{}"] * 600_000)],
-    "an event without an end of 2 MB": [HEAD, *([b"data: []\n" * 10_000] * 20), b"\n"],
+    "90,000 choices": [HEAD, _EVENT % b",".join([b'{"delta": {}}'] * 90_000)],
+    "400,000 objects in an event": [HEAD, _EVENT % b",".join([b"{}"] * 400_000)],
+    "an event of 110,000 lines": [HEAD, *([b"data: []\n" * 10_000] * 11), b"\n"],
     "numbers of 5,000 digits in an event": [HEAD, _EVENT % (b"9" * 5_000)],
     "30,000 names, the last repeated": answered(
         json.dumps({**{f"n{n}": 0 for n in range(30_000)}, "x": 1})[:-1] + ', "x": 2}'
