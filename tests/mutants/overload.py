@@ -253,6 +253,27 @@ OVERLOAD = (
         f"{REPLIES}test_evil_engines.py::test_a_flood_is_cut_off_and_named_within_its_bytes",
     ),
     Guard(
+        "a stream has a bound of events",
+        "serve_deployments/engine/replies.py",
+        "        if self._events > self.events_max:\n",
+        "        if False:\n",
+        f"{REPLIES}test_evil_engines.py::test_more_events_than_tokens_can_mean_are_cut_off",
+    ),
+    Guard(
+        "other calls run while one chunk of many events is read",
+        "serve_deployments/engine/replies.py",
+        "        await asyncio.sleep(0)\n",
+        "",
+        f"{REPLIES}test_evil_engines.py::test_others_run_while_a_chunk_of_many_events_is_read",
+    ),
+    Guard(
+        "a completion that is not streamed has a bound of bytes",
+        "serve_deployments/engine/replies.py",
+        "            if len(content) > self.document_bytes_max:\n",
+        "            if False:\n",
+        f"{REPLIES}test_evil_engines.py::test_a_document_beyond_its_bytes_is_not_parsed",
+    ),
+    Guard(
         "a usage that cannot be is estimated",
         "serve_deployments/engine/replies.py",
         " or not 0 <= claimed <= most:\n",

@@ -3,17 +3,19 @@
 import asyncio
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
 import httpx
 import pytest
 
+from app.deliberation.errors import EngineUnavailable
 from app.deliberation.facts import CallFinished, decode, encode
 from app.deliberation.roles import EngineSpec, Role
 from serve_deployments.agent.agent import AgentReplica
 from serve_deployments.engine.client import Engines
+from serve_deployments.engine.replies import EVENTS_AT_ONCE, Meter, StreamedChoice, StreamedReply
 from serve_deployments.engine.state import RETRY_AFTER_MAX_S, retry_after_s
 from tests.conditions import until
 from tests.fakes import InMemoryJournal
@@ -48,6 +50,48 @@ async def test_a_flood_is_cut_off_and_named_within_its_bytes(pieces: list[bytes]
     assert any(word in outcome.problem.detail for word in ("more than", "was cut off", "has more than"))
     assert sum(len(record.data) for record in journal.records) < 1_000_000
     assert time.process_time() - began_s < 15, "three attempts at ten megabytes each"
+
+
+async def read(*chunks: bytes) -> int:
+    """Read chunks that are there at once; returns how often another task ran meanwhile."""
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def arriving() -> AsyncIterator[bytes]:
+        for each in chunks:
+            yield each
+
+    running = asyncio.create_task(other())
+    await asyncio.sleep(0)
+    engine = Engines([EngineSpec(url="http://engine")]).engines[0]
+    try:
+        await StreamedReply([StreamedChoice(call(), "d.c.1", None, Meter())]).read(engine, arriving())
+    finally:
+        running.cancel()
+    return turns
+
+
+@pytest.mark.parametrize("event", [b'data: {"choices": []}\n\n', b"data: []\n"])
+async def test_others_run_while_a_chunk_of_many_events_is_read(event: bytes) -> None:
+    assert await read(event * 5_000 + b"\n", chunk(ANSWER, "stop")) >= 5_000 // EVENTS_AT_ONCE
+
+
+@pytest.mark.parametrize("event", [b'data: {"choices": []}\n\n', b"data: []\n"])
+async def test_more_events_than_tokens_can_mean_are_cut_off(event: bytes) -> None:
+    with pytest.raises(EngineUnavailable, match="sent more than 8,704 events"):
+        await read(event * 10_000 + b"\n", chunk(ANSWER, "stop"))
+
+
+async def test_a_document_beyond_its_bytes_is_not_parsed() -> None:
+    with pytest.raises(EngineUnavailable, match="sent more than 1,056,768 bytes at once"):
+        await read(b'{"choices": "', *([b"x" * 100_000] * 11))
+    with pytest.raises(EngineUnavailable, match="an event has more than 1,056,768 bytes"):
+        await read(b'data: {"choices": "', *([b"x" * 100_000] * 11))
 
 
 @pytest.mark.parametrize("usage", USAGES.values(), ids=USAGES.keys())
