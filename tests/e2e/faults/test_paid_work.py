@@ -25,7 +25,7 @@ AT_ONCE = 20
 PRICES = {"vllm:prompt_tokens_total": Decimal("0.001"), "vllm:generation_tokens_total": Decimal("0.004")}
 ROLES = """
 engines:
-  priced: {{url: "{url}", prices: {{prompt: 1000, completion: 4000}}}}
+  priced: {{url: "{url}", prices: {{prompt: 1000, completion: 4000, currency: EUR}}}}
 roles:
   DEV: {{persona: You are a senior software developer., engines: [priced]}}
 """
