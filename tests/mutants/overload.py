@@ -274,6 +274,13 @@ OVERLOAD = (
         f"{REPLIES}test_evil_engines.py::test_a_document_beyond_its_bytes_is_not_parsed",
     ),
     Guard(
+        "a message that another request erases at the same time is erased",
+        "app/log/erasure.py",
+        """error.get("description") == _ERASED""",
+        "False",
+        "tests/integration/log/test_deleted_streams.py::test_a_message_that_many_erase_at_once_is_erased",
+    ),
+    Guard(
         "a usage that cannot be is estimated",
         "serve_deployments/engine/replies.py",
         " or not 0 <= claimed <= most:\n",
