@@ -27,9 +27,15 @@ from app.sse import EventTooLong, SseDecoder
 # How much of an engine's reply goes into an error.
 DETAIL_CHARACTERS = 300
 # A reply has at most REPLY_BYTES_MIN and so many bytes for each token: engines repeat much in each chunk.
-REPLY_BYTES_MIN = 8 * 1024 * 1024
-REPLY_BYTES_PER_TOKEN = 4 * 1024
-EVENT_BYTES_MAX = 2 * 1024 * 1024
+REPLY_BYTES_MIN = 4 * 1024 * 1024
+REPLY_BYTES_PER_TOKEN = 2 * 1024
+# The same of one event, and of a completion that was not streamed: each is parsed at once.
+DOCUMENT_BYTES_MIN = 1024 * 1024
+DOCUMENT_BYTES_PER_TOKEN = 128
+# A stream has about one event for each token, and others are served after so many.
+EVENTS_MIN = 8_192
+EVENTS_PER_TOKEN = 8
+EVENTS_AT_ONCE = 256
 # A token has about four bytes. A text with four times as many comes from an engine that does not heed `max_tokens`.
 TEXT_BYTES_PER_TOKEN = 16
 TEXT_BYTES_MIN = 16 * 1024
@@ -293,7 +299,11 @@ class StreamedReply:
         self._ended: EngineReply | None = None
         self._heard_events = False
         self._beginning = b""
-        self.bytes_max = REPLY_BYTES_MIN + REPLY_BYTES_PER_TOKEN * sum(choice.call.max_tokens for choice in choices)
+        self._events = 0
+        tokens_max = sum(choice.call.max_tokens for choice in choices)
+        self.bytes_max = REPLY_BYTES_MIN + REPLY_BYTES_PER_TOKEN * tokens_max
+        self.document_bytes_max = DOCUMENT_BYTES_MIN + DOCUMENT_BYTES_PER_TOKEN * tokens_max
+        self.events_max = EVENTS_MIN + EVENTS_PER_TOKEN * tokens_max
         for choice in choices:
             choice.meter.call, choice.meter.choices = choice.call, len(choices)
 
@@ -303,7 +313,7 @@ class StreamedReply:
         Raises EngineUnavailable for a reply that is incomplete, unreadable or too long, and TimeoutError after `idle_s`
         without a text, if given, from the first text on.
         """
-        decoder, size, began = SseDecoder(EVENT_BYTES_MAX), 0, False
+        decoder, size, began = SseDecoder(self.document_bytes_max), 0, False
         self._idle_s = idle_s
         try:
             async with asyncio.timeout(None) as self._silence:
@@ -339,8 +349,8 @@ class StreamedReply:
         content = bytearray(first)
         async for chunk in chunks:
             content += chunk
-            if len(content) > self.bytes_max:
-                raise EngineUnavailable(f"{engine.label} sent more than {self.bytes_max:,} bytes")
+            if len(content) > self.document_bytes_max:
+                raise EngineUnavailable(f"{engine.label} sent more than {self.document_bytes_max:,} bytes at once")
         try:
             body = _parsed(bytes(content))
         except ValueError as exc:
@@ -361,10 +371,10 @@ class StreamedReply:
         done = False
         try:
             if decoder.between_events:
-                chunk = self._hear_whole_events(engine, chunk)
+                chunk = await self._hear_whole_events(engine, chunk)
             for frame in decoder.feed(chunk) if chunk else ():
                 if frame.data:
-                    done |= self._hear_event(engine, frame.data)
+                    done |= await self._hear_event(engine, frame.data)
         finally:
             self._charge()
         await self._publish()
@@ -387,7 +397,7 @@ class StreamedReply:
                 self._charged += choice.tokens
                 self._charge()
 
-    def _hear_whole_events(self, engine: Replying, chunk: bytes) -> bytes:
+    async def _hear_whole_events(self, engine: Replying, chunk: bytes) -> bytes:
         """Take whole events of one line of JSON, as most are, without the decoder; returns the rest of the chunk."""
         at = 0
         while chunk.startswith(b"data: ", at):
@@ -401,10 +411,22 @@ class StreamedReply:
             if self._only is None or not self._hear_piece(self._only, event):
                 self._hear(engine, event)
             at = end + 2
+            self._events += 1
+            if self._events % EVENTS_AT_ONCE == 0:
+                await self._let_others_run(engine)
         return chunk[at:]
 
-    def _hear_event(self, engine: Replying, data: str) -> bool:
+    async def _let_others_run(self, engine: Replying) -> None:
+        """Serve other calls in between; raises EngineUnavailable beyond the bound of events."""
+        if self._events > self.events_max:
+            raise EngineUnavailable(f"{engine.label} sent more than {self.events_max:,} events")
+        await asyncio.sleep(0)
+
+    async def _hear_event(self, engine: Replying, data: str) -> bool:
         """Read the data of one event; returns whether it was the last."""
+        self._events += 1
+        if self._events % EVENTS_AT_ONCE == 0:
+            await self._let_others_run(engine)
         payload = data.strip()
         if payload == "[DONE]":
             return True
@@ -414,7 +436,7 @@ class StreamedReply:
             lines = payload.split("\n")
             if len(lines) > 1:
                 # Some engines leave the blank line between two events out.
-                return any([self._hear_event(engine, line) for line in lines])
+                return any([await self._hear_event(engine, line) for line in lines])
             if payload[:1] in "{[":
                 raise self._nonsense(engine, payload.encode("utf-8", "replace"), "streamed nonsense") from exc
             return False
