@@ -20,14 +20,13 @@ import app
 from app.cli.exits import CommandError, Exit
 from app.cli.render.progress import PartGiven, ProgressReport
 from app.cli.stack import checks
-from app.cli.stack.layout import LOOPBACK, Layout, mask_credentials
+from app.cli.stack.layout import FREE_BYTES_MIN, LOOPBACK, Layout, mask_credentials
 from app.cli.stack.supervisor import Child, ChildHealth, write_private
 from app.deliberation.errors import JournalUnavailable, StreamsDiffer
 from app.deliberation.roles import DEFAULT_KEY_VARIABLE
 from app.log.signature import LOG_KEY_VARIABLE
 from app.log.stream_settings import KEYS_STREAM
 
-FREE_BYTES_MIN = 16 * 1024 * 1024
 _STREAMS_WITHIN_S = 30.0
 _NATS_SLOW_AFTER_S = 2.0
 _HEALTH_SUBJECT = "$SYS.REQ.SERVER.PING.HEALTHZ"
@@ -36,6 +35,8 @@ _MONITOR = (
     f'{{publish: ["{_HEALTH_SUBJECT}"], subscribe: ["_INBOX.>"]}}}}'
 )
 _SECRETS = ("KEY_PEPPER", "WEBHOOK_SECRETS", "NATS_URL", "DATABASE_URL", DEFAULT_KEY_VARIABLE)
+# Variables that change how Ray and Python run, such as RAY_ADDRESS and PYTHONWARNINGS.
+_FOREIGN = ("RAY_", "PYTHON")
 # Added to the time that a child's settings allow its work, before it is killed.
 _STOP_MARGIN_S = 5.0
 _RAY_OBJECTS_BYTES = 128 * 1024 * 1024
@@ -80,17 +81,23 @@ def _program(name: str) -> str:
 
 
 def _inherited(layout: Layout) -> dict[str, str]:
-    """Returns the environment without secrets: a child that needs one gets it explicitly."""
+    """Returns the environment without secrets, which a child that needs one gets explicitly, and without _FOREIGN.
+
+    No part uses a proxy of the environment, and Ray's gRPC would ask it for ports of this machine.
+    """
     secret = {*_SECRETS, *layout.key_variables}
-    return {key: value for key, value in os.environ.items() if not key.startswith("RAY_") and key not in secret}
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(_FOREIGN) and key not in secret}
+    return {key: value for key, value in kept.items() if not key.lower().endswith("_proxy")}
 
 
 def _python_environment(layout: Layout, nats_user: str | None, **more: str) -> dict[str, str]:
-    inherited = _inherited(layout)
-    path = filter(None, [str(Path(app.__file__).parent.parent), inherited.get("PYTHONPATH")])
+    # Without a safe path, a module `app` in the user's directory would run in place of the package.
+    python = {"PYTHONSAFEPATH": "1", "PYTHONUTF8": "1"}
+    path = filter(None, [str(Path(app.__file__).parent.parent), os.environ.get("PYTHONPATH")])
     roles = {"ROLES_FILE": str(layout.options.roles_file.resolve())} if layout.options.roles_file else {}
     log = {"NATS_URL": layout.nats_url_of(nats_user), LOG_KEY_VARIABLE: str(layout.log_key_file)} if nats_user else {}
-    return {**inherited, "PYTHONPATH": os.pathsep.join(path), "AGENTS": layout.options.agents, **log, **roles, **more}
+    python["PYTHONPATH"] = os.pathsep.join(path)
+    return {**_inherited(layout), **python, "AGENTS": layout.options.agents, **log, **roles, **more}
 
 
 def _engine_variables(layout: Layout) -> dict[str, str]:
@@ -216,6 +223,8 @@ def _ray_environment(layout: Layout) -> dict[str, str]:
         layout,
         "agents",
         **_engine_variables(layout),
+        # Where /dev/shm is small, Ray keeps its objects there, whatever the user's variable names.
+        TMPDIR=str(layout.ray_dir),
         RAY_AUTH_MODE="token",
         RAY_AUTH_TOKEN_PATH=str(layout.data_dir / "ray_token"),
         # A handle call takes 1.6 ms (p50) in place of 3.4. Serve's whole throughput bundle would gain 10 to 20 % more,

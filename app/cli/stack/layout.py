@@ -1,5 +1,6 @@
 """The layout of one run of the stack: directories, ports, URLs and secrets, kept through all restarts of its parts."""
 
+import errno
 import fcntl
 import os
 import secrets
@@ -26,7 +27,7 @@ from app.log.signature import LOG_KEY_NAME, LOG_KEY_VARIABLE, LogSigner
 from app.log.stream_settings import StreamSettings
 
 if TYPE_CHECKING:
-    from app.process_settings import StackSettings
+    from app.settings import StackSettings
 
 LOOPBACK = "127.0.0.1"
 WEBHOOK_SECRET_FILE = "webhook_secret"
@@ -35,6 +36,9 @@ DATABASE_URL_FILE = "database_url"
 NATS_USERS = tuple("gateway agents worker webhooks archive planning planner context streams keys monitor".split())
 _PORTS = range(20_000, 32_000)  # below Linux's range for the local ports of outgoing connections
 _PORTS_TRIED = 100
+FREE_BYTES_MIN = 16 * 1024 * 1024
+# SQLite opens no file whose path is longer than 512 bytes, and names its log after the file.
+_PATH_BYTES_MAX = 480
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +66,11 @@ def mask_credentials(url: str) -> str:
     parts = urlsplit(url)
     _, sign, host = parts.netloc.rpartition("@")
     return parts._replace(netloc=f"***@{host}").geturl() if sign else url
+
+
+def sqlite_url(path: Path) -> str:
+    """Returns the URL of a database file. In a URL `?` ends the path, and `%` begins an escape."""
+    return f"sqlite:///{str(path).replace('%', '%25').replace('?', '%3F')}"
 
 
 def ray_dir_of(mark: str) -> Path:
@@ -124,7 +133,7 @@ class Layout:
 
     @property
     def database_url(self) -> str:
-        return os.environ.get("DATABASE_URL") or f"sqlite:///{self.data_dir / 'archive.db'}"
+        return os.environ.get("DATABASE_URL") or sqlite_url(self.data_dir / "archive.db")
 
     @property
     def stack_run(self) -> StackRun:
@@ -146,14 +155,21 @@ class Layout:
 def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
     """Choose ports and make the data directory; raises CommandError for unusable roles, secrets and settings."""
     # Imported here, because pydantic-settings would slow every command.
-    from app.process_settings import StackSettings, default_engines, load_roles
+    from app.process_settings import default_engines, load_roles
+    from app.settings import StackSettings
 
     with usage_errors("correct the file or the variable"):
         roles = load_roles(options.roles_file)
         engines = [*engines_of(roles), *default_engines(["http://default"])]
         for setting in filter(os.environ.get, ("SPEND_PER_DAY", "SPENDS_PER_DAY")):
             currency_of(roles, setting)
-        settings = StackSettings(key_pepper=options.key_pepper)  # pyright: ignore[reportArgumentType] -- validated
+        if database_url := os.environ.get("DATABASE_URL"):
+            from app.archive.database.connection import engine_of
+
+            engine_of(database_url)
+        # Variables that children get from here may have another meaning in the user's environment.
+        given = {"host": options.host, "port": options.port, "agents": options.agents, "roles_file": options.roles_file}
+        settings = StackSettings(**given, nats_url="unused", key_pepper=options.key_pepper)  # pyright: ignore[reportArgumentType] -- validated
         make_data_dir(options.data_dir)
         data_dir = options.data_dir.resolve()
         (data_dir / "logs").mkdir(exist_ok=True)
@@ -189,11 +205,9 @@ def make_data_dir(path: Path) -> None:
     os.umask(0o077)
     remedy = "name a directory that you may write to by --data-dir"
     try:
-        if not str(path.absolute()).isprintable():
-            raise OSError(0, "its path has characters that cannot be printed")
+        _check_path(os.path.realpath(path))
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path):
-            pass
+        check_room(path)
         remedy = "remove what others have put there, or name another directory by --data-dir"
         own = path.resolve()
         if own.stat().st_uid == os.geteuid():
@@ -207,6 +221,25 @@ def make_data_dir(path: Path) -> None:
     except OSError as error:
         detail = f"{path} cannot hold the data: {cause(error)}"
         raise CommandError(Exit.USAGE, "data_dir_unusable", detail, remedy=remedy) from error
+
+
+def _check_path(path: str) -> None:
+    """Raises OSError for a path that a part could not read in its configuration."""
+    # A locale of another encoding reads other letters from the same bytes.
+    if os.fsencode(path) != path.encode(errors="replace"):
+        raise OSError(0, "its path is not UTF-8, or this locale is not")
+    if not path.isprintable():
+        raise OSError(0, "its path has characters that cannot be printed")
+    if len(path.encode()) > _PATH_BYTES_MAX:
+        raise OSError(0, f"its path is longer than {_PATH_BYTES_MAX} bytes, which SQLite does not open")
+
+
+def check_room(path: Path) -> None:
+    """Raises OSError for a directory that is not writable, or has less room than FREE_BYTES_MIN."""
+    with tempfile.TemporaryFile(dir=path):
+        pass
+    if (free_bytes := shutil.disk_usage(path).free) < FREE_BYTES_MIN:
+        raise OSError(0, f"{free_bytes >> 20} MiB are free there, and {FREE_BYTES_MIN >> 20} are needed")
 
 
 @contextmanager
@@ -245,7 +278,10 @@ def _ports(options: StackOptions, report: ProgressReport) -> dict[str, int]:
 
 
 def _reserved(host: str, port: int) -> bool:
-    """Reserve a free port until this process ends; False if it is taken, or reserved by another stack."""
+    """Reserve a free port until this process ends; False if it is taken, privileged, or reserved by another stack.
+
+    Raises CommandError for an address on which no port can be free.
+    """
     try:
         # It reuses addresses: a port with connections of an earlier run in TIME_WAIT is free.
         socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
@@ -254,8 +290,12 @@ def _reserved(host: str, port: int) -> bool:
             with socket.socket(socket.AF_UNIX) as reservation:
                 reservation.bind(f"\0deliberate-port-{port}")
                 reservation.detach()
-    except OSError:
-        return False
+    except OSError as error:
+        if error.errno in (errno.EADDRINUSE, errno.EACCES):
+            return False
+        remedy = "bring up the loopback interface" if host == LOOPBACK else "name an address of this machine by --host"
+        detail = f"nothing can listen on {host}: {cause(error)}"
+        raise CommandError(Exit.USAGE, "address_unusable", detail, remedy=remedy) from error
     return True
 
 

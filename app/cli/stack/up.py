@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 
 from app.access.origins import is_loopback
-from app.cli.exits import Exit, print_json, run
+from app.cli.exits import CommandError, Exit, cause, print_json, run
 from app.cli.options import DATA_DIR, AgentsOption, JsonOption, RolesOption, checked_nats_url, checked_url
 from app.cli.render import progress
 from app.cli.render.progress import Checklist, ProgressEvent, ProgressReport, as_document
@@ -27,6 +27,7 @@ from app.cli.stack.layout import (
     LOOPBACK,
     Layout,
     StackOptions,
+    check_room,
     exclusive,
     make_data_dir,
     mask_credentials,
@@ -99,7 +100,15 @@ async def running_stack(options: StackOptions, report: ProgressReport = lambda _
 def _ray_directory(layout: Layout, report: ProgressReport) -> Generator[None]:
     """Make Ray's directory and remove it afterwards; `logs/ray` links to Ray's logs, and has them in the end."""
     kept, logs = layout.stack_run.logs_dir / "ray", layout.ray_dir / "session_latest" / "logs"
-    layout.ray_dir.mkdir(mode=0o700)
+    try:
+        check_room(layout.ray_dir.parent)
+        layout.ray_dir.mkdir(mode=0o700)
+    except OSError as error:
+        detail, remedy = (
+            f"{layout.ray_dir.parent} cannot hold Ray's files: {cause(error)}",
+            "run without Ray by --agents nats",
+        )
+        raise CommandError(Exit.USAGE, "ray_dir_unusable", detail, remedy=remedy) from error
     shutil.rmtree(kept, ignore_errors=True)
     kept.unlink(missing_ok=True)
     kept.symlink_to(logs)
