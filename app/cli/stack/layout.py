@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import resource
 import secrets
 import shutil
 import socket
@@ -39,6 +40,8 @@ _PORTS_TRIED = 100
 FREE_BYTES_MIN = 16 * 1024 * 1024
 # SQLite opens no file whose path is longer than 512 bytes, and names its log after the file.
 _PATH_BYTES_MAX = 480
+# Of nats-server, which holds some files of each stream; Ray and the gateway raise theirs further.
+_OPEN_FILES_MIN = 1_024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,6 +265,29 @@ def exclusive(data_dir: Path) -> Generator[None]:
         yield
 
 
+def check_machine() -> None:
+    """Raise the limit of open files for all children; raises CommandError where that or loopback is not to be had."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= hard < _OPEN_FILES_MIN:
+        detail = f"{hard} files may be open in a process here, and {_OPEN_FILES_MIN} are needed"
+        raise CommandError(
+            Exit.USAGE, "open_files_few", detail, remedy="raise the hard limit, as `ulimit -Hn` shows it"
+        )
+    if 0 <= soft < _OPEN_FILES_MIN:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (_OPEN_FILES_MIN, hard))
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            # Looks up the route, and sends nothing.
+            probe.connect((LOOPBACK, 9))
+    except OSError as error:
+        raise _address_unusable(LOOPBACK, error) from error
+
+
+def _address_unusable(host: str, error: OSError) -> CommandError:
+    remedy = "bring up the loopback interface" if host == LOOPBACK else "name an address of this machine by --host"
+    return CommandError(Exit.USAGE, "address_unusable", f"{host} cannot be used: {cause(error)}", remedy=remedy)
+
+
 def _ports(options: StackOptions, report: ProgressReport) -> dict[str, int]:
     wanted = dict.fromkeys(("ray", "raylet", "coordinator", "worker", "webhooks", "archive", "planning"), 0)
     wanted = {"gateway": options.port, "nats": 0 if options.nats_url else options.nats_port, "simulator": 0} | wanted
@@ -293,9 +319,7 @@ def _reserved(host: str, port: int) -> bool:
     except OSError as error:
         if error.errno in (errno.EADDRINUSE, errno.EACCES):
             return False
-        remedy = "bring up the loopback interface" if host == LOOPBACK else "name an address of this machine by --host"
-        detail = f"nothing can listen on {host}: {cause(error)}"
-        raise CommandError(Exit.USAGE, "address_unusable", detail, remedy=remedy) from error
+        raise _address_unusable(host, error) from error
     return True
 
 

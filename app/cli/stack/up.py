@@ -27,6 +27,7 @@ from app.cli.stack.layout import (
     LOOPBACK,
     Layout,
     StackOptions,
+    check_machine,
     check_room,
     exclusive,
     make_data_dir,
@@ -65,6 +66,7 @@ async def running_stack(options: StackOptions, report: ProgressReport = lambda _
     the data directory: the next stack there continues the same log. Cancelling the body stops the stack in order.
     """
     began_s = time.monotonic()
+    check_machine()
     make_data_dir(options.data_dir)
     with exclusive(options.data_dir):
         await _end_leftovers(options.data_dir, report)
