@@ -39,8 +39,8 @@ POOLER = (
 )
 # For each transaction, because a pooler takes no settings for a connection. A plan for any values would look at every
 # row where a filter's value is rare. Reading a page takes less time than compiling its plan or starting workers for it.
-# The rows of a search are read from the disk ahead, as PostgreSQL 18 does by itself: the slowest searches after a
-# restart take a third of the time.
+# The rows of a search are read ahead, as PostgreSQL 18 does by itself. The slowest searches after a restart then take a
+# third of the time.
 _SET = text(
     "SELECT set_config('plan_cache_mode', 'force_custom_plan', true), set_config('jit', 'off', true), "
     "set_config('max_parallel_workers_per_gather', '0', true), set_config('effective_io_concurrency', '16', true)"
