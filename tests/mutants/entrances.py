@@ -235,7 +235,7 @@ ENTRANCES = (
     ),
     Guard(
         "a data directory is named in UTF-8",
-        "app/cli/stack/layout.py",
+        "app/cli/stack/machine.py",
         'if os.fsencode(path) != path.encode(errors="replace"):',
         "if False:",
         f"{REFUSED}[a locale without UTF-8]",
@@ -263,8 +263,8 @@ ENTRANCES = (
     ),
     Guard(
         "Ray waits for its own start on a busy machine",
-        "app/cli/stack/children.py",
-        '        RAY_raylet_start_wait_time_s="600",\n',
+        "app/cli/stack/ray.env",
+        "RAY_raylet_start_wait_time_s=600\n",
         "",
         f"{MACHINES}test_beside_three_busy_loops_per_core_no_part_is_taken_for_hung",
     ),

@@ -3,13 +3,12 @@
 import errno
 import fcntl
 import os
-import resource
+import re
 import secrets
 import shutil
 import socket
 import stat
 import sys
-import tempfile
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from app.access.keys import Pepper
 from app.cli.exits import CommandError, Exit, cause, usage_errors
 from app.cli.options import DATA_DIR, nats_url_file
 from app.cli.render.progress import PortShifted, ProgressReport
+from app.cli.stack.machine import LOOPBACK, address_unusable, check_path, check_room
 from app.cli.stack.supervisor import StackRun, write_private
 from app.deliberation.roles import AgentRunner, currency_of, engines_of, roles_over_nats
 from app.log.signature import LOG_KEY_NAME, LOG_KEY_VARIABLE, LogSigner
@@ -30,26 +30,16 @@ from app.log.stream_settings import StreamSettings
 if TYPE_CHECKING:
     from app.settings import StackSettings
 
-LOOPBACK = "127.0.0.1"
 WEBHOOK_SECRET_FILE = "webhook_secret"
 DATABASE_URL_FILE = "database_url"
 # Those of users.conf, and `monitor`, which may ask for nats-server's health and nothing else.
 NATS_USERS = tuple("gateway agents worker webhooks archive planning planner context streams keys monitor".split())
 _PORTS = range(20_000, 32_000)  # below Linux's range for the local ports of outgoing connections
-_PORTS_TRIED = 100
-FREE_BYTES_MIN = 16 * 1024 * 1024
-# SQLite opens no file whose path is longer than 512 bytes, and names its log after the file.
-_PATH_BYTES_MAX = 480
-# Of nats-server, which holds some files of each stream; Ray and the gateway raise theirs further.
-_OPEN_FILES_MIN = 1_024
 
 
 @dataclass(frozen=True, kw_only=True)
 class StackOptions:
-    """The options of a stack. A port that is taken is replaced by the next free one; 0 takes any free port.
-
-    Without `key_pepper` the gateway requires no keys. `nats_test_user` is for tests: a NATS user with every right.
-    """
+    """A port that is taken is replaced by the next free one; 0 is any. Without `key_pepper` no keys are required."""
 
     host: str = LOOPBACK
     port: int = 8080
@@ -61,14 +51,11 @@ class StackOptions:
     simulate: tuple[str, ...] = ()
     agents: AgentRunner = "ray"
     key_pepper: str | None = field(default=None, repr=False)
-    nats_test_user: str | None = None
 
 
 def mask_credentials(url: str) -> str:
     """Returns a URL with its user information, which may hold a password or a token, replaced by `***`."""
-    parts = urlsplit(url)
-    _, sign, host = parts.netloc.rpartition("@")
-    return parts._replace(netloc=f"***@{host}").geturl() if sign else url
+    return re.sub(r"://[^/?#]*@", "://***@", url)
 
 
 def sqlite_url(path: Path) -> str:
@@ -76,35 +63,34 @@ def sqlite_url(path: Path) -> str:
     return f"sqlite:///{str(path).replace('%', '%25').replace('?', '%3F')}"
 
 
-def ray_dir_of(mark: str) -> Path:
-    """Returns Ray's directory: its sockets need a short path of plain letters. The name is drawn, so it is unused."""
-    return Path(f"/tmp/deliberate-{mark}")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Layout:
     """The directories, ports, URLs and secrets of one run of a stack; `nats_url` has no credentials.
 
-    `key_variables` are the variables with keys of engines, which only the agents get.
+    `engine_variables` have the keys of engines, so that only the agents get them.
     `log` has the `id` of the log once its streams are declared; commands compare it before they write there.
     """
 
     options: StackOptions
     settings: "StackSettings" = field(repr=False)
+    mark: str
     data_dir: Path
+    ray_dir: Path
     webhook_secrets: str = field(repr=False)
     nats_passwords: Mapping[str, str] = field(repr=False)
     log_key_file: Path
     nats_url: str
+    database_url: str = field(repr=False)
+    engine_urls: tuple[str, ...]
+    ray_address: str
     roles: tuple[str, ...]
     worker_roles: tuple[str, ...]
-    key_variables: tuple[str, ...]
+    streams: StreamSettings
+    engine_variables: Mapping[str, str] = field(repr=False)
     ports: Mapping[str, int]
-    mark: str = field(default_factory=lambda: secrets.token_hex(8))
     log: dict[str, str] = field(default_factory=dict[str, str])
 
     def nats_url_of(self, user: str) -> str:
-        """Returns the `file:` URL for a NATS user; with an external server it is that server's for every user."""
         return nats_url_file(self.data_dir, user)
 
     @property
@@ -113,33 +99,13 @@ class Layout:
         return f"http://{f'[{host}]' if ':' in host else host}:{self.ports['gateway']}"
 
     @property
-    def engine_urls(self) -> tuple[str, ...]:
-        return self.options.engine_urls or (f"http://{LOOPBACK}:{self.ports['simulator']}",)
-
-    @property
-    def ray_dir(self) -> Path:
-        return ray_dir_of(self.mark)
-
-    @property
-    def ray_address(self) -> str:
-        return f"{LOOPBACK}:{self.ports['ray']}"
-
-    @property
     def uses_ray(self) -> bool:
         """Whether Ray runs: without it all roles have workers, and the coordinator is a plain process."""
         return len(self.worker_roles) < len(self.roles)
 
     @property
-    def streams(self) -> StreamSettings:
-        read = self.settings
-        return StreamSettings(read.retention_s, read.stream_replicas, read.ack_wait_s, self.worker_roles)
-
-    @property
-    def database_url(self) -> str:
-        return os.environ.get("DATABASE_URL") or sqlite_url(self.data_dir / "archive.db")
-
-    @property
     def stack_run(self) -> StackRun:
+        place = self.data_dir
         facts = {
             "url": self.url,
             "ports": self.ports,
@@ -147,12 +113,10 @@ class Layout:
             # The pepper's public identifier; empty where the gateway asks for no keys.
             "key_pepper": Pepper(self.options.key_pepper).id if self.options.key_pepper else "",
             "ray_dir": str(self.ray_dir),
-            "nats_url_files": str(self.data_dir / "nats_urls"),
-            "ray_token_file": str(self.data_dir / "ray_token"),
+            "nats_url_files": str(place / "nats_urls"),
+            "ray_token_file": str(place / "ray_token"),
         }
-        return StackRun(
-            mark=self.mark, logs_dir=self.data_dir / "logs", state_file=self.data_dir / "stack.json", facts=facts
-        )
+        return StackRun(mark=self.mark, logs_dir=place / "logs", state_file=place / "stack.json", facts=facts)
 
 
 def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
@@ -170,31 +134,43 @@ def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
             from app.archive.database.connection import engine_of
 
             engine_of(database_url)
-        # Variables that children get from here may have another meaning in the user's environment.
+        # Children get these from here, and the variables of the user's environment may have another meaning.
         given = {"host": options.host, "port": options.port, "agents": options.agents, "roles_file": options.roles_file}
         settings = StackSettings(**given, nats_url="unused", key_pepper=options.key_pepper)  # pyright: ignore[reportArgumentType] -- validated
         make_data_dir(options.data_dir)
         data_dir = options.data_dir.resolve()
         (data_dir / "logs").mkdir(exist_ok=True)
-        log_key_file = _log_key_file(data_dir)
-    ports = _ports(options, report)
+        log_key = os.environ.get(LOG_KEY_VARIABLE)
+        log_key_file = Path(log_key).resolve() if log_key else _kept_secret(data_dir / LOG_KEY_NAME)
+        LogSigner.of_file(log_key_file)
+    ports, mark = _ports(options, report), secrets.token_hex(8)
     nats_url = mask_credentials(options.nats_url or f"nats://{LOOPBACK}:{ports['nats']}")
+    engine_urls = options.engine_urls or (f"http://{LOOPBACK}:{ports['simulator']}",)
+    key_variables = {engine.api_key_env for engine in engines if engine.api_key_env}
+    worker_roles = roles_over_nats(roles, options.agents)
     _kept_secret(data_dir / "ray_token")
     (data_dir / DATABASE_URL_FILE).unlink(missing_ok=True)
-    if database_url := os.environ.get("DATABASE_URL"):
+    if database_url:
         # For commands that run without the variable; it may hold a password.
         write_private(data_dir / DATABASE_URL_FILE, database_url)
     return Layout(
         options=options,
         settings=settings,
+        mark=mark,
         data_dir=data_dir,
+        # Ray's sockets need a short path of plain letters. The name is drawn, so it is unused.
+        ray_dir=Path(f"/tmp/deliberate-{mark}"),
         log_key_file=log_key_file,
-        webhook_secrets=os.environ.get("WEBHOOK_SECRETS") or _kept_secret(data_dir / WEBHOOK_SECRET_FILE),
-        nats_passwords=_nats_users(data_dir, options, nats_url),
+        webhook_secrets=os.environ.get("WEBHOOK_SECRETS") or _kept_secret(data_dir / WEBHOOK_SECRET_FILE).read_text(),
+        nats_passwords=_nats_users(data_dir, options.nats_url or "", nats_url),
         nats_url=nats_url,
+        database_url=database_url or sqlite_url(data_dir / "archive.db"),
+        engine_urls=engine_urls,
+        ray_address=f"{LOOPBACK}:{ports['ray']}",
         roles=tuple(roles),
-        worker_roles=roles_over_nats(roles, options.agents),
-        key_variables=tuple({engine.api_key_env for engine in engines if engine.api_key_env}),
+        worker_roles=worker_roles,
+        streams=StreamSettings(settings.retention_s, settings.stream_replicas, settings.ack_wait_s, worker_roles),
+        engine_variables={"VLLM_URL": ",".join(engine_urls)} | {name: os.environ[name] for name in key_variables},
         ports=ports,
     )
 
@@ -208,7 +184,7 @@ def make_data_dir(path: Path) -> None:
     os.umask(0o077)
     remedy = "name a directory that you may write to by --data-dir"
     try:
-        _check_path(os.path.realpath(path))
+        check_path(os.path.realpath(path))
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         check_room(path)
         remedy = "remove what others have put there, or name another directory by --data-dir"
@@ -226,31 +202,10 @@ def make_data_dir(path: Path) -> None:
         raise CommandError(Exit.USAGE, "data_dir_unusable", detail, remedy=remedy) from error
 
 
-def _check_path(path: str) -> None:
-    """Raises OSError for a path that a part could not read in its configuration."""
-    # A locale of another encoding reads other letters from the same bytes.
-    if os.fsencode(path) != path.encode(errors="replace"):
-        raise OSError(0, "its path is not UTF-8, or this locale is not")
-    if not path.isprintable():
-        raise OSError(0, "its path has characters that cannot be printed")
-    if len(path.encode()) > _PATH_BYTES_MAX:
-        raise OSError(0, f"its path is longer than {_PATH_BYTES_MAX} bytes, which SQLite does not open")
-
-
-def check_room(path: Path) -> None:
-    """Raises OSError for a directory that is not writable, or has less room than FREE_BYTES_MIN."""
-    with tempfile.TemporaryFile(dir=path):
-        pass
-    if (free_bytes := shutil.disk_usage(path).free) < FREE_BYTES_MIN:
-        raise OSError(0, f"{free_bytes >> 20} MiB are free there, and {FREE_BYTES_MIN >> 20} are needed")
-
-
 @contextmanager
 def exclusive(data_dir: Path) -> Generator[None]:
-    """Hold the lock of a data directory, with this process's id in it; raises CommandError if another one holds it.
-
-    The kernel releases the lock when the process ends for any reason; children do not inherit it.
-    """
+    """Hold the lock of a data directory, with this process's id in it; raises CommandError if another one holds it."""
+    # The kernel releases the lock when the process ends for any reason; children do not inherit it.
     with (data_dir / "lock").open("a+", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -260,32 +215,8 @@ def exclusive(data_dir: Path) -> Generator[None]:
             remedy = "stop that one, or choose another --data-dir"
             raise CommandError(Exit.FAILED, "data_dir_in_use", detail, remedy=remedy) from None
         file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+        print(os.getpid(), file=file, flush=True)
         yield
-
-
-def check_machine() -> None:
-    """Raise the limit of open files for all children; raises CommandError where that or loopback is not to be had."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if 0 <= hard < _OPEN_FILES_MIN:
-        detail = f"{hard} files may be open in a process here, and {_OPEN_FILES_MIN} are needed"
-        raise CommandError(
-            Exit.USAGE, "open_files_few", detail, remedy="raise the hard limit, as `ulimit -Hn` shows it"
-        )
-    if 0 <= soft < _OPEN_FILES_MIN:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (_OPEN_FILES_MIN, hard))
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            # Looks up the route, and sends nothing.
-            probe.connect((LOOPBACK, 9))
-    except OSError as error:
-        raise _address_unusable(LOOPBACK, error) from error
-
-
-def _address_unusable(host: str, error: OSError) -> CommandError:
-    remedy = "bring up the loopback interface" if host == LOOPBACK else "name an address of this machine by --host"
-    return CommandError(Exit.USAGE, "address_unusable", f"{host} cannot be used: {cause(error)}", remedy=remedy)
 
 
 def _ports(options: StackOptions, report: ProgressReport) -> dict[str, int]:
@@ -294,7 +225,7 @@ def _ports(options: StackOptions, report: ProgressReport) -> dict[str, int]:
     ports: dict[str, int] = {}
     for name, first in wanted.items():
         host = options.host if name == "gateway" else LOOPBACK
-        following = range(first, min(first + _PORTS_TRIED, 65_536)) if first else ()
+        following = range(first, min(first + 100, 65_536)) if first else ()
         drawn = iter(lambda: secrets.choice(_PORTS), 0)
         free = (port for port in chain(following, drawn) if port not in ports.values() and _reserved(host, port))
         ports[name] = next(free)
@@ -319,41 +250,26 @@ def _reserved(host: str, port: int) -> bool:
     except OSError as error:
         if error.errno in (errno.EADDRINUSE, errno.EACCES):
             return False
-        raise _address_unusable(host, error) from error
+        raise address_unusable(host, error) from error
     return True
 
 
-def _kept_secret(path: Path) -> str:
+def _kept_secret(path: Path) -> Path:
     if not path.exists():
         write_private(path, secrets.token_hex(32))
-    return path.read_text(encoding="utf-8").strip()
+    return path
 
 
-def _nats_users(data_dir: Path, options: StackOptions, server: str) -> dict[str, str]:
-    """Draw a password for each NATS user, and write the user's URL to its file.
-
-    With an external server, the files hold that server's URL, or point to the file that holds it.
-    """
-    users = (*NATS_USERS, options.nats_test_user) if options.nats_test_user else NATS_USERS
+def _nats_users(data_dir: Path, given: str, server: str) -> dict[str, str]:
+    """Draw a password for each NATS user, and write the user's URL to its file: that of a given server has no user."""
     # nats-server parses what begins with a digit as a number.
-    passwords = {user: f"p{secrets.token_hex(24)}" for user in users}
+    passwords = {user: f"p{secrets.token_hex(24)}" for user in NATS_USERS}
     directory = data_dir / "nats_urls"
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(mode=0o700)
     for user, password in passwords.items():
-        if options.nats_url is None:
-            write_private(directory / user, server.replace("//", f"//{user}:{password}@", 1))
-        elif options.nats_url.startswith("file:"):
-            (directory / user).symlink_to(unquote(urlsplit(options.nats_url).path))
+        if given.startswith("file:"):
+            (directory / user).symlink_to(unquote(urlsplit(given).path))
         else:
-            write_private(directory / user, options.nats_url)
+            write_private(directory / user, given or server.replace("//", f"//{user}:{password}@", 1))
     return passwords
-
-
-def _log_key_file(data_dir: Path) -> Path:
-    given, kept = os.environ.get(LOG_KEY_VARIABLE), data_dir / LOG_KEY_NAME
-    if not given:
-        _kept_secret(kept)
-    path = Path(given).resolve() if given else kept
-    LogSigner.of_file(path)
-    return path
