@@ -24,7 +24,6 @@ NOWHERE = "http://127.0.0.1:1"
 PROXIES = {
     name: NOWHERE for each in ("http", "https", "all", "grpc") for name in (f"{each}_proxy", f"{each.upper()}_PROXY")
 }
-LOOPS_PER_CORE = 3
 
 
 @contextmanager
@@ -112,24 +111,3 @@ def test_a_small_machine_of_a_user_without_a_name_runs_it(tmp_path: Path) -> Non
         pid = json.loads((here / "stack.json").read_text())["supervisor_pid"]
         inside = ("nsenter", f"--target={pid}", "--user", "--net", "--mount", "--preserve-credentials")
         assert asked(events[-1]["url"], inside)["status"] == "completed"
-
-
-@contextmanager
-def busy() -> Iterator[None]:
-    loops = [
-        subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"])
-        for _ in range(LOOPS_PER_CORE * (os.cpu_count() or 1))
-    ]
-    try:
-        yield
-    finally:
-        for loop in loops:
-            loop.kill()
-            loop.wait()
-
-
-def test_beside_three_busy_loops_per_core_no_part_is_taken_for_hung(tmp_path: Path) -> None:
-    with busy(), running(f"{{up}} --port 0 --data-dir d --roles {ONE_ROLE}", tmp_path, {}) as events:
-        assert names(events, "child_died") == []
-        assert events[-1]["event"] == "ready"
-        print(f"ready after {events[-1]['seconds']:.0f} s")

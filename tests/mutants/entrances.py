@@ -261,11 +261,4 @@ ENTRANCES = (
         "if True:",
         f"{MACHINES}test_names_and_variables_of_others_change_no_part",
     ),
-    Guard(
-        "Ray waits for its own start on a busy machine",
-        "app/cli/stack/ray.env",
-        "RAY_raylet_start_wait_time_s=600\n",
-        "",
-        f"{MACHINES}test_beside_three_busy_loops_per_core_no_part_is_taken_for_hung",
-    ),
 )
