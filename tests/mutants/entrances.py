@@ -15,7 +15,44 @@ ENGINE_KEYS = "tests/integration/engine/test_engine_keys.py::"
 MACHINES = "tests/e2e/test_machines.py::"
 REFUSED = "tests/integration/cli/test_machines.py::test_a_machine_is_refused_by_name_before_anything_starts"
 
+QUOTES = "tests/components/routes/test_quotes.py::"
+
 ENTRANCES = (
+    Guard(
+        "only an operator cancels as one",
+        "app/routes/deliberations.py",
+        '    if asked.by == "operator" and "admin" not in caller.scopes:\n',
+        "    if False:\n",
+        "tests/components/routes/test_deliberations.py::test_only_an_operator_cancels_as_one[scopes0-403]",
+    ),
+    Guard(
+        "a reason is kept on one line",
+        "app/api/requests.py",
+        "Annotated[str, AfterValidator(_on_one_line)]",
+        "str",
+        "tests/components/routes/test_deliberations.py::test_a_cancellation_says_who_stopped_it_and_why_on_one_line",
+    ),
+    Guard(
+        "a key that may not read gets no history in a quote",
+        "app/routes/deliberations.py",
+        "quote(tenant, asked, read=read)",
+        "quote(tenant, asked, read=True)",
+        f"{QUOTES}test_a_key_that_may_not_read_gets_no_history",
+    ),
+    Guard(
+        "a quote counts the schema that an engine may be shown",
+        "app/deliberation/quote.py",
+        "(own + _schema_bytes(self.call.output))",
+        "own",
+        "tests/oracles/strategies/test_every_quote.py::test_no_run_costs_more_than_its_quote[single]",
+    ),
+    Guard(
+        "a quote bounds a vote whose members fail",
+        "app/deliberation/quote.py",
+        "    if bare.quorum > 2:\n",
+        "    if False:\n",
+        "tests/oracles/strategies/test_every_quote.py::test_failures_that_cost_more_calls_are_within_the_quote",
+    ),
     Guard(
         "an engine's words are quoted without its key",
         "serve_deployments/engine/state.py",
