@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ PROXIES = {
 
 
 @contextmanager
-def running(script: str, here: Path, variables: Mapping[str, str], around: Sequence[str] = ()) -> Iterator[list[Any]]:
+def running(script: str, here: Path, variables: Mapping[str, str], around: Sequence[str] = ()) -> Generator[list[Any]]:
     """A stack that the shell starts, with the events until it is ready; it stops in order."""
     command = [*around, "sh", "-c", f"{script.format(up=f'exec {DELIBERATE} up --json')}"]
     process = subprocess.Popen(command, cwd=here, env={**os.environ, **variables}, stdout=subprocess.PIPE, text=True)
