@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from typing import Any, cast
 
 import asyncpg
 import pytest
@@ -106,9 +106,9 @@ async def test_settings_and_the_bound_of_a_search_end_with_their_transaction(
 
 
 async def another_client(url: str, question: str) -> tuple[Any, ...]:
-    client: Any = await asyncpg.connect(url.partition("?")[0], statement_cache_size=0)
+    client = cast("Any", await asyncpg.connect(url.partition("?")[0], statement_cache_size=0))  # pyright: ignore[reportUnknownMemberType]
     async with client.transaction():
-        row: Any = await client.fetchrow(question)
+        row = await client.fetchrow(question)
     await client.close()
     return tuple(row)
 
