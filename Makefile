@@ -100,6 +100,7 @@ fuzz: $(DEV_STAMP) ## Post 100,000 mutated bodies, ask for ten minutes whatever 
 	$(BIN)/python -m tests.fuzz.document --seconds 600
 	$(BIN)/python -m tests.fuzz.replies --count 20000
 	$(BIN)/python -m tests.fuzz.evil_replies --count 20000
+	$(BIN)/python -m tests.fuzz.recorded
 
 mutants: $(DEV_STAMP) ## Take away each guard of the promises, on a copy of the tree, and show which test fails without it
 	$(BIN)/python -m tests.mutants
