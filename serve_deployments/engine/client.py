@@ -378,7 +378,7 @@ class Engines(EnginePool):
             async with aclosing(_decoded(engine, response)) as chunks:
                 return await reading.read(engine, chunks, idle_s=idle_s if body.yields else None)
         except ErrorInBody as error:
-            raise refusal_of(engine, error.status, response.headers, error.content) from error
+            raise refusal_of(engine, error.status, response.headers, error.content, " within a success") from error
         finally:
             await response.aclose()
 

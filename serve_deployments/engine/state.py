@@ -224,12 +224,15 @@ class RetryLater(EngineUnavailable):
         self.after_s = after_s
 
 
-def refusal_of(engine: EngineState, status: int, headers: httpx.Headers, content: bytes) -> CallFailure:
+def refusal_of(
+    engine: EngineState, status: int, headers: httpx.Headers, content: bytes, within: str = ""
+) -> CallFailure:
+    """The failure that an error means; `within` says where its status stood, if not in the response's first line."""
     if status in KEY_REFUSED:
         # Not quoted, because such answers tend to repeat a part of the key.
         engine.refuses_key(status)
         return KeyRefused(engine, status)
-    detail = f"{engine.label} answered {status}: {engine.quote(content)}"
+    detail = f"{engine.label} answered {status}{within}: {engine.quote(content)}"
     if status < 500 and _FILTERED.search(content):
         return AnswerWithheld(detail)
     after_s = retry_after_s(headers, datetime.now(UTC))

@@ -105,7 +105,7 @@ async def test_an_answer_may_come_with_headers_of_many_kibibytes() -> None:
         ("6c", "engine_unavailable", "broke its stream off", 3),
         ("14a", "answer_withheld", 'the model refused: "I can\'t assist."', 1),
         ("14b", "answer_withheld", "a content filter of the engine stopped the answer", 1),
-        ("21b", "engine_unavailable", "quota", 3),
+        ("21b", "engine_unavailable", 'answered 429 within a success: {"message": "quota"', 3),
         ("29", "invalid_output", "stopped at 196 of 4,096 tokens: its context is full", 2),
     ],
 )
