@@ -186,7 +186,7 @@ class StreamedChoice:
         elif isinstance(content, dict):
             # Some engines parse the answer, and forget to write it as a text again.
             self.piece += json.dumps(content, ensure_ascii=False)
-        if arguments := _arguments(message):
+        if (message.get("tool_calls") or message.get("function_call")) and (arguments := _arguments(message)):
             self.arguments.append(arguments)
             self._written(len(arguments.encode("utf-8", "replace")))
         for name in ("reasoning_content", "reasoning"):

@@ -96,4 +96,7 @@ async def test_answers_comply_with_openais_specification(quick_url: str) -> None
     command = [build.python().with_name("llm-comply"), "--format", "openai-chat", "--base-url", f"{quick_url}/v1"]
     options = ["--api-key", "unused", "--model", "single/DEV", "--json", "--filter", COMPLIANCE]
     report = json.loads(await output_of([*command, *options]))
-    assert report, report
+    assert report["summary"] == {"total": 6, "passed": 6, "failed": 0, "skipped": 0}, report
+    # OpenAI's answers have an empty list of them, which its specification does not require.
+    warnings = [warning for result in report["results"] for warning in result.get("warnings", ())]
+    assert all("'annotations'" in warning for warning in warnings), warnings
