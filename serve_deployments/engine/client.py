@@ -186,7 +186,7 @@ class Engines(EnginePool):
             engine.extended = engine.extended or False
             answered = True
         if answered:
-            # An engine that refuses is up.
+            # A refusal proves that the engine is up.
             self._succeeded(engine)
         else:
             self._failed(engine, unreachable=True)
@@ -332,7 +332,7 @@ class Engines(EnginePool):
                 raise EngineUnreachable(f"{engine.label} cannot be reached: {cause_of(exc)}") from exc
             raise EngineUnavailable(f"{engine.label} refused or broke off: {type(exc).__name__} {exc}") from exc
         except (RetryLater, EngineRejected, AnswerWithheld):
-            # An engine that refuses is up.
+            # A refusal proves that the engine is up.
             self._succeeded(engine)
             raise
         except EngineUnavailable:
