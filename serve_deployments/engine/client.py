@@ -440,9 +440,13 @@ async def _decoded(engine: EngineState, response: httpx.Response) -> AsyncGenera
         raise EngineUnavailable(
             f"{engine.label} answered in the encoding {encoding[:40]!r}, although it was asked for none"
         )
-    decoder = zlib.decompressobj(zlib.MAX_WBITS | 32)
+    decoder = None
     try:
         async for chunk in chunks:
+            if decoder is None:
+                # Some servers send deflate without the head of zlib, whose first four bits are those of an 8.
+                bare = encoding == "deflate" and chunk[:1] and chunk[0] & 0x0F != 8
+                decoder = zlib.decompressobj(-zlib.MAX_WBITS if bare else zlib.MAX_WBITS | 32)
             # In pieces, because a few bytes may decode to any number.
             while chunk and not decoder.eof:
                 yield decoder.decompress(chunk, _DECODED_BYTES)

@@ -1,6 +1,7 @@
 """The replies of engines as public reports show them, each with its right value, over a real socket."""
 
 import json
+import zlib
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -89,6 +90,16 @@ async def test_an_answer_may_come_with_headers_of_many_kibibytes() -> None:
     """As of proxies that give policies and cookies."""
     body = json.dumps({"choices": [{"message": {"content": ANSWER}, "finish_reason": "stop"}]}).encode()
     async with RawEngine([[whole(body, headers=f"X-Policy: {'x' * 32_768}\r\n")]]).serving() as engine:
+        outcome = await outcome_of(engine)
+    assert outcome.problem is None and len(engine.bodies) == 1
+
+
+@pytest.mark.parametrize(("encoding", "bits"), [("gzip", 31), ("x-gzip", 31), ("deflate", 15), ("deflate", -15)])
+async def test_a_compressed_reply_is_decoded(encoding: str, bits: int) -> None:
+    compressor = zlib.compressobj(wbits=bits)
+    body = json.dumps({"choices": [{"message": {"content": ANSWER}, "finish_reason": "stop"}]}).encode()
+    body = compressor.compress(body) + compressor.flush()
+    async with RawEngine([[whole(body, headers=f"Content-Encoding: {encoding}\r\n")]]).serving() as engine:
         outcome = await outcome_of(engine)
     assert outcome.problem is None and len(engine.bodies) == 1
 
