@@ -69,7 +69,7 @@ def page_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 def stack(tmp_path_factory: pytest.TempPathFactory, page_server: Page) -> Iterator[dict[str, Any]]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("CORS_ORIGINS", page_server.listed.removesuffix("/"))
-        process, ready = start_up(tmp_path_factory.mktemp("up"))
+        process, ready = start_up(tmp_path_factory.mktemp("up"), "--agents", "nats")
     yield ready
     if process.poll() is None:
         stop_up(process)
