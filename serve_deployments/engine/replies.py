@@ -286,11 +286,14 @@ def _reason(given: object) -> str:
 
 def _arguments(message: Mapping[str, Any]) -> str:
     """Returns what a message says of the arguments of the first tool that is called."""
-    calls: Any = message.get("tool_calls") or [{"function": message.get("function_call")}]
-    first: Any = calls[0] if isinstance(calls, list) else None
-    function: Any = first.get("function") if isinstance(first, dict) and not first.get("index") else None
-    arguments: Any = function.get("arguments") if isinstance(function, dict) else None
-    return json.dumps(arguments, ensure_ascii=False) if isinstance(arguments, dict) else str(arguments or "")
+    try:
+        call: Any = (message.get("tool_calls") or [{"function": message.get("function_call")}])[0]
+        given: Any = call["function"]["arguments"] or ""
+        if call.get("index"):
+            return ""
+    except (AttributeError, LookupError, TypeError):
+        return ""
+    return given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
 
 
 def _whole(text: str) -> str:
