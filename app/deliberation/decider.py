@@ -83,7 +83,8 @@ class StrategyDefinition:
     """A strategy as `GET /strategies` describes it. `version` changes whenever its calls or prompts change.
 
     `parameters` is the model of the request's `parameters`; `rounds` is False when the strategy ignores rounds.
-    `size` is the council's size where a request gives none; None leaves the size to the gateway.
+    `size` is the council's size where a request gives none; None leaves the size to the gateway. `steps` are purposes
+    in order: ` × R` repeats one in each round, other words after ` × ` are for readers. `test` refuses `answer_schema`.
     """
 
     name: str
