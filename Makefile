@@ -10,7 +10,7 @@ HAVE_SERVERS := { { ls /usr/lib/postgresql/*/bin/initdb || command -v initdb; } 
 	{ command -v pgbouncer || ls /usr/sbin/pgbouncer; }; } >/dev/null 2>&1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo up test walk test-unit coverage test-browser test-vllm test-weights test-engines test-sdk docs fuzz mutants lint format bench overload chaos attack sbom audit openapi lock clean
+.PHONY: help install demo up test chromium walk test-unit coverage test-browser test-vllm test-weights test-engines test-sdk docs fuzz mutants lint format bench overload chaos attack sbom audit openapi lock clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -77,15 +77,17 @@ test-engines: $(DEV_STAMP) ## Build llama.cpp's server and LiteLLM's proxy, and 
 	$(BIN)/python -m tests.engines.build
 	$(BIN)/pytest -m engines tests/engines
 
-test-sdk: $(DEV_STAMP) ## Generate clients from the OpenAPI document, check their types, and run them against the whole stack
-	$(BIN)/python sdk/build.py
-	$(BIN)/pytest tests/sdk
-
-test-browser: $(DEV_STAMP) docs ## Follow councils in a real Chromium while the gateway is restarted
+chromium: # Installs Debian's, as root
 	@test -x /usr/bin/chromium || test "$$(id -u)" = 0 || { \
 		echo "/usr/bin/chromium is missing; as root: apt-get install --no-install-recommends chromium" >&2; exit 1; }
 	@test -x /usr/bin/chromium || { apt-get update -qq && \
 		DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium; }
+
+test-sdk: $(DEV_STAMP) chromium ## Run generated clients, and those of OpenAI, LangChain, the AI SDK and Inspect, against the whole stack
+	$(BIN)/python sdk/build.py
+	$(BIN)/pytest tests/sdk
+
+test-browser: $(DEV_STAMP) docs chromium ## Follow councils in a real Chromium while the gateway is restarted
 	$(BIN)/pytest tests/browser
 
 $(DOCS_STAMP): docsite/requirements.lock
@@ -101,6 +103,7 @@ fuzz: $(DEV_STAMP) ## Post 100,000 mutated bodies, ask for ten minutes whatever 
 	$(BIN)/python -m tests.fuzz.document --seconds 600
 	$(BIN)/python -m tests.fuzz.replies --count 20000
 	$(BIN)/python -m tests.fuzz.evil_replies --count 20000
+	$(BIN)/python -m tests.fuzz.recorded
 
 mutants: $(DEV_STAMP) ## Take away each guard of the promises, on a copy of the tree, and show which test fails without it
 	$(BIN)/python -m tests.mutants

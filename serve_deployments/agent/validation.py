@@ -38,7 +38,7 @@ async def valid_reply(call: Call, reply: EngineReply) -> EngineReply:
             raise InvalidOutput(reply.remark) from fault
         where = "the engine wrote into the field of reasoning alone: " if misplaced else ""
         raise InvalidOutput(f"{where}{fault}; {_beginning(text)}. {_REMEDY}") from fault
-    found = {*reading.lenient, "thinking"} if misplaced else reading.lenient
+    found = {*reading.lenient, *reply.lenient, *(("thinking",) if misplaced else ())}
     return replace(reply, text=reading.text, lenient=tuple(sorted(found)))
 
 

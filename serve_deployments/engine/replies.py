@@ -10,6 +10,7 @@ choice that has not ended carries the prompt and whatever no other carries: the 
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
@@ -44,13 +45,25 @@ TEMPLATE_TOKENS_MAX = 4_096
 # After the finish reason only the usage and the end are left.
 END_WITHIN_S = 5.0
 _REASON_CHARACTERS = 40
-_LENGTH = frozenset({"length", "max_tokens", "max_output_tokens", "model_length"})
-_FILTERED = frozenset({"content_filter", "safety", "blocked", "recitation", "prohibited_content", "sensitive"})
+_LENGTH = frozenset({"length", "max_tokens", "max_output_tokens", "model_length", "model_context_window_exceeded"})
+# OpenAI's, Gemini's, Bedrock's and others' words.
+_FILTERED = re.compile(r"filter|safety|block|recitation|prohibited|sensitive|spii|guardrail")
+_NO_REASON = ("null", "none")
+_STATUS = re.compile("[45][0-9][0-9]")
 _BROKEN = frozenset({"error", "abort", "aborted"})
 _TOOLS = frozenset({"tool_calls", "function_call", "tool_use"})
 _AFTER_THE_END = (EngineUnavailable, EventTooLong, TimeoutError, httpx.HTTPError, aiohttp.ClientError)
 
 OnText = Callable[[str], Coroutine[Any, Any, None]]
+
+
+class ErrorInBody(EngineUnavailable):
+    """An error that came with status 200 before any text, and names the `status` that it should have had."""
+
+    def __init__(self, detail: str, status: int, content: bytes) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.content = content
 
 
 class Replying(Protocol):
@@ -126,7 +139,9 @@ class Meter:
         if self.carries_prompt:
             prompt = _count(self.reported.get("prompt_tokens"), self.sent_bytes + TEMPLATE_TOKENS_MAX)
         completion = _count(self.reported.get("completion_tokens"), self.choices * self.call.max_tokens)
-        cached = None if prompt is None else _count(details.get("cached_tokens") or 0, prompt)
+        # DeepSeek and Moonshot count them beside the details.
+        claimed = (details.get("cached_tokens"), *map(self.reported.get, ("prompt_cache_hit_tokens", "cached_tokens")))
+        cached = None if prompt is None else _count(next(filter(None, claimed), 0), prompt)
         estimated = self.guessed
         if not prompt and self.carries_prompt:
             prompt, cached, estimated = sum(tokens_of(message.content) for message in self.call.messages), 0, True
@@ -147,6 +162,8 @@ class StreamedChoice:
     on_end: Callable[[EngineReply], None] | None = None
     texts: list[str] = field(default_factory=list[str])
     reasoning: list[str] = field(default_factory=list[str])
+    # Of the first tool that the model calls. No tool is offered, so that they can only be the answer.
+    arguments: list[str] = field(default_factory=list[str])
     refusal: str = ""
     remark: str = ""
     piece: str = ""
@@ -172,6 +189,12 @@ class StreamedChoice:
         elif isinstance(content, list):
             for part in cast("list[object]", content):
                 self._hear_part(part)
+        elif isinstance(content, dict):
+            # Some engines parse the answer, and forget to write it as a text again.
+            self.piece += json.dumps(content, ensure_ascii=False)
+        if (message.get("tool_calls") or message.get("function_call")) and (arguments := _arguments(message)):
+            self.arguments.append(arguments)
+            self._written(len(arguments.encode("utf-8", "replace")))
         for name in ("reasoning_content", "reasoning"):
             if isinstance(thought := message.get(name), str) and thought:
                 self._think(thought)
@@ -227,14 +250,18 @@ class StreamedChoice:
         return piece
 
     def finish(self, reason: object) -> None:
-        if not self.finish_reason:
+        """Take a finish reason. The last one counts, but for a choice that was cut off here."""
+        if not self.remark:
             self.finish_reason = _reason(reason)
 
     def reply(self, structured: Structured | None) -> EngineReply:
         text, reason = "".join(self.texts), self.finish_reason or "stop"
-        remark, withheld = self.remark, ""
-        if self.refusal and not text:
-            withheld = f"the model refused: {json.dumps(_whole(self.refusal), ensure_ascii=False)}"
+        remark, withheld, lenient = self.remark, "", ()
+        if not text and self.arguments:
+            text, lenient = _whole("".join(self.arguments)), ("wrapper",)
+        if not text and (self.refusal or reason == "refusal"):
+            said = f": {json.dumps(_whole(self.refusal), ensure_ascii=False)}" if self.refusal else ""
+            withheld = f"the model refused{said}"
         elif reason == "content_filter":
             withheld = f"a content filter of the engine stopped the answer after {len(text)} characters"
         elif reason == "length" and not remark:
@@ -242,7 +269,8 @@ class StreamedChoice:
         elif reason in _TOOLS:
             remark = "the model called a tool in place of an answer"
         reasoning = _whole("".join(self.reasoning))
-        return EngineReply(text, reason, self.meter.usage, self.ttft_s, structured, reasoning, withheld, remark)
+        usage = self.meter.usage
+        return EngineReply(text, reason, usage, self.ttft_s, structured, reasoning, withheld, remark, lenient)
 
     def _why_cut(self) -> str:
         usage, most = self.meter.usage, self.call.max_tokens
@@ -259,7 +287,19 @@ def _reason(given: object) -> str:
     if not isinstance(given, str):
         return "stop"
     word = _whole(given).lower()[:_REASON_CHARACTERS]
-    return "length" if word in _LENGTH else "content_filter" if word in _FILTERED else word
+    return "length" if word in _LENGTH else "content_filter" if _FILTERED.search(word) else word
+
+
+def _arguments(message: Mapping[str, Any]) -> str:
+    """Returns what a message says of the arguments of the first tool that is called."""
+    try:
+        call: Any = (message.get("tool_calls") or [{"function": message.get("function_call")}])[0]
+        given: Any = call["function"]["arguments"] or ""
+        if call.get("index"):
+            return ""
+    except (AttributeError, LookupError, TypeError):
+        return ""
+    return given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
 
 
 def _whole(text: str) -> str:
@@ -337,6 +377,15 @@ class StreamedReply:
                 if isinstance(failure, EventTooLong):
                     raise EngineUnavailable(f"{engine.label} streamed nonsense: {failure}") from failure
                 raise
+            # The text that came right before the failure.
+            await self._publish()
+        return self._last(engine)
+
+    async def generated(self, engine: Replying, text: str) -> EngineReply:
+        """The reply of an engine that gives a text which breaks its form within an error."""
+        self.choices[0].piece = text
+        self.choices[0].finish("stop")
+        await self._publish()
         return self._last(engine)
 
     @property
@@ -360,7 +409,7 @@ class StreamedReply:
         finally:
             self._charge()
         for choice in self.open:
-            if choice.piece or choice.reasoning or choice.refusal:
+            if not choice.finish_reason and (choice.piece or choice.reasoning or choice.arguments or choice.refusal):
                 choice.finish("stop")
         if not any(choice.finish_reason for choice in self.choices):
             raise self._nonsense(engine, bytes(content), "answered nonsense")
@@ -373,6 +422,8 @@ class StreamedReply:
             if decoder.between_events:
                 chunk = await self._hear_whole_events(engine, chunk)
             for frame in decoder.feed(chunk) if chunk else ():
+                if frame.event == "error":
+                    self._fail(engine, frame.fields() or frame.data)
                 if frame.data:
                     done |= await self._hear_event(engine, frame.data)
         finally:
@@ -490,22 +541,34 @@ class StreamedReply:
             choice.hear(cast("dict[str, Any]", delta))
         elif isinstance(message := heard.get("message"), dict) and not choice.texts and not choice.piece:
             choice.hear(cast("dict[str, Any]", message))
+        elif isinstance(text := heard.get("text"), str):
+            choice.piece += text
         if not single and self._usage:
             choice.tokens = _count(self._usage.get("completion_tokens"), choice.call.max_tokens) or choice.tokens
-        if reason := heard.get("finish_reason"):
-            if _reason(reason) in _BROKEN and not choice.finish_reason:
-                self._fail(engine, heard)
+        reason = heard.get("finish_reason")
+        if not reason or reason in _NO_REASON:
+            return
+        if single and isinstance(usage := heard.get("usage"), dict):
+            # Moonshot's place for it.
+            self._total = self._total or cast("dict[str, Any]", usage)
+        if _reason(reason) not in _BROKEN:
             choice.finish(reason)
+        elif not choice.finish_reason:
+            self._fail(engine, heard)
 
     def _fail(self, engine: Replying, error: object) -> None:
-        begun = any(choice.texts or choice.piece for choice in self.choices)
+        begun = any(choice.texts or choice.piece or choice.reasoning or choice.arguments for choice in self.choices)
+        what = "failed in mid-stream" if begun else "answered an error with status 200"
+        said = json.dumps(error, ensure_ascii=False).encode("utf-8", "replace")
+        detail = f"{engine.label} {what}: {engine.quote(said)!r}"
         if not begun:
             # Refused, although with the status of a success.
             for choice in self.choices:
                 choice.meter.sent_bytes = 0
-        what = "failed in mid-stream" if begun else "answered an error with status 200"
-        said = json.dumps(error, ensure_ascii=False).encode("utf-8", "replace")
-        raise EngineUnavailable(f"{engine.label} {what}: {engine.quote(said)!r}")
+            code = cast("dict[str, Any]", error).get("code") if isinstance(error, dict) else None
+            if _STATUS.fullmatch(str(code)):
+                raise ErrorInBody(detail, int(str(code)), said)
+        raise EngineUnavailable(detail)
 
     def _nonsense(self, engine: Replying, content: bytes, what: str) -> EngineUnavailable:
         page = content[:1] == b"<"

@@ -190,8 +190,8 @@ OVERLOAD = (
     Guard(
         "a probe waits for the end of no call",
         "serve_deployments/engine/client.py",
-        "max_connections=0,",
-        "max_connections=100,",
+        "TCPConnector(limit=0,",
+        "TCPConnector(limit=100,",
         "tests/integration/engine/test_busy_engine.py::test_a_probe_is_answered_beside_any_number_of_streams",
     ),
     Guard(
@@ -293,6 +293,20 @@ OVERLOAD = (
         "            if not self._complete:\n",
         "            if True:\n",
         f"{REPLIES}test_engine_client.py::test_what_breaks_after_the_finish_reason_takes_nothing_away",
+    ),
+    Guard(
+        "the text right before a failure counts",
+        "serve_deployments/engine/replies.py",
+        "            # The text that came right before the failure.\n            await self._publish()\n",
+        "",
+        f"{REPLIES}test_recorded_replies.py::test_a_readable_answer_is_taken_at_its_first_request",
+    ),
+    Guard(
+        "a content filter that answers 400 withholds an answer",
+        "serve_deployments/engine/state.py",
+        "    if status < 500 and _FILTERED.search(content):\n",
+        "    if False:\n",
+        f"{REPLIES}test_recorded_replies.py::test_a_reply_without_an_answer_says_why",
     ),
     Guard(
         "a withheld answer is not asked again at the same engine",
