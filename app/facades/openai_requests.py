@@ -36,6 +36,8 @@ from app.deliberation.specification import TIMEOUT_S_MAX, OnDeadline, Priority
 
 NO_TOOLS = "Tools are not supported"
 NO_SAMPLING = "This sampling parameter is not supported"
+# Engines refuse 0, which OpenAI takes.
+TOP_P_MIN = 0.001
 NO_LOGPROBS = "Log probabilities are not supported"
 
 _MARK = re.compile(r"carries the mark ([0-9a-f]{12})\.\n\n\[")
@@ -223,11 +225,13 @@ _Body = TypeVar("_Body", bound=RequestModel)
 def bounded(request: _Body, bounds: Mapping[str, int]) -> tuple[_Body, list[str]]:
     """The request with limits beyond ours replaced by ours, and each change, as `max_tokens=32768`.
 
-    Clients set a limit for the largest model that they know, or a negative one for none. `deliberation` is bounded too.
+    Clients set a limit for the largest model that they know, and a negative limit or seed for none.
     """
     given = {name: getattr(request, name) or 0 for name in bounds}
     changed: dict[str, Any] = {name: bound for name, bound in bounds.items() if given[name] > bound}
     changed |= {name: None for name in bounds if given[name] < 0}
+    top_p: float | None = getattr(request, "top_p", None)
+    changed |= {"top_p": TOP_P_MIN} if top_p is not None and top_p < TOP_P_MIN else {}
     changes = [f"{name}={value or 'default'}" for name, value in changed.items()]
     options: DeliberationOptions | None = getattr(request, "deliberation", None)
     if options is not None and (options.timeout_seconds or 0) > TIMEOUT_S_MAX:

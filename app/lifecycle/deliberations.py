@@ -88,6 +88,7 @@ class Deliberations:
     spends: DailySpends | None = None
     outcomes: Counter[SubmissionOutcome] = field(default_factory=Counter[SubmissionOutcome])
     quoting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    quoting_of: dict[str, asyncio.Lock] = field(default_factory=dict[str, asyncio.Lock])
 
     async def find(self, tenant: str, deliberation_id: str) -> Found:
         """Returns the deliberation as `stored` found it; raises the same."""
@@ -270,8 +271,9 @@ class Deliberations:
             today = self.clock.now().replace(hour=0, minute=0, second=0, microsecond=0)
             with suppress(ArchiveUnavailable):
                 history = await self.archive.history(tenant, asked, today - HISTORY)
-        # One at a time in a thread: a large council takes up to a second of the processor.
-        async with self.quoting:
+        # One at a time in a thread: a large council takes up to a second of the processor. A tenant waits for its own
+        # quotes first, so that all tenants take turns.
+        async with self.quoting_of.setdefault(tenant, asyncio.Lock()), self.quoting:
             return await asyncio.to_thread(quote, asked, self.strategies[asked.strategy], self.roles, history)
 
     def spend(self, tenant: str) -> Spend | None:

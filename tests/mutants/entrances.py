@@ -13,6 +13,8 @@ FACADES = "tests/components/facades/"
 HABITS = "tests/components/routes/test_client_habits.py::"
 COMMANDS = "tests/components/cli/test_deliberations.py::"
 ENGINE_KEYS = "tests/integration/engine/test_engine_keys.py::"
+MACHINES = "tests/e2e/test_machines.py::"
+REFUSED = "tests/integration/cli/test_machines.py::test_a_machine_is_refused_by_name_before_anything_starts"
 
 QUOTES = "tests/components/routes/test_quotes.py::"
 
@@ -303,5 +305,33 @@ ENTRANCES = (
         "    return 1 if refused else 0\n",
         "    return 0\n",
         "tests/deploy/test_supply_chain.py::test_another_licence_fails_the_bill_of_materials",
+    ),
+    Guard(
+        "a data directory is named in UTF-8",
+        "app/cli/stack/machine.py",
+        'if os.fsencode(path) != path.encode(errors="replace"):',
+        "if False:",
+        f"{REFUSED}[a locale without UTF-8]",
+    ),
+    Guard(
+        "a stack has room to write before it starts",
+        "app/cli/stack/layout.py",
+        "        check_room(path)\n",
+        "",
+        f"{REFUSED}[a disk of 4 MiB]",
+    ),
+    Guard(
+        "a module of the user's directory runs in place of no part",
+        "app/cli/stack/children.py",
+        '"PYTHONSAFEPATH": "1", ',
+        "",
+        f"{MACHINES}test_names_and_variables_of_others_change_no_part",
+    ),
+    Guard(
+        "Ray's replicas import nothing from the user's directory",
+        "serve_deployments/application.py",
+        "with chdir(Path(__file__).parents[1]):",
+        "if True:",
+        f"{MACHINES}test_names_and_variables_of_others_change_no_part",
     ),
 )

@@ -12,7 +12,7 @@ from fastapi import Path, Request, Response
 from app.api.headers import submission_of
 from app.api.problems import request_id_of
 from app.api.request_body import body_of
-from app.api.requests import AGENTS_MAX, COMPLETION_TOKENS_MAX
+from app.api.requests import AGENTS_MAX, COMPLETION_TOKENS_MAX, SEED_MAX
 from app.api.responses import IDEMPOTENCY_KEY, answer, body, headers
 from app.api.schemas import dump
 from app.facades.chat.reader import ChatCompletionRequest, asked
@@ -32,7 +32,8 @@ from app.facades.outcomes import deliberation_headers
 from app.routes.dependencies import api_router
 
 OWNER = "deliberation-gateway"
-BOUNDS = {"n": AGENTS_MAX, "max_tokens": COMPLETION_TOKENS_MAX, "max_completion_tokens": COMPLETION_TOKENS_MAX}
+LIMITS = dict.fromkeys(("max_tokens", "max_completion_tokens"), COMPLETION_TOKENS_MAX)
+BOUNDS = {"n": AGENTS_MAX, "seed": SEED_MAX, **LIMITS}
 
 router = api_router("openai", prefix="/v1")
 

@@ -13,6 +13,7 @@ from app.facades.openai_requests import (
     NO_LOGPROBS,
     NO_SAMPLING,
     NO_TOOLS,
+    TOP_P_MIN,
     Asked,
     ConversationTurn,
     DeliberationOptions,
@@ -135,7 +136,7 @@ class CreateResponseRequest(RequestModel):
     metadata: Metadata | None = None
     max_output_tokens: TokenLimit = Field(default=None, description="Limit of each agent's completion")
     temperature: float | None = Field(default=None, ge=0, le=2, description="The first agent's; the others vary")
-    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_p: float | None = Field(default=None, ge=0, le=1, description=f"At least {TOP_P_MIN} applies")
     text: ResponseText | None = None
     reasoning: ResponseReasoning | None = None
     truncation: Literal["auto", "disabled"] | None = Field(default=None, description="No input is ever truncated")

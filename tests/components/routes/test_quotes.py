@@ -1,5 +1,6 @@
 """The price of a request is answered before it runs, and nothing of it is written."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -105,3 +106,22 @@ async def test_a_key_that_may_not_read_gets_no_history() -> None:
         response = await gateway.client.post("/deliberations/quote", json=BODY, headers=bearer(key))
         assert response.status_code == 200 and response.json()["history"] is None
         assert "ratelimit" in response.headers
+
+
+async def test_quotes_of_one_tenant_keep_no_other_tenant_waiting() -> None:
+    journal = InMemoryJournal()
+    busy, other = await make_key(journal, "busy"), await make_key(journal, "other")
+    async with served(journal=journal, key_pepper=PEPPER, lists=True) as gateway:
+
+        def price(key: str) -> asyncio.Task[httpx.Response]:
+            return asyncio.ensure_future(
+                gateway.client.post(
+                    "/deliberations/quote", json={**BODY, "num_agents": 12, "rounds": 3}, headers=bearer(key)
+                )
+            )
+
+        many = [price(busy) for _ in range(12)]
+        await asyncio.wait(many, return_when=asyncio.FIRST_COMPLETED)
+        assert (await price(other)).status_code == 200
+        assert sum(task.done() for task in many) < len(many) / 2
+        assert {answer.status_code for answer in await asyncio.gather(*many)} == {200}
