@@ -14,10 +14,10 @@ from functools import partial
 from pathlib import Path
 
 from app.cli.exits import CommandError, Exit
+from app.cli.machine import FREE_BYTES_MIN
 from app.cli.render.progress import PartGiven, ProgressReport
 from app.cli.stack import checks
 from app.cli.stack.layout import LOOPBACK, Layout, mask_credentials
-from app.cli.stack.machine import FREE_BYTES_MIN
 from app.cli.stack.supervisor import Child, ChildHealth, write_private
 from app.deliberation.errors import JournalUnavailable, StreamsDiffer
 from app.deliberation.roles import DEFAULT_KEY_VARIABLE
