@@ -308,7 +308,7 @@ ENTRANCES = (
     ),
     Guard(
         "a data directory is named in UTF-8",
-        "app/cli/stack/machine.py",
+        "app/cli/machine.py",
         'if os.fsencode(path) != path.encode(errors="replace"):',
         "if False:",
         f"{REFUSED}[a locale without UTF-8]",

@@ -14,10 +14,10 @@ from functools import partial
 from pathlib import Path
 
 from app.cli.exits import CommandError, Exit
+from app.cli.machine import FREE_BYTES_MIN
 from app.cli.render.progress import PartGiven, ProgressReport
 from app.cli.stack import checks
 from app.cli.stack.layout import LOOPBACK, Layout, mask_credentials
-from app.cli.stack.machine import FREE_BYTES_MIN
 from app.cli.stack.supervisor import Child, ChildHealth, write_private
 from app.deliberation.errors import JournalUnavailable, StreamsDiffer
 from app.deliberation.roles import DEFAULT_KEY_VARIABLE
@@ -219,6 +219,8 @@ def _ray(layout: Layout) -> Child:
     return Child(
         name="ray",
         command=(_program("ray"), "start", "--head", "--block", *options.split()),
+        # Ray ends itself where its agent takes more than 15 s to begin, as a niced one does on a busy machine.
+        niceness=0,
         ready_line=r".*Ray runtime started\.",
         # Ray's two daemons detect each other's hang only after minutes, and `ray start --block` never does.
         health_check=partial(checks.responds_to_bytes, LOOPBACK, ports, _HTTP2_PREFACE),

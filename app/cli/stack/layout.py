@@ -19,9 +19,9 @@ from urllib.parse import unquote, urlsplit
 
 from app.access.keys import Pepper
 from app.cli.exits import CommandError, Exit, cause, usage_errors
+from app.cli.machine import LOOPBACK, address_unusable, check_path, check_room
 from app.cli.options import DATA_DIR, nats_url_file
 from app.cli.render.progress import PortShifted, ProgressReport
-from app.cli.stack.machine import LOOPBACK, address_unusable, check_path, check_room
 from app.cli.stack.supervisor import StackRun, write_private
 from app.deliberation.roles import AgentRunner, currency_of, engines_of, roles_over_nats
 from app.log.signature import LOG_KEY_NAME, LOG_KEY_VARIABLE, LogSigner
