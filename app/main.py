@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from app.access.authorization import ACCESS, Access, Sessions
 from app.access.keyring import Keyring
 from app.access.keys import Pepper
-from app.access.origins import CORS, Cors, is_loopback
+from app.access.origins import Cors, cors, is_loopback
 from app.access.rate_limit import Rates
 from app.admission.backlog import Backlog
 from app.admission.spends import DailySpends, SpendLimits
@@ -29,6 +29,7 @@ from app.deliberation.errors import InvalidRequest
 from app.deliberation.ports import Clock
 from app.deliberation.roles import Role, roles_over_nats
 from app.deliberation.strategies import STRATEGIES
+from app.facades import FACADES
 from app.lifecycle.context import ContextHydrator
 from app.lifecycle.deliberations import Deliberations, sweep
 from app.lifecycle.lists import Lists
@@ -38,7 +39,6 @@ from app.log.stream_settings import StreamSettings
 from app.observability import logs
 from app.observability.metrics import Metrics
 from app.observability.process import print_faults, settle_heap
-from app.openai.problems import OPENAI_ERRORS
 from app.openapi import document
 from app.process_settings import read_roles
 from app.routes.connections import BoundedProtocol, ConnectionTable, available_connections
@@ -229,7 +229,8 @@ def create_app(settings: Settings, journal: GatewayLog | None = None, clock: Clo
     document.install(app, development=settings.key_pepper is None)
     app.add_middleware(RequestGuard)
     if settings.cors_origins:
-        app.add_middleware(Cors, allow_origins=settings.cors_origins, **CORS)
+        added = [name for facade in FACADES for name in facade.headers]
+        app.add_middleware(Cors, allow_origins=settings.cors_origins, **cors(added))
     app.add_middleware(RequestContext)
     served = list(app.routes)
     operations = {getattr(route, "unique_id", None) for router in document.ROUTERS for route in router.routes}
@@ -239,7 +240,7 @@ def create_app(settings: Settings, journal: GatewayLog | None = None, clock: Clo
     for router in document.ROUTERS:
         app.include_router(router, dependencies=[Depends(permitted)])
         served += router.routes
-    problems.install(app, served, formats={"/v1/": OPENAI_ERRORS})
+    problems.install(app, served, formats={each.prefix: each.errors for each in FACADES})
     return app
 
 

@@ -53,7 +53,7 @@ GATEWAY = (
     "app.observability",
     "app.streaming",
     "app.routes",
-    "app.openai",
+    "app.facades",
     "app.webhooks",
     "app.archive",
     "app.planning",
@@ -252,6 +252,23 @@ def test_a_package_imports_only_from_packages_above_it_in_the_list() -> None:
             imported = package_of(name, packages)
             if package is None or imported is None or packages.index(imported) > packages.index(package):
                 faults.append(f"{module} imports {name}")
+    assert faults == []
+
+
+def test_a_facade_imports_neither_another_one_nor_the_gateway() -> None:
+    """A package below `app.facades` is a façade; the modules beside it are the base."""
+    below = {path.parent.name for path in (ROOT / "app" / "facades").glob("*/__init__.py")}
+    assert {"chat"} <= below
+    faults = [
+        f"{module} imports {name}"
+        for module, source in modules().items()
+        for own in below
+        if within(module, f"app.facades.{own}")
+        for name in source.imports
+        if any(within(name, f"app.facades.{other}") for other in below - {own})
+        or within(name, "app.routes.dependencies.Gateway")
+        or within(name, "app.routes.dependencies.InGateway")
+    ]
     assert faults == []
 
 

@@ -1,7 +1,7 @@
 """Origins of requests: this machine, this site, or another site's page in a browser."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable
 from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any
@@ -20,16 +20,19 @@ _HOST = re.compile(
 )
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 
-# What pages of listed origins may send and read beyond the browsers' safelists.
-CORS: Mapping[str, Any] = {
-    "allow_credentials": True,
-    "allow_methods": ("GET", "HEAD", "POST", "DELETE"),
-    # Every SDK sends headers of its own, so that a list of them would refuse the next one.
-    "allow_headers": ("*",),
-    "allow_private_network": True,
-    "expose_headers": sorted(HEADERS.keys() - {"Set-Cookie"}),
-    "max_age": 600,
-}
+
+def cors(added: Iterable[str] = ()) -> dict[str, Any]:
+    """What pages of listed origins may send and read beyond the browsers' safelists; `added` are façades' headers."""
+    return {
+        "allow_credentials": True,
+        "allow_methods": ("GET", "HEAD", "POST", "DELETE"),
+        # Every SDK sends headers of its own, so that a list of them would refuse the next one.
+        "allow_headers": ("*",),
+        "allow_private_network": True,
+        "expose_headers": sorted((HEADERS.keys() | {*added}) - {"Set-Cookie"}),
+        "max_age": 600,
+    }
+
 
 REQUESTED_HEADERS_MAX = 64
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}")

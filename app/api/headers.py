@@ -1,8 +1,9 @@
 """The headers that routes read: `Accept` of events, `Prefer`, and those that are recorded with an acceptance."""
 
 import re
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
 from fastapi import Header, Request
 
@@ -55,14 +56,17 @@ class Submission:
     idempotency_key: str | None = None
     request_id: str | None = None
     traceparent: str | None = None
+    asked: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
-def submission_of(request: Request) -> Submission:
+def submission_of(request: Request, asked: Mapping[str, Any] | None = None) -> Submission:
+    """What is recorded beside the body; `asked` is what a façade repeats of it."""
     traceparent = request.headers.get("traceparent", "")
     return Submission(
         idempotency_key=idempotency_key_of(request),
         request_id=request_id_of(request) or None,
         traceparent=traceparent if _TRACEPARENT.fullmatch(traceparent) else None,
+        asked=asked or {},
     )
 
 

@@ -10,7 +10,7 @@ The union is closed, so all of its members stand in this file, though it is long
 """
 
 from datetime import UTC
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AwareDatetime, Field, TypeAdapter, computed_field
 
@@ -46,6 +46,11 @@ class Accepted(Envelope, frozen=True):
     body_sha256: str
     request_id: str | None = None
     traceparent: str | None = None
+    asked: dict[str, Any] = Field(
+        default={},
+        exclude_if=lambda given: not given,
+        description="What a façade repeats of its request, such as an id that the client gave; it decides nothing",
+    )
 
     @computed_field
     @property

@@ -61,6 +61,14 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
+class Stored:
+    """The facts of a deliberation, from its acceptance on, and the incarnation of the log that they come from."""
+
+    records: Sequence[Record]
+    epoch: str
+
+
+@dataclass(frozen=True, slots=True)
 class Deliberations:
     """Operations on deliberations; each raises JournalUnavailable while the log cannot be reached.
 
@@ -83,20 +91,27 @@ class Deliberations:
     quoting_of: dict[str, asyncio.Lock] = field(default_factory=dict[str, asyncio.Lock])
 
     async def find(self, tenant: str, deliberation_id: str) -> Found:
-        """Returns the deliberation of the log, else of the archive, which a tombstone in the log hides.
+        """Returns the deliberation as `stored` found it; raises the same."""
+        stored = await self.stored(tenant, deliberation_id)
+        return Found(self.state_from(tenant, deliberation_id, stored.records), stored.epoch)
+
+    async def stored(self, tenant: str, deliberation_id: str) -> Stored:
+        """Returns the facts in the log, else in the archive, which a tombstone in the log hides.
 
         Raises NotFound and Gone, and ArchiveUnavailable when only the archive could have it.
         """
         records = await self.journal.facts(tenant, deliberation_id)
         try:
-            return Found(self.state_from(tenant, deliberation_id, records), self.catalog.epoch)
+            self.check_present(tenant, deliberation_id, records)
+            return Stored(records, self.catalog.epoch)
         except DeliberationDeleted:
             raise
         except (NotFound, Gone):
             archived = await self.archived(tenant, deliberation_id)
             if archived is None:
                 raise
-        return Found(self.state_from(tenant, deliberation_id, archived.records), archived.epoch)
+        self.check_present(tenant, deliberation_id, archived.records)
+        return Stored(archived.records, archived.epoch)
 
     async def archived(self, tenant: str, deliberation_id: str) -> Archived | None:
         """Returns the archived deliberation; raises ArchiveUnavailable, and Gone after deletion or retention."""

@@ -166,4 +166,5 @@ def accepted(specified: Specification, identity: Identity, submission: Submissio
         body_sha256=identity.sha256,
         request_id=submission.request_id,
         traceparent=submission.traceparent,
+        asked=dict(submission.asked),
     )

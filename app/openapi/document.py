@@ -19,11 +19,8 @@ from app.api.event_schemas import DeliberationEvent
 from app.api.requests import CancelRequest, DeliberationRequest
 from app.api.responses import EXAMPLES, HEADERS, headers, parameter, problems
 from app.api.schemas import Problem
-from app.openai import routes as openai
-from app.openai.completions import DONE_DATA
-from app.openai.requests import ChatCompletionRequest
-from app.openai.routes import openai_errors
-from app.openai.schemas import ChatCompletionChunk, OpenAIError
+from app.facades import FACADES
+from app.facades.declaration import Facade
 from app.openapi.examples import DELIVERY, EVENT_STREAM, composed
 from app.planning import routes as plans
 from app.planning.events import PlanRequest
@@ -44,7 +41,7 @@ ROUTERS = (
     health.router,
     statistics.router,
     cluster.router,
-    openai.router,
+    *(facade.router for facade in FACADES),
 )
 TITLE = "Deliberation Gateway"
 _DESCRIPTION = """\
@@ -67,7 +64,7 @@ _TAGS = [
     {"name": "webhooks", "description": "Events posted to a URL: their deliveries, and the request to receivers"},
     {"name": "roles", "description": "Roles of agents, and strategies of councils"},
     {"name": "sessions", "description": "Browser sessions: exchange a key for a cookie"},
-    {"name": "openai", "description": "A façade for clients of OpenAI's chat completions"},
+    *({"name": tag, "description": text} for tag, text in {each.tag: each.description for each in FACADES}.items()),
     {"name": "operations", "description": "Health, statistics, metrics"},
 ]
 _REQUEST_ID = parameter(
@@ -91,7 +88,10 @@ _SECURITY = {
         "Unsafe requests must come from a page of this site, or of an origin in CORS_ORIGINS.",
     },
 }
-_BODIES = (DeliberationRequest, CancelRequest, PlanRequest, ChatCompletionRequest, LoginRequest)
+_BODIES = (
+    *(DeliberationRequest, CancelRequest, PlanRequest, LoginRequest),
+    *(body for facade in FACADES for body in facade.bodies),
+)
 _REFS = "#/components/schemas/{model}"
 # Operations that take the id in an answer, and that id, by the answer's schema.
 _LINKS = {"DeliberationPage": ("$response.body#/items/0/id", ("get_deliberation",))}
@@ -103,7 +103,7 @@ def _schemas() -> dict[str, Any]:
         [(body, "validation") for body in _BODIES],
         ref_template=_REFS,
     )
-    answers = (Problem, DeliberationEvent, ChatCompletionChunk, OpenAIError, WebhookPayload)
+    answers = (Problem, DeliberationEvent, WebhookPayload, *(each for facade in FACADES for each in facade.answers))
     _, given = models_json_schema([(answer, "serialization") for answer in answers], ref_template=_REFS)
     schemas, answered = taken["$defs"], given["$defs"]
     both = schemas.keys() & answered.keys()
@@ -133,12 +133,16 @@ def _add_cursor(event: dict[str, Any]) -> None:
         declared.pop("readOnly", None)
 
 
-def _replace_validation_error(operation: dict[str, Any]) -> None:
-    """Replace FastAPI's 422 by a problem document; remove it if all parameters are in the path."""
+def _facade_of(path: str) -> Facade | None:
+    return next((each for each in FACADES if path.startswith(each.prefix)), None)
+
+
+def _replace_validation_error(path: str, operation: dict[str, Any]) -> None:
+    """Replace FastAPI's 422 by a problem document; remove it if all parameters are in the path, and from façades."""
     invalid = operation["responses"].get("422")
     if invalid is None or "application/json" not in invalid.get("content", {}):
         return
-    if all(declared["in"] == "path" for declared in operation.get("parameters", [])):
+    if _facade_of(path) or all(declared["in"] == "path" for declared in operation.get("parameters", [])):
         del operation["responses"]["422"]
     else:
         operation["responses"]["422"] = problems(422)[422]
@@ -147,7 +151,8 @@ def _replace_validation_error(operation: dict[str, Any]) -> None:
 def _declare_access(path: str, operation: dict[str, Any]) -> None:
     needed = ACCESS[operation["operationId"]]
     statuses = (400,) if needed is None else (400, 401, 403, 429) if needed else (400, 401, 429)
-    errors = openai_errors(*statuses) if path.startswith("/v1/") else problems(*statuses)
+    facade = _facade_of(path)
+    errors = problems(*statuses) if facade is None else facade.declared_errors(*statuses)
     responses = {**{str(status): declared for status, declared in errors.items()}, **operation["responses"]}
     operation["responses"] = dict(sorted(responses.items()))
     operation["security"] = [] if needed is None else [{scheme: list(needed)} for scheme in _SECURITY]
@@ -255,14 +260,14 @@ def document(*, development: bool = False) -> dict[str, Any]:
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
     components["schemas"] = dict(sorted(schemas.items()))
-    components["headers"] = HEADERS
+    components["headers"] = {**HEADERS, **{name: each for facade in FACADES for name, each in facade.headers.items()}}
     components["examples"] = EXAMPLES
     components["securitySchemes"] = _SECURITY
     components["parameters"] = {"X-Request-Id": _REQUEST_ID}
     made["webhooks"] = {"event": {"post": _receiver_operation(schemas)}}
     known = {operation["operationId"] for _, operation in _operations(made)}
     for path, operation in _operations(made):
-        _replace_validation_error(operation)
+        _replace_validation_error(path, operation)
         _declare_access(path, operation)
         _add_links(operation, known)
         _json_first(operation)
@@ -274,11 +279,17 @@ def document(*, development: bool = False) -> dict[str, Any]:
     return made
 
 
-def _use_item_schema(content: dict[str, Any], operation_id: str) -> None:
+def _last_data(operation_id: str) -> str | None:
+    """The data that ends the event stream of a façade's operation."""
+    routes = ((each.last_data, route) for each in FACADES for route in each.router.routes)
+    return next((last for last, route in routes if getattr(route, "name", "") == operation_id), None)
+
+
+def _use_item_schema(content: dict[str, Any], last_data: str | None) -> None:
     data: dict[str, Any] = {"type": "string", "contentMediaType": "application/json"}
     data["contentSchema"] = content.pop("schema")
-    if operation_id == "create_chat_completion":
-        data = {"anyOf": [{"const": DONE_DATA}, data]}
+    if last_data is not None:
+        data = {"anyOf": [{"const": last_data}, data]}
     item: dict[str, Any] = {
         "type": "object",
         "properties": {
@@ -293,8 +304,8 @@ def _use_item_schema(content: dict[str, Any], operation_id: str) -> None:
     event = content.pop("example")
     lines = [f"event: {event['type']}"] if "type" in event else []
     stream = "\n".join([*lines, f"data: {json.dumps(event, ensure_ascii=False, separators=(',', ':'))}", "", ""])
-    if operation_id == "create_chat_completion":
-        stream += f"data: {DONE_DATA}\n\n"
+    if last_data is not None:
+        stream += f"data: {last_data}\n\n"
     content["examples"] = {"stream": {"serializedValue": stream}}
 
 
@@ -307,7 +318,7 @@ def document_3_2(*, development: bool = False) -> dict[str, Any]:
         for declared in operation["responses"].values():
             content = declared.get("content", {}).get(EVENT_STREAM)
             if content is not None:
-                _use_item_schema(content, operation["operationId"])
+                _use_item_schema(content, _last_data(operation["operationId"]))
     return made
 
 

@@ -9,6 +9,7 @@ AMBIGUOUS = "tests/attack/test_requests.py::test_an_ambiguous_request_is_refused
 ANSWERS = "tests/components/access/test_answers.py::"
 SITES = "tests/components/access/test_sites.py::"
 
+FACADES = "tests/components/facades/"
 HABITS = "tests/components/routes/test_client_habits.py::"
 COMMANDS = "tests/components/cli/test_deliberations.py::"
 ENGINE_KEYS = "tests/integration/engine/test_engine_keys.py::"
@@ -236,10 +237,45 @@ ENTRANCES = (
         f"{HABITS}test_a_cursor_is_read_as_the_standard_says[case B5b]",
     ),
     Guard(
+        "a reading that is interrupted closes every part that began",
+        "app/facades/moments.py",
+        '            yield from self._cut(self.state, "interruption")\n',
+        "            pass\n",
+        f"{FACADES}test_moments.py::test_an_interruption_at_any_event_closes_every_part_before_its_error",
+    ),
+    Guard(
+        "a stream of a response goes on after the number that its client has seen",
+        "app/facades/responses/writer.py",
+        "if event.sequence_number > self._after:",
+        "if True:",
+        f"{FACADES}test_responses_writer.py::test_events_are_numbered_from_0_and_resume_after_any_of_them",
+    ),
+    Guard(
+        "an interruption takes no number that the next reader would miss",
+        "app/facades/responses/writer.py",
+        ' if cut != "interruption":',
+        ":",
+        f"{FACADES}test_responses_writer.py::test_an_interruption_ends_the_stream_with_an_error_and_takes_no_number",
+    ),
+    Guard(
+        "a user's one message is no conversation, whatever it looks like",
+        "app/facades/openai_requests.py",
+        "None if count == 1 else _MARK.search(task)",
+        "_MARK.search(task)",
+        f"{FACADES}test_responses_requests.py::test_one_message_of_a_user_cannot_pose_as_a_conversation",
+    ),
+    Guard(
+        "a background response goes on without its client",
+        "app/facades/responses/__init__.py",
+        "kept=background)",
+        "kept=False)",
+        f"{FACADES}test_responses_routes.py::test_a_client_that_leaves_cancels_the_foreground_alone",
+    ),
+    Guard(
         "a waiting completion has chunks that clients count",
-        "app/openai/routes.py",
-        "            heartbeat=waiting_frame(chat, pending.state),\n",
-        "",
+        "app/facades/chat/__init__.py",
+        '"end", waiting_frame(chat, council.state))',
+        '"end")',
         f"{HABITS}test_a_waiting_stream_has_chunks_that_a_client_parses",
     ),
     Guard(

@@ -1,5 +1,6 @@
 import asyncio
 import json
+import re
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 from itertools import combinations
@@ -49,10 +50,12 @@ PLAN: dict[str, Any] = {
     "roles": [ROLE],
 }
 CHAT: dict[str, Any] = {"model": f"single/{ROLE}", "messages": [{"role": "user", "content": CANARY}]}
+RESPONSE: dict[str, Any] = {"model": f"single/{ROLE}", "input": CANARY, "metadata": {"canary": CANARY}}
 SETS: list[tuple[Scope, ...]] = [set_ for size in range(4) for set_ in combinations(SCOPES, size)]
 # Operations with content in a permitted answer; the others have none for any caller.
 CONTENT = {
     "create_deliberation", "cancel_deliberation", "create_chat_completion", "list_deliberations", "get_deliberation",
+    "create_response", "get_response", "cancel_response", "list_input_items",
     "read_deliberation_events", "read_events", "approve_plan", "get_plan", "list_deliveries", "redeliver",
     "list_roles", "get_role",
 }  # fmt: skip
@@ -132,6 +135,11 @@ async def in_development(roles_file: Path) -> AsyncGenerator[Kept, None]:
         yield await _filled(gateway, "default", {})
 
 
+@pytest.fixture(autouse=True)
+def no_wait_for_the_end_of_a_cancelled_response(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.facades.responses.CANCEL_WAIT_S", 0)
+
+
 def requests(kept: Kept, name: str, method: str, path: str) -> Iterator[Asked]:
     match name:
         case "create_deliberation":
@@ -151,6 +159,9 @@ def requests(kept: Kept, name: str, method: str, path: str) -> Iterator[Asked]:
             yield method, path, {"Idempotency-Key": "chat"}, {**CHAT, "stream": True}
             yield method, path, {"Idempotency-Key": "failed"}, CHAT
             yield method, path, {}, {**CHAT, "model": "council/NOBODY"}
+        case "create_response":
+            yield method, path, {"Idempotency-Key": "ended-response"}, {**RESPONSE, "background": True}
+            yield method, path, {}, {**RESPONSE, "model": "council/NOBODY"}
         case "approve_plan":
             yield method, path, {}, PLAN
             yield method, path, {}, {**PLAN, "description": CANARY}
@@ -160,8 +171,13 @@ def requests(kept: Kept, name: str, method: str, path: str) -> Iterator[Asked]:
         case _:
             body = None if method == "GET" else {}
             headers = {"Accept": "application/json"} if name.startswith("read_") else {}
-            for id in kept.ids.values() if "{deliberation_id}" in path else ("",):
-                values = {"deliberation_id": id, "plan_id": PLAN["plan_id"], "delivery_id": kept.delivery}
+            for id in kept.ids.values() if re.search(r"\{(deliberation|response)_id\}", path) else ("",):
+                values = {
+                    "deliberation_id": id,
+                    "response_id": f"resp_{id}",
+                    "plan_id": PLAN["plan_id"],
+                    "delivery_id": kept.delivery,
+                }
                 url = filled(path, **values, role=ROLE, model=f"council/{ROLE}")
                 for more in ({}, {"Prefer": "wait=1"} if id == kept.ids["ended"] else {}, {"If-None-Match": "*"}):
                     yield method, url, headers | more, body

@@ -60,16 +60,14 @@ async def two() -> AsyncGenerator[Two, None]:
 
 
 NEED_A_KEY = [each for each in operations() if ACCESS[each[0]] is not None]
-with_id = pytest.mark.parametrize(
-    ("name", "method", "path"), [each for each in NEED_A_KEY if "{deliberation_id}" in each[2]]
-)
-without_id = pytest.mark.parametrize(
-    ("name", "method", "path"), [each for each in NEED_A_KEY if "{deliberation_id}" not in each[2]]
-)
+WITH_ID = [each for each in NEED_A_KEY if "{deliberation_id}" in each[2] or "{response_id}" in each[2]]
+with_id = pytest.mark.parametrize(("name", "method", "path"), WITH_ID)
+without_id = pytest.mark.parametrize(("name", "method", "path"), [each for each in NEED_A_KEY if each not in WITH_ID])
 
 
 def at(path: str, deliberation: str = "") -> str:
-    return filled(path, deliberation_id=deliberation, role="DEV", model="council/DEV")
+    ids = {"deliberation_id": deliberation, "response_id": f"resp_{deliberation}"}
+    return filled(path, **ids, role="DEV", model="council/DEV")
 
 
 def visible(response: httpx.Response, deliberation: str) -> tuple[int, dict[str, str], str]:

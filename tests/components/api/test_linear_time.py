@@ -12,7 +12,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 
 from app.access.keys import looks_like_key
-from app.access.origins import CORS, Cors, known_host, same_site
+from app.access.origins import Cors, cors, known_host, same_site
 from app.api.cursor import parse_cursor
 from app.api.headers import media_of, submission_of, wait_of
 from app.api.request_body import parsed_body
@@ -22,10 +22,10 @@ from app.archive.database.words import split
 from app.cli.render.text import json_line, printable, prose
 from app.deliberation.answer_schema import rebuilt_schema
 from app.deliberation.errors import DeliberationError
+from app.facades.chat.reader import ChatCompletionRequest, ChatRequestMessage
+from app.facades.openai_errors import param
+from app.facades.openai_requests import conversation_mark, task_of
 from app.lifecycle.lists import _parsed as parsed_list_cursor  # pyright: ignore[reportPrivateUsage]
-from app.openai.mapping import conversation_mark, task_of
-from app.openai.problems import param
-from app.openai.requests import ChatCompletionRequest, ChatRequestMessage
 from app.routes.deliberations import _query  # pyright: ignore[reportPrivateUsage]
 from app.routes.middleware import key_in_url, usable_request_id
 from app.sse import SseDecoder
@@ -95,7 +95,7 @@ def request(headers: Mapping[str, str] = {}, query: str = "") -> Request:
 
 def preflight(text: str) -> object:
     named = {"origin": "https://a", "access-control-request-method": "GET", "access-control-request-headers": text}
-    return Cors(lambda *_: asyncio.sleep(0), ("https://a",), **CORS).preflight_response(Headers(named))
+    return Cors(lambda *_: asyncio.sleep(0), ("https://a",), **cors()).preflight_response(Headers(named))
 
 
 def schema(text: str) -> object:
@@ -105,7 +105,8 @@ def schema(text: str) -> object:
 def chat(text: str) -> object:
     body = {"model": "council", "messages": [{"role": "user", "content": text}] * 2, "stop": text[:64] or "x"}
     made = ChatCompletionRequest.model_validate_json(json.dumps(body))
-    return made.truncated(text), conversation_mark(made.messages), task_of(made.messages)
+    turns = [message.turn for message in made.messages]
+    return made.truncated(text), conversation_mark(turns), task_of(turns)
 
 
 def streamed(text: str) -> object:
@@ -169,7 +170,7 @@ def many_fields(count: int) -> object:
 
 
 def many_messages(count: int) -> object:
-    return task_of([ChatRequestMessage(role="user", content="a") for _ in range(count)])
+    return task_of([ChatRequestMessage(role="user", content="a").turn for _ in range(count)])
 
 
 def many_parts(count: int) -> object:

@@ -12,7 +12,7 @@ from app.deliberation.announcements import announcement, recorded_responses
 from app.deliberation.facts import Completed, Fact, encode
 from app.deliberation.fold import State, fold, state_of
 from app.deliberation.ports import Record
-from app.openai.completions import texts
+from app.facades.outcomes import answers
 from app.streaming.snapshots import snapshot_at
 from tests.unit.strategies.stories import MEMBERS, STORIES, read, story
 
@@ -92,7 +92,7 @@ def test_a_snapshot_at_any_event_has_the_works_so_far(name: str) -> None:
 
 def test_openai_clients_get_every_standing_answer_of_an_unranked_council() -> None:
     facts = story("independent: degraded")
-    assert list(texts(folded(facts))) == [work["content"] for work in read(facts).values() if work["content"]]
+    assert list(answers(folded(facts))) == [work["content"] for work in read(facts).values() if work["content"]]
 
 
 def test_a_relays_winner_answered_although_nothing_is_called_a_proposal() -> None:

@@ -9,7 +9,7 @@ from app.deliberation.errors import (
     StrategyDrift,
     UnexpectedFact,
 )
-from app.openai.problems import CHAT_STATUSES
+from app.facades.openai_errors import OPENAI_STATUSES
 from tests.components.routes.served import Served
 
 # Clients never get these as problems: they are recorded as facts, or are defects.
@@ -33,7 +33,7 @@ def tree(error: type[DeliberationError]) -> Iterator[type[DeliberationError]]:
 
 def test_every_error_that_a_client_can_meet_has_a_status() -> None:
     codes = {error.code for error in tree(DeliberationError) if not issubclass(error, CallFailure)}
-    assert codes - STATUSES.keys() - CHAT_STATUSES.keys() - INTERNAL == set()
+    assert codes - STATUSES.keys() - OPENAI_STATUSES.keys() - INTERNAL == set()
     assert {UnexpectedFact.code, StrategyDrift.code} & STATUSES.keys() == set()
 
 

@@ -9,7 +9,7 @@ from openapi_spec_validator import validate
 
 from app.access.authorization import ACCESS
 from app.api.problems import STATUSES
-from app.openai.problems import CHAT_STATUSES
+from app.facades.openai_errors import OPENAI_STATUSES
 from app.openapi.document import document, document_3_2
 from app.routes.pages import UI
 from tests.components.access.keyed import PEPPER
@@ -34,6 +34,11 @@ OPERATIONS = {
     "get_role": "GET /roles/{role}",
     "list_strategies": "GET /strategies",
     "create_chat_completion": "POST /v1/chat/completions",
+    "create_response": "POST /v1/responses",
+    "get_response": "GET /v1/responses/{response_id}",
+    "cancel_response": "POST /v1/responses/{response_id}/cancel",
+    "delete_response": "DELETE /v1/responses/{response_id}",
+    "list_input_items": "GET /v1/responses/{response_id}/input_items",
     "list_models": "GET /v1/models",
     "get_model": "GET /v1/models/{model}",
     "log_in": "POST /login",
@@ -92,7 +97,7 @@ def test_schemas_have_one_name_each() -> None:
 
 def test_errors_are_problem_documents_and_openai_errors_under_v1() -> None:
     declared = {str(status) for status, _ in STATUSES.values()}
-    of_chat = declared | {str(status) for status, _ in CHAT_STATUSES.values()}
+    of_chat = declared | {str(status) for status, _ in OPENAI_STATUSES.values()}
     for method, path, operation in declarations():
         chat = path.startswith("/v1/")
         media, name = ("application/json", "OpenAIError") if chat else ("application/problem+json", "Problem")

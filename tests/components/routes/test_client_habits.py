@@ -13,7 +13,7 @@ from app.api.responses import HEADERS
 from app.deliberation.calls import Call
 from app.deliberation.facts import Accepted, decode
 from app.openapi.document import document
-from tests.components.openai.chatting import BODY, PATH, frames_of
+from tests.components.facades.chatting import BODY, PATH, frames_of
 from tests.components.routes.listening import Gateway, listening, whole
 from tests.components.routes.served import played, written
 from tests.conditions import until

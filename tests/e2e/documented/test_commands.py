@@ -173,8 +173,10 @@ async def test_a_documented_request_completes(stack: Stack, block: Block) -> Non
         assert response.json()["degraded"] is None and response.json()["verdict"]["ranking"][0]["score"] > 0.5
 
 
-async def test_the_python_program_for_openais_client_prints_an_answer(stack: Stack, tmp_path: Path) -> None:
-    (block,) = (each for each in blocks() if each.page == "docs/openai.md" and each.language == "python")
+@pytest.mark.parametrize(
+    "block", [each for each in blocks() if each.page == "docs/openai.md" and each.language == "python"], ids=str
+)
+async def test_a_python_program_for_openais_client_prints_an_answer(stack: Stack, tmp_path: Path, block: Block) -> None:
     program = block.text.replace(DOCUMENTED_URLS[0], stack.url)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", program), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT

@@ -1,21 +1,26 @@
-"""Errors as the clients of OpenAI's API read them."""
+"""Errors as the clients of OpenAI's APIs read them."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
 
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.api.problems import STATUSES, ErrorAnswer, ErrorFormat, answer_to, body_fault
-from app.api.refusals import HttpError
-from app.api.schemas import dump
-from app.deliberation.calls import FactProblem
+from app.api.problems import STATUSES, ErrorAnswer, ErrorFormat, answer_to
+from app.api.responses import Declared, declared_errors
+from app.api.schemas import Resource, dump
 from app.deliberation.errors import DeliberationError
-from app.openai.schemas import OpenAIError, OpenAIErrorDetail
+from app.facades.declaration import Facade
+from app.facades.outcomes import NoVerdict
 
 NAMED_MAX = 8
+DONE_DATA = "[DONE]"
+DONE = f"data: {DONE_DATA}\n\n".encode()
 # Status and title of the codes that differ from, or are missing in, `app.api.problems.STATUSES`.
-CHAT_STATUSES: Mapping[str, tuple[int, str]] = {
+OPENAI_STATUSES: Mapping[str, tuple[int, str]] = {
     "invalid_request": (400, "The request is not valid; `code` says in what way"),
     "budget_exhausted": (400, "The budget does not admit the first stage"),
     "model_not_found": (404, "There is no such model"),
@@ -40,44 +45,35 @@ _CODES: Mapping[str, str] = {
 }
 
 
+class OpenAIErrorDetail(Resource):
+    """The error."""
+
+    message: str
+    type: Literal["invalid_request_error", "rate_limit_error", "server_error"]
+    param: str | None = Field(description="The first invalid field, for example `messages[0].content`")
+    code: str | None = Field(description="A stable code for programs")
+
+
+class OpenAIError(Resource):
+    """An error in OpenAI's format."""
+
+    error: OpenAIErrorDetail
+
+
 def param(pointer: str) -> str | None:
     """`/messages/0/content` as `messages[0].content`; None for the whole body."""
     dotted = re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", pointer.removeprefix("/").replace("/", "."))
     return dotted.replace("~1", "/").replace("~0", "~") or None
 
 
-class ModelNotFound(HttpError):
-    code = "model_not_found"
-
-    def __init__(self, detail: str, meant: str) -> None:
-        super().__init__(detail)
-        remedy = f"{meant}Name it <strategy>/<ROLE>, or one of the two alone; GET /v1/models lists them."
-        self.errors = (body_fault("/model", self.code, detail, remedy),)
-
-
-class NoVerdict(HttpError):
-    """The deliberation has ended without an answer, or not in time; `problem` is the cause."""
-
-    code = "no_verdict"
-
-    def __init__(self, problem: FactProblem, deliberation_id: str) -> None:
-        super().__init__(f"Deliberation {deliberation_id}: {problem.detail}")
-        self.problem = problem
-        self.headers = chat_headers(deliberation_id)
-
-
-def chat_headers(deliberation_id: str) -> dict[str, str]:
-    return {"Location": f"/deliberations/{deliberation_id}", "X-Deliberation-Id": deliberation_id}
-
-
 def _code_of(error: DeliberationError) -> str | None:
-    if isinstance(error, NoVerdict) and error.problem.code in CHAT_STATUSES:
+    if isinstance(error, NoVerdict) and error.problem.code in OPENAI_STATUSES:
         return error.problem.code
-    return error.code if error.code in CHAT_STATUSES or error.code in STATUSES else None
+    return error.code if error.code in OPENAI_STATUSES or error.code in STATUSES else None
 
 
 def _openai_error(answer: ErrorAnswer) -> tuple[int, OpenAIError]:
-    status, _ = CHAT_STATUSES.get(answer.code) or STATUSES[answer.code]
+    status, _ = OPENAI_STATUSES.get(answer.code) or STATUSES[answer.code]
     kind = "server_error" if status >= 500 else "rate_limit_error" if status == 429 else "invalid_request_error"
     errors = answer.errors
     faults = [
@@ -106,3 +102,26 @@ OPENAI_ERRORS = ErrorFormat(_code_of, _render)
 
 def stream_error(error: DeliberationError, request_id: str) -> OpenAIError:
     return _openai_error(answer_to(error, OPENAI_ERRORS, request_id))[1]
+
+
+def openai_errors(*statuses: int) -> Declared:
+    def content(_: Iterable[str]) -> dict[str, Any]:
+        return {"application/json": {"schema": {"$ref": "#/components/schemas/OpenAIError"}}}
+
+    names = ("Location", "X-Deliberation-Id")
+    further = {400: names, **dict.fromkeys((409, 502, 504), (*names, "X-Should-Retry"))}
+    return declared_errors(statuses, {**STATUSES, **OPENAI_STATUSES}, content, further)
+
+
+def openai_facade(router: APIRouter, bodies: Sequence[type[BaseModel]], answers: Sequence[type[BaseModel]]) -> Facade:
+    return Facade(
+        router=router,
+        tag="openai",
+        description="Façades for OpenAI's clients: chat completions, Responses",
+        prefix="/v1/",
+        errors=OPENAI_ERRORS,
+        declared_errors=openai_errors,
+        bodies=tuple(bodies),
+        answers=(*answers, OpenAIError),
+        last_data=DONE_DATA,
+    )

@@ -11,8 +11,8 @@ from app.deliberation.facts import Accepted, CallFinished, Cancelled, Failed, de
 from app.deliberation.ports import Record
 from app.deliberation.readings import read_output
 from app.deliberation.strategies.council import COUNCIL
-from app.openai import routes
-from tests.components.openai.chatting import (
+from app.facades import door
+from tests.components.facades.chatting import (
     BODY,
     PATH,
     End,
@@ -221,7 +221,7 @@ async def test_an_end_without_a_verdict_is_a_final_error_and_the_end_of_a_stream
 
 
 async def test_a_missing_end_is_reported_as_the_deadline(gateway: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes, "END_GRACE_S", 0.01)
+    monkeypatch.setattr(door, "END_GRACE_S", 0.01)
 
     async def end(_: Served, __: str) -> None:
         gateway.clock.advance(2)
@@ -326,7 +326,7 @@ class LaggingJournal(InMemoryJournal):
 async def test_rereads_an_end_that_a_lagging_server_lacks(
     lags: int, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(routes, "LAG_S", 0.0)
+    monkeypatch.setattr(door, "LAG_S", 0.0)
     journal = LaggingJournal(replies={"control.coordinator": [COORDINATOR]})
     journal.lags = lags
     async with served(journal=journal) as gateway:

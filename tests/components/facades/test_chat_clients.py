@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.components.openai.chatting import BODY, PATH, accepted_in, cancelled_in, complete, error_of, frames_of
+from tests.components.facades.chatting import BODY, PATH, accepted_in, cancelled_in, complete, error_of, frames_of
 from tests.components.routes.served import APP, Served, served
 from tests.conditions import until
 
@@ -17,6 +17,7 @@ class Connection:
     gateway: Served
     body: dict[str, Any]
     headers: dict[str, str] = field(default_factory=dict[str, str])
+    path: str = PATH
     sent: list[Any] = field(default_factory=list[Any])
     disconnected: asyncio.Event = field(default_factory=asyncio.Event)
     _requested: bool = False
@@ -43,8 +44,8 @@ class Connection:
             "http_version": "1.1",
             "method": "POST",
             "scheme": "http",
-            "path": PATH,
-            "raw_path": PATH.encode(),
+            "path": self.path,
+            "raw_path": self.path.encode(),
             "query_string": b"",
             "headers": [(b"host", b"localhost"), (b"content-type", b"application/json"), *named],
             "client": ("client", 1),

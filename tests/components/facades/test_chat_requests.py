@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from app.api.problems import ValidationFailed, body_problems
 from app.api.requests import DeliberationRequest
 from app.deliberation.strategies import STRATEGIES
-from app.openai.mapping import deliberation_of, task_of
-from app.openai.problems import CHAT_STATUSES, ModelNotFound, param
-from app.openai.requests import ChatCompletionRequest, ChatRequestMessage, DeliberationOptions
+from app.facades.chat.reader import ChatCompletionRequest, ChatRequestMessage, asked
+from app.facades.openai_errors import OPENAI_STATUSES, param
+from app.facades.openai_requests import DeliberationOptions, ModelNotFound, task_of
 from app.process_settings import read_roles
 
 KNOWN = {"roles": read_roles(None), "strategies": STRATEGIES}
@@ -22,7 +22,7 @@ BODY: dict[str, Any] = {"model": "council/DEV", "messages": [{"role": "user", "c
 
 def deliberation(**fields: Any) -> DeliberationRequest:
     chat = ChatCompletionRequest.model_validate_json(json.dumps(BODY | fields))
-    return deliberation_of(chat, KNOWN)
+    return asked(chat, KNOWN).deliberation(KNOWN)
 
 
 def faults_of(**fields: Any) -> dict[str | None, str]:
@@ -40,7 +40,7 @@ def message(role: str, content: Any, **more: Any) -> dict[str, Any]:
 
 
 def task(*messages: dict[str, Any]) -> str:
-    return task_of([ChatRequestMessage.model_validate_json(json.dumps(message)) for message in messages])
+    return task_of([ChatRequestMessage.model_validate_json(json.dumps(message)).turn for message in messages])
 
 
 def test_handles_every_field_of_openais_reference() -> None:
@@ -56,7 +56,7 @@ def test_documents_every_field_and_code() -> None:
     assert set(re.findall(r"`(\w+)`", "".join(rows))) == ChatCompletionRequest.model_fields.keys()
     named = set(re.findall(r"`(\w+)`", DOCUMENT))
     assert DeliberationOptions.model_fields.keys() <= named
-    assert CHAT_STATUSES.keys() - {"invalid_request"} <= named
+    assert OPENAI_STATUSES.keys() - {"invalid_request"} <= named
 
 
 @pytest.mark.parametrize(

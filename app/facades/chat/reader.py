@@ -1,0 +1,224 @@
+"""The request of a chat completion, and the deliberation that it asks for."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from app.api.problems import ValidationFailed, body_fault
+from app.api.requests import (
+    AGENTS_MAX,
+    COMPLETION_TOKENS_MAX,
+    MaybeWhole,
+    Metadata,
+    RequestModel,
+    SamplingRequest,
+)
+from app.api.schemas import FieldProblem
+from app.facades.openai_requests import (
+    NO_LOGPROBS,
+    NO_SAMPLING,
+    NO_TOOLS,
+    TOP_P_MIN,
+    Asked,
+    ConversationTurn,
+    DeliberationOptions,
+    IgnoredField,
+    JsonSchemaFormat,
+    Registry,
+    TokenLimit,
+    Unsupported,
+    content_schema,
+    joined,
+    model_parts,
+    refused,
+)
+
+MESSAGES_MAX = 1_024
+STOPS_MAX = 4
+# The strategy that returns every agent's answer: for it, `n` is the number of agents.
+SIDE_BY_SIDE = "independent"
+# Pointers of a chat completion that differ from those of the deliberation.
+PLACES = {"/task": "/messages", "/constraints/answer_schema": "/response_format/json_schema/schema"}
+_NO_AUDIO = "Audio is not supported"
+
+
+class ChatRequestMessage(BaseModel):
+    """One message of the conversation; unknown fields are ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True, hide_input_in_errors=True)
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Annotated[str, BeforeValidator(lambda content: joined(content, ("text",)))] = Field(
+        default="", json_schema_extra=content_schema("text")
+    )
+    name: str | None = Field(default=None, max_length=64, pattern=r"^[^\s<>|\\/\[\]]*$")
+    refusal: str | None = None
+    tool_calls: Annotated[Any, Unsupported(NO_TOOLS, [])] = None
+    function_call: Annotated[Any, Unsupported(NO_TOOLS)] = None
+    audio: Annotated[Any, Unsupported(_NO_AUDIO)] = None
+
+    @property
+    def turn(self) -> ConversationTurn:
+        return ConversationTurn(self.role, self.name, self.content or self.refusal or "")
+
+
+class StreamOptions(RequestModel):
+    """Options of a streamed answer."""
+
+    include_usage: bool | None = Field(default=None, description="Add a last chunk with the usage of all agents")
+    include_obfuscation: bool | None = Field(default=None, description="Accepted and ignored")
+
+
+class ResponseFormat(RequestModel):
+    """The form of the answer: a text, any JSON object, or an object that satisfies a schema."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchemaFormat | None = Field(default=None, description="With the type `json_schema` only")
+
+    @property
+    def answer_schema(self) -> dict[str, Any] | None:
+        if self.type == "text":
+            return None
+        given = None if self.json_schema is None else self.json_schema.json_schema
+        return {"type": "object"} if given is None else given
+
+    @model_validator(mode="after")
+    def _check_type(self) -> Self:
+        if (self.json_schema is None) == (self.type == "json_schema"):
+            remedy = "Give json_schema with the type json_schema, and with no other."
+            raise refused("invalid_value", "The type and json_schema contradict each other", remedy)
+        return self
+
+
+def _listed(stop: object) -> object:
+    return [stop] if isinstance(stop, str) else stop
+
+
+_EXAMPLES: list[Any] = [
+    {"model": "best_of_n/DEV", "messages": [{"role": "user", "content": "Merge two sorted lists."}]},
+    {"model": "council", "messages": [{"role": "user", "content": "Merge two sorted lists."}], "stream": True},
+]
+
+
+class ChatCompletionRequest(RequestModel):
+    """The body of `POST /v1/chat/completions`. Null is the same as absent in every field."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": _EXAMPLES})
+
+    model: str = Field(max_length=256, description="`<strategy>/<ROLE>` or one of both; `GET /v1/models` lists them")
+    messages: list[ChatRequestMessage] = Field(min_length=1, max_length=MESSAGES_MAX)
+    stream: bool | None = Field(
+        default=None, description="Answer in server-sent chunks; the text follows once the deliberation has ended"
+    )
+    stream_options: StreamOptions | None = None
+    n: MaybeWhole = Field(
+        default=None,
+        ge=1,
+        description=f"Must be 1, except with `{SIDE_BY_SIDE}`: the number of agents, each with one choice; at most "
+        f"{AGENTS_MAX} apply",
+    )
+    temperature: float | None = Field(
+        default=None, ge=0, le=2, description="The first agent's temperature; the others vary"
+    )
+    top_p: float | None = Field(default=None, ge=0, le=1, description=f"At least {TOP_P_MIN} applies")
+    max_completion_tokens: TokenLimit = Field(
+        default=None,
+        description=f"Limit of each agent's completion, including its reasoning; at most {COMPLETION_TOKENS_MAX} "
+        "apply, and the role's limit for a negative one",
+    )
+    max_tokens: TokenLimit = Field(default=None, description="Deprecated name of `max_completion_tokens`")
+    seed: MaybeWhole = Field(default=None, description="A negative one is none")
+    stop: Annotated[list[Annotated[str, Field(min_length=1)]] | None, BeforeValidator(_listed)] = Field(
+        default=None, max_length=STOPS_MAX, description="The answer is truncated before the first of these"
+    )
+    metadata: Metadata | None = None
+    user: str | None = Field(default=None, max_length=512, description="Stored as metadata")
+    safety_identifier: str | None = Field(default=None, max_length=512, description="Stored as metadata")
+    response_format: ResponseFormat | None = Field(
+        default=None, description="JSON as the answer: every agent's is checked, and one that breaks it does not count"
+    )
+    deliberation: DeliberationOptions | None = Field(default=None, description="Extension: how to deliberate")
+
+    parallel_tool_calls: IgnoredField = None
+    prediction: IgnoredField = None
+    prompt_cache_key: IgnoredField = None
+    prompt_cache_options: IgnoredField = None
+    prompt_cache_retention: IgnoredField = None
+    reasoning_effort: IgnoredField = None
+    service_tier: IgnoredField = None
+    store: IgnoredField = None
+    verbosity: IgnoredField = None
+
+    audio: Annotated[Any, Unsupported(_NO_AUDIO)] = None
+    frequency_penalty: Annotated[Any, Unsupported(NO_SAMPLING, 0)] = None
+    function_call: Annotated[Any, Unsupported(NO_TOOLS, "none", "auto")] = None
+    functions: Annotated[Any, Unsupported(NO_TOOLS, [])] = None
+    logit_bias: Annotated[Any, Unsupported(NO_SAMPLING, {})] = None
+    logprobs: Annotated[Any, Unsupported(NO_LOGPROBS, False)] = None
+    modalities: Annotated[Any, Unsupported("Only text is supported", ["text"])] = None
+    moderation: Annotated[Any, Unsupported("Moderation is not supported")] = None
+    presence_penalty: Annotated[Any, Unsupported(NO_SAMPLING, 0)] = None
+    tool_choice: Annotated[Any, Unsupported(NO_TOOLS, "none", "auto")] = None
+    tools: Annotated[Any, Unsupported(NO_TOOLS, [])] = None
+    top_logprobs: Annotated[Any, Unsupported(NO_LOGPROBS, 0)] = None
+    web_search_options: Annotated[Any, Unsupported("Web search is not supported")] = None
+
+    @property
+    def answer_schema(self) -> dict[str, Any] | None:
+        return None if self.response_format is None else self.response_format.answer_schema
+
+    @property
+    def counts_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage is True
+
+    def truncated(self, text: str) -> str:
+        return text[: min((index for stop in self.stop or () if (index := text.find(stop)) >= 0), default=None)]
+
+    @model_validator(mode="after")
+    def _check_combinations(self) -> Self:
+        faults: list[FieldProblem] = []
+        if self.stream_options is not None and not self.stream:
+            faults.append(body_fault("/stream_options", "invalid_value", "It needs a stream", "Set stream to true."))
+        if self.stop and self.answer_schema is not None:
+            detail, remedy = "It would cut JSON off", "Leave it out, or ask for text."
+            faults.append(body_fault("/stop", "invalid_value", detail, remedy))
+        bounds = {self.max_tokens, self.max_completion_tokens} - {None}
+        if len(bounds) > 1:
+            detail = "It contradicts max_completion_tokens"
+            faults.append(body_fault("/max_tokens", "invalid_value", detail, "Give one of the two."))
+        if faults:
+            raise ValidationFailed(faults)
+        return self
+
+
+def _size(chat: ChatCompletionRequest, strategy: str) -> int | None:
+    given = None if chat.deliberation is None else chat.deliberation.num_agents
+    if chat.n is None:
+        return given
+    if strategy != SIDE_BY_SIDE:
+        if chat.n > 1:
+            detail, remedy = f"{strategy} has one answer", f"Give 1, or use the model {SIDE_BY_SIDE}/…."
+            raise ValidationFailed([body_fault("/n", "unsupported_value", detail, remedy)])
+        return given
+    if given not in (None, chat.n):
+        detail = "It contradicts deliberation.num_agents"
+        raise ValidationFailed([body_fault("/n", "invalid_value", detail, "Give one of the two.")])
+    return chat.n
+
+
+def asked(chat: ChatCompletionRequest, registry: Registry) -> Asked:
+    """The request in the gateway's words; raises ModelNotFound and ValidationFailed."""
+    strategy, _ = model_parts(chat.model, registry)
+    users = {"user": chat.user, "safety_identifier": chat.safety_identifier}
+    return Asked(
+        model=chat.model,
+        turns=[message.turn for message in chat.messages],
+        options=chat.deliberation or DeliberationOptions(),
+        sampling=SamplingRequest(
+            temperature=chat.temperature, top_p=chat.top_p, max_tokens=chat.max_completion_tokens or chat.max_tokens
+        ),
+        places=PLACES,
+        answer_schema=chat.answer_schema,
+        metadata={name: each for name, each in users.items() if each is not None} | (chat.metadata or {}),
+        fields={"seed": chat.seed, "num_agents": _size(chat, strategy)},
+    )

@@ -1,0 +1,311 @@
+"""The operations that a façade may use, on the deliberations of one tenant, and the clients that wait for them."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing, nullcontext, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
+
+import anyio
+import structlog
+from fastapi import Depends, Request, Response
+from pydantic import ValidationError
+from starlette.types import Receive, Scope, Send
+
+from app.api.headers import Submission
+from app.api.problems import NotReady, TooManyStreams
+from app.api.requests import DeliberationRequest
+from app.deliberation.calls import FactProblem
+from app.deliberation.errors import DeliberationError, JournalUnavailable, NotFound, UnexpectedFact
+from app.deliberation.facts import CallDelta, CancelledBy, Event, decode
+from app.deliberation.fold import State
+from app.facades.moments import Began, Ended, Moment, Telling
+from app.facades.outcomes import NoVerdict
+from app.lifecycle.deliberations import Stored
+from app.log.paging import of_deliberation
+from app.routes.dependencies import Gateway, InGateway, OfTenant
+from app.streaming.event_stream import COMMENT, EventStreamResponse
+from app.streaming.frames import VIEW_TYPES, EventFrame, event_in
+
+CLIENT_LEFT = 499
+# A coordinator ends overdue deliberations at their deadline; the end reaches this process a little later.
+END_GRACE_S = 10.0
+LAG_S = 0.1
+LAGS_MAX = 20
+
+log = structlog.get_logger(__name__)
+
+
+StreamReading = Literal["end", "facts", "texts"]
+"""What a stream tells: the end alone, every fact, or also the growing texts of unfinished calls."""
+
+
+class Told(NamedTuple):
+    """Moments from the acceptance on, and the state after all facts, also those that were recorded after the end."""
+
+    moments: Sequence[Moment]
+    state: State
+
+
+class Writer(Protocol):
+    """Writes moments as a façade's frames. Nothing follows the frames of `Ended` or `Interrupted`."""
+
+    def write(self, moment: Moment) -> Iterator[bytes]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Council:
+    """A deliberation as a client of a façade holds it; unless `kept`, it is cancelled when the client leaves."""
+
+    tenant: str
+    state: State
+    kept: bool
+    _gateway: Gateway
+
+    async def wait(self) -> bool:
+        """Whether the deliberation ends until shortly after its deadline; a process that drains ends the wait early."""
+        accepted = self.state.accepted
+        left_s = max(0.0, (accepted.deadline_at - self._gateway["clock"].now()).total_seconds())
+        operations = self._gateway["deliberations"]
+        return await operations.ended(self.tenant, accepted.deliberation_id, left_s + END_GRACE_S)
+
+    async def _stored(self) -> Stored:
+        """The facts; a replica of the log that lags may lack the acceptance for a moment."""
+        operations, id = self._gateway["deliberations"], self.state.deliberation_id
+        for _ in range(LAGS_MAX):
+            with suppress(NotFound):
+                return await operations.stored(self.tenant, id)
+            await asyncio.sleep(LAG_S)
+        return await operations.stored(self.tenant, id)
+
+    async def told(self) -> Told:
+        """What the stored facts tell; raises NotFound, Gone, JournalUnavailable and ArchiveUnavailable."""
+        telling, moments = Telling(), list[Moment]()
+        for record in (await self._stored()).records:
+            moments += telling.tell(_decoded(record.data), record.sequence)
+        assert telling.state is not None, "stored facts begin with the acceptance"
+        return Told(moments, telling.state)
+
+    async def told_to_the_end(self, ended: bool) -> Told:
+        """The same with the end, after `wait`; raises NotReady while draining, NoVerdict and JournalUnavailable."""
+        if not ended:
+            raise _late(self._gateway, self.state.deliberation_id)
+        for _ in range(LAGS_MAX):
+            told = await self.told()
+            if told.state.ended:
+                return told
+            # A replica of the log may lag behind the one that published the end.
+            await asyncio.sleep(LAG_S)
+        raise JournalUnavailable("The deliberation has ended, but its end cannot be read yet.")
+
+    async def cancel(self, reason: str | None, by: CancelledBy = "client", wait_s: int = 0) -> State:
+        """The state after a request to cancel, and after its end if that comes within `wait_s`."""
+        operations = self._gateway["deliberations"]
+        state = await operations.cancel(self.tenant, self.state, reason, by)
+        return await operations.wait_until_ended(self.tenant, state, wait_s)
+
+    async def leave(self) -> None:
+        """The client has left: cancel, unless the deliberation is kept, or ends by itself."""
+        overdue = self._gateway["clock"].now() >= self.state.accepted.deadline_at
+        if self.kept or overdue:
+            return
+        try:
+            if not await self._gateway["deliberations"].ended(self.tenant, self.state.deliberation_id, 0):
+                await self.cancel("the client of /v1 left", "disconnect")
+        except JournalUnavailable as error:
+            log.warning("cancel_failed", deliberation_id=self.state.deliberation_id, detail=str(error))
+
+    async def moments(self, reading: StreamReading) -> AsyncGenerator[Moment, None]:
+        """Moments from the acceptance to the end, as they come. Equal facts give equal moments, whoever reads them.
+
+        A reading of `texts` begins with those of unfinished calls, if the log still has them. Views are kept for
+        minutes, so that only moments of facts are the same for every reader.
+        """
+        telling = Telling()
+        try:
+            if reading == "end":
+                yield Began(self.state)
+                yield Ended((await self.told_to_the_end(await self.wait())).state)
+                return
+            async with aclosing(self._events(reading == "texts")) as events:
+                async for sequence, data in events:
+                    for moment in telling.tell(_decoded(data), sequence):
+                        yield moment
+                    if telling.ended:
+                        return
+        except DeliberationError as error:
+            for moment in telling.interrupted(error):
+                yield moment
+
+    async def _events(self, texts: bool) -> AsyncGenerator[tuple[int, bytes], None]:
+        """Facts that are stored, then live events, and with `texts` the stored views of the open stage before them.
+
+        Raises JournalUnavailable, NotReady while draining, and NoVerdict when no end comes.
+        """
+        gateway, id, position = self._gateway, self.state.deliberation_id, 0
+        feed, last_at = gateway["feed"], self.state.accepted.deadline_at + timedelta(seconds=END_GRACE_S)
+        stored = await self._stored()
+        for record in stored.records:
+            if texts and record.tokens[-1] == "opened":
+                position = record.sequence
+            yield record.sequence, record.data
+        position = position if texts else stored.records[-1].sequence
+        async with feed.watch(of_deliberation(self.tenant, id)) as watch:
+            viewer = feed.viewer(watch, position)
+            while not watch.replaced and watch.epoch in ("", stored.epoch):
+                if feed.draining.is_set() or gateway["clock"].now() > last_at:
+                    raise _late(gateway, id)
+                frames = await viewer.batch(asyncio.get_running_loop().time() + END_GRACE_S)
+                for frame in await self._shown(frames, texts):
+                    yield frame.sequence, event_in(frame.data)
+        raise JournalUnavailable("The log was replaced; ask again.")
+
+    async def _shown(self, frames: Sequence[EventFrame], texts: bool) -> Sequence[EventFrame]:
+        if not texts:
+            return [frame for frame in frames if frame.type not in VIEW_TYPES]
+        found = self._gateway["streams"].answers
+        shown = await found.of(self.tenant, frames, lambda frame: frame.type == CallDelta.model_fields["type"].default)
+        return [frame for frame in shown if frame.data]
+
+    def stream(
+        self,
+        writer: Writer,
+        headers: Mapping[str, str],
+        reading: StreamReading,
+        heartbeat: bytes = COMMENT,
+        viewer: bool = False,
+    ) -> Response:
+        """The frames that a writer writes; when the client leaves, a deliberation that is not kept is cancelled.
+
+        A `viewer`, for whom nothing was accepted, holds a stream slot of the tenant; raises TooManyStreams.
+        """
+        content = _written(writer, self.moments(reading))
+        return _CouncilStream(self, content, self._gateway, headers, heartbeat, viewer)
+
+    async def wait_while_connected(self, request: Request) -> bool | None:
+        """As `wait`; None if the client disconnected first. Raises JournalUnavailable."""
+        away: JournalUnavailable | None = None
+        async with anyio.create_task_group() as group:
+
+            async def until_disconnect() -> None:
+                while (await request.receive())["type"] != "http.disconnect":
+                    pass
+                group.cancel_scope.cancel()
+
+            group.start_soon(until_disconnect)
+            try:
+                return await self.wait()
+            except JournalUnavailable as error:
+                # Raised within the group it would come out as a group of errors, which has no status.
+                away = error
+            finally:
+                group.cancel_scope.cancel()
+        if away is not None:
+            raise away
+        return None
+
+    async def end(self, request: Request) -> Told | None:
+        """What the deliberation told to its end; None if the client left before. Raises as `told_to_the_end`."""
+        ended = await self.wait_while_connected(request)
+        if not ended:
+            await self.leave()
+        return None if ended is None else await self.told_to_the_end(ended)
+
+
+def _late(gateway: Gateway, deliberation_id: str) -> DeliberationError:
+    if gateway["feed"].draining.is_set():
+        return NotReady("This gateway is stopping; ask again.")
+    late = FactProblem(code="deadline_exceeded", detail="no end was recorded by its deadline", retryable=True)
+    return NoVerdict(late, deliberation_id)
+
+
+def _decoded(data: bytes) -> Event:
+    try:
+        return decode(data)
+    except ValidationError:
+        # Without `from`, because the validation error quotes the fact, and with it a client's task.
+        raise UnexpectedFact("a stored fact does not decode") from None
+
+
+async def _written(writer: Writer, moments: AsyncGenerator[Moment, None]) -> AsyncGenerator[bytes, None]:
+    async with aclosing(moments):
+        async for moment in moments:
+            for frame in writer.write(moment):
+                yield frame
+
+
+class _CouncilStream(EventStreamResponse):
+    def __init__(
+        self,
+        council: Council,
+        content: AsyncGenerator[bytes, None],
+        gateway: Gateway,
+        headers: Mapping[str, str],
+        heartbeat: bytes,
+        viewer: bool,
+    ) -> None:
+        settings = gateway["settings"]
+        super().__init__(
+            content,
+            heartbeat_s=settings.heartbeat_s,
+            stalled_s=settings.stream_send_timeout_s,
+            headers=headers,
+            heartbeat=heartbeat,
+        )
+        self._council = council
+        self._slot = gateway["feed"] if viewer else None
+        self._viewers = gateway["metrics"].sse_viewers
+        if self._slot is not None and not self._slot.acquire_slot(self._client):
+            raise TooManyStreams("Too many event streams are open; close some, or ask without a stream.")
+
+    @property
+    def _client(self) -> str:
+        return f"tenant {self._council.tenant}"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            with nullcontext() if self._slot is None else self._viewers.track_inprogress():
+                await super().__call__(scope, receive, send)
+        finally:
+            if self._slot is not None:
+                self._slot.release_slot(self._client)
+            with anyio.CancelScope(shield=True):
+                await self._council.leave()
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """The operations of one tenant that a façade may use; it never sees the gateway."""
+
+    tenant: str
+    _gateway: Gateway
+
+    @property
+    def registry(self) -> Mapping[str, Mapping[str, Any]]:
+        """The installation's `strategies` and `roles`, each by name."""
+        return {"roles": self._gateway["roles"], "strategies": self._gateway["strategies"]}
+
+    async def accept(self, request: DeliberationRequest, submission: Submission, *, kept: bool = False) -> Council:
+        """The deliberation that is asked for, stored durably; raises as `Deliberations.accept`.
+
+        A client with an Idempotency-Key can ask for it again, so it is kept.
+        """
+        state, _ = await self._gateway["deliberations"].accept(self.tenant, request, submission)
+        return Council(self.tenant, state, kept or submission.idempotency_key is not None, self._gateway)
+
+    async def council(self, deliberation_id: str) -> Council:
+        """A deliberation of the log or the archive; raises NotFound, Gone and ArchiveUnavailable."""
+        found = await self._gateway["deliberations"].find(self.tenant, deliberation_id)
+        return Council(self.tenant, found.state, True, self._gateway)
+
+    async def delete(self, deliberation_id: str) -> None:
+        """Raises StillLive before the end, NotFound and Gone."""
+        await self._gateway["deliberations"].delete(self.tenant, deliberation_id)
+
+
+async def door_of(gateway: InGateway, tenant: OfTenant) -> Door:
+    return Door(tenant, gateway)
+
+
+InDoor = Annotated[Door, Depends(door_of)]

@@ -1,0 +1,214 @@
+"""One reading of a deliberation's events for every façade: a closed union of moments, in the order of the log.
+
+A stage holds the texts of its members' calls; the verdict comes with the end. Each part that begins also ends: at the
+latest before the end, or before the error that interrupts the reading.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, assert_never
+
+from app.deliberation.errors import DeliberationDeleted, DeliberationError
+from app.deliberation.facts import (
+    Accepted,
+    CallDelta,
+    CallFinished,
+    CallStarted,
+    CallWaiting,
+    Cancelled,
+    CancelRequested,
+    Completed,
+    Deleted,
+    Event,
+    Fact,
+    Failed,
+    Resumed,
+    StageClosed,
+    StageOpened,
+    TimedOut,
+)
+from app.deliberation.fold import State, apply, begin
+from app.deliberation.works import AgentCall
+
+Cut = Literal["stage", "end", "interruption"]
+"""Why a part ends without its own fact: its stage closed, the deliberation ended, or the reading was interrupted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """The first moment: the deliberation is accepted."""
+
+    state: State
+
+
+@dataclass(frozen=True, slots=True)
+class StageBegan:
+    state: State
+    opened: StageOpened
+
+
+@dataclass(frozen=True, slots=True)
+class TextBegan:
+    """A member begins an attempt at a call; a repeated attempt begins its text anew, after the end of the last one."""
+
+    state: State
+    call: AgentCall
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class TextGrew:
+    """A piece that follows what the attempt's earlier ones said. Only readings with texts have these moments."""
+
+    state: State
+    call: AgentCall
+    piece: str
+
+
+@dataclass(frozen=True, slots=True)
+class TextEnded:
+    """The call's outcome is recorded; or `cut`, without one. `told` is what its pieces said."""
+
+    state: State
+    call: AgentCall
+    told: str
+    cut: Cut | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StageEnded:
+    """The stage closed on the outcomes that count; or `cut`, without `closed`."""
+
+    state: State
+    opened: StageOpened
+    closed: StageClosed | None
+    cut: Cut | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelling:
+    """A client asked to stop; calls may still end."""
+
+    state: State
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The last moment: the end, with its verdict or problem, in `state`."""
+
+    state: State
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """The reading cannot go on, though the deliberation may. `state` is None before its first fact."""
+
+    state: State | None
+    error: DeliberationError
+
+
+Moment = Began | StageBegan | TextBegan | TextGrew | TextEnded | StageEnded | Cancelling | Ended | Interrupted
+
+
+@dataclass(slots=True)
+class _Text:
+    call: AgentCall
+    attempt: int
+    told: str = ""
+
+
+class Telling:
+    """Folds events into moments. Events that it knows already, of calls with an outcome or after the end, tell nothing.
+
+    Views may begin anywhere in the log after the facts: a piece that does not follow what was told is left out.
+    """
+
+    def __init__(self) -> None:
+        self.state: State | None = None
+        self._texts: dict[str, _Text] = {}
+
+    @property
+    def ended(self) -> bool:
+        return self.state is not None and self.state.ended
+
+    def tell(self, event: Event, sequence: int) -> Iterator[Moment]:
+        """The moments of one event; raises DeliberationDeleted, and UnexpectedFact as the fold does."""
+        if isinstance(event, Deleted):
+            raise DeliberationDeleted(f"Deliberation {event.deliberation_id} has been deleted.")
+        state = self.state
+        if state is None:
+            assert isinstance(event, Accepted), "a deliberation's facts begin with its acceptance"
+            self.state = begin(event, sequence)
+            yield Began(self.state)
+        elif isinstance(event, CallStarted | CallDelta | CallWaiting):
+            yield from self._view(state, event)
+        elif sequence > state.last_sequence:
+            yield from self._fact(state, event, sequence)
+
+    def _view(self, state: State, event: CallStarted | CallDelta | CallWaiting) -> Iterator[Moment]:
+        call = self._pending(state, event.call_id)
+        if call is None or isinstance(event, CallWaiting):
+            return
+        text = self._texts.get(event.call_id)
+        if text is None or text.attempt < event.attempt:
+            if text is not None:
+                yield TextEnded(state, call, text.told, "stage")
+            text = self._texts[event.call_id] = _Text(call, event.attempt)
+            yield TextBegan(state, call, event.attempt)
+        if isinstance(event, CallDelta) and event.attempt == text.attempt:
+            piece = event.text[max(0, len(text.told) - event.offset) :]
+            if piece and event.offset <= len(text.told):
+                text.told += piece
+                yield TextGrew(state, call, piece)
+
+    def _fact(self, before: State, event: Fact, sequence: int) -> Iterator[Moment]:
+        state = self.state = apply(before, event, sequence)
+        if before.ended:
+            return  # a late outcome still belongs on the bill
+        match event:
+            case StageOpened():
+                yield StageBegan(state, event)
+            case CallFinished():
+                call = self._pending(before, event.call_id)
+                if call is not None and state.finished[event.call_id] is event:
+                    text = self._texts.pop(event.call_id, None)
+                    if text is None:
+                        yield TextBegan(state, call, event.attempt)
+                    yield TextEnded(state, call._replace(finished=event), "" if text is None else text.told)
+            case StageClosed():
+                yield from self._cut_texts(state, "stage")
+                yield StageEnded(state, state.stages[event.stage - 1].opened, event)
+            case CancelRequested():
+                yield Cancelling(state)
+            case Resumed():
+                pass
+            case Completed() | Failed() | Cancelled() | TimedOut():
+                yield from self._cut(state, "end")
+                yield Ended(state)
+            case Accepted():
+                raise AssertionError("the fold refuses a second acceptance")
+            case _:
+                assert_never(event)
+
+    def interrupted(self, error: DeliberationError) -> Iterator[Moment]:
+        """Close every open part, then tell the error."""
+        if self.state is not None:
+            yield from self._cut(self.state, "interruption")
+        yield Interrupted(self.state, error)
+
+    def _pending(self, state: State, call_id: str) -> AgentCall | None:
+        stage = state.open_stage
+        if stage is None or state.ended or call_id in state.finished:
+            return None
+        planned = next((each for each in stage.opened.calls if each.call_id == call_id), None)
+        return None if planned is None else AgentCall(stage.opened, planned, None, left_out=False)
+
+    def _cut(self, state: State, why: Cut) -> Iterator[Moment]:
+        yield from self._cut_texts(state, why)
+        if state.open_stage is not None:
+            yield StageEnded(state, state.open_stage.opened, None, why)
+
+    def _cut_texts(self, state: State, why: Cut) -> Iterator[Moment]:
+        for text in self._texts.values():
+            yield TextEnded(state, text.call._replace(left_out=True), text.told, why)
+        self._texts.clear()

@@ -1,0 +1,300 @@
+"""What the readers of OpenAI's APIs share: models, conversations, unsupported fields, the options of a deliberation.
+
+Every field of OpenAI's references is supported, ignored if that is harmless, or refused if ignoring it would change the
+answer's meaning. Unknown fields are refused, as by OpenAI.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, NamedTuple, TypeVar, cast
+
+from pydantic import AfterValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from app.api.problems import ValidationFailed, body_fault, body_problems
+from app.api.refusals import HttpError
+from app.api.requests import (
+    AGENTS_MAX,
+    DEFAULT_ROLE,
+    DEFAULT_STRATEGY,
+    TASK_CHARS_MAX,
+    BudgetRequest,
+    DeliberationRequest,
+    MaybeWhole,
+    RequestModel,
+    Requirement,
+    Rubric,
+    SamplingRequest,
+)
+from app.api.schemas import FieldProblem
+from app.api.suggestions import did_you_mean
+from app.deliberation.answer_schema import replaced_keywords
+from app.deliberation.specification import TIMEOUT_S_MAX, OnDeadline, Priority
+
+NO_TOOLS = "Tools are not supported"
+NO_SAMPLING = "This sampling parameter is not supported"
+# Engines refuse 0, which OpenAI takes.
+TOP_P_MIN = 0.001
+NO_LOGPROBS = "Log probabilities are not supported"
+
+_MARK = re.compile(r"carries the mark ([0-9a-f]{12})\.\n\n\[")
+# The installation's `strategies` and `roles`, each by name.
+Registry = Mapping[str, Mapping[str, Any]]
+
+IgnoredField = Annotated[Any, Field(description="Accepted and ignored")]
+
+
+def refused(code: str, detail: str, remedy: str) -> PydanticCustomError:
+    return PydanticCustomError(code, "{detail}", {"detail": detail, "remedy": remedy})  # pyright: ignore[reportArgumentType]
+
+
+def _schema_of(harmless: object) -> dict[str, Any]:
+    """The JSON Schema of one value. Code generators do not read `const` of lists and objects."""
+    match harmless:
+        case []:
+            return {"type": "array", "items": {}, "maxItems": 0}
+        case [str(each)]:
+            return {"type": "array", "items": _schema_of(each), "minItems": 1, "maxItems": 1}
+        case {}:
+            members = cast("dict[str, object]", harmless)
+            if not members:
+                return {"type": "object", "additionalProperties": False, "maxProperties": 0}
+            properties = {name: _schema_of(value) for name, value in members.items()}
+            return {"type": "object", "properties": properties, "required": [*members], "additionalProperties": False}
+        case _:
+            return {"const": harmless}
+
+
+class Unsupported:
+    """An unsupported field, which may be null or one of the `harmless` values that request nothing."""
+
+    def __init__(self, why: str, *harmless: object) -> None:
+        self._why = why
+        self._harmless = harmless
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self._checked, core_schema.any_schema())
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        accepted = [{"type": "null"}, *map(_schema_of, self._harmless)]
+        return {"anyOf": accepted, "description": f"{self._why}; accepted only with values that request nothing"}
+
+    def _checked(self, value: object) -> object:
+        if value is not None and value not in self._harmless:
+            raise refused("unsupported_parameter", self._why, "Leave it out.")
+        return value
+
+
+def text_of_part(index: int, part: object, kinds: Sequence[str]) -> str:
+    """The text of a content part of one of some types, whose first is the usual one."""
+    match part:
+        case {"type": "refusal", "refusal": str(text)}:
+            return text
+        case {"type": str(kind), "text": str(text)} if kind in kinds:
+            return text
+        case {"type": str(kind)} if kind not in (*kinds, "refusal"):
+            detail = f"Part {index} is of type {kind[:64]}"
+            raise refused("unsupported_content", detail, f"Give parts of type {kinds[0]} only.")
+        case _:
+            detail = f"Part {index} is not a text part"
+            raise refused("invalid_type", detail, f'Give {{"type": "{kinds[0]}", "text": "…"}}.')
+
+
+def joined(content: object, kinds: Sequence[str]) -> object:
+    """The content of a message as one text; other values than lists and null stay as they are."""
+    if isinstance(content, list):
+        parts = cast("list[object]", content)
+        return "\n".join(text_of_part(index, part, kinds) for index, part in enumerate(parts))
+    return "" if content is None else content
+
+
+def content_schema(*kinds: str) -> dict[str, Any]:
+    part = {"type": "object", "properties": {"type": {"enum": [*kinds]}, "text": {"type": "string"}}}
+    parts = {"type": "array", "items": {**part, "required": ["type", "text"]}}
+    return {"anyOf": [{"type": "string"}, parts, {"type": "null"}]}
+
+
+class JsonSchemaFormat(RequestModel):
+    """A named JSON Schema. Answers satisfy it with and without `strict`."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")
+    description: str | None = Field(default=None, max_length=2_000, description="Accepted and ignored")
+    json_schema: dict[str, Any] | None = Field(
+        default=None, alias="schema", description="Of an object, in a subset of JSON Schema; any object if absent"
+    )
+    strict: bool | None = Field(default=None, description="Accepted and ignored")
+
+
+class DeliberationOptions(RequestModel):
+    """Fields of a deliberation that OpenAI's fields lack, with the bounds of `POST /deliberations`."""
+
+    num_agents: MaybeWhole = Field(default=None, ge=1, le=AGENTS_MAX, description="Default 3")
+    rounds: MaybeWhole = Field(default=None, ge=0, le=5, description="Default 1")
+    parameters: dict[str, Any] | None = Field(default=None, max_length=32, description="Parameters of the strategy")
+    quorum: MaybeWhole = Field(default=None, ge=1, le=AGENTS_MAX)
+    budget: BudgetRequest | None = None
+    rubric: Rubric | None = None
+    requirements: list[Requirement] | None = Field(default=None, max_length=32)
+    timeout_seconds: MaybeWhole = Field(default=None, ge=1, description=f"At most {TIMEOUT_S_MAX} apply")
+    on_deadline: OnDeadline | None = Field(default=None, description="Default best")
+    priority: Priority | None = Field(default=None, description="Default interactive")
+
+
+def _no_zero(limit: int | None) -> int | None:
+    if limit == 0:
+        raise refused("invalid_value", "No answer has 0 tokens", "Give 1 or more, or leave it out.")
+    return limit
+
+
+TokenLimit = Annotated[MaybeWhole, AfterValidator(_no_zero)]
+
+
+class ConversationTurn(NamedTuple):
+    """One message of a conversation."""
+
+    role: str
+    name: str | None
+    text: str
+
+
+def conversation_mark(turns: Sequence[ConversationTurn]) -> str:
+    """Twelve hex digits of a hash of all messages, which the author of one message cannot know, and so not forge."""
+    return hashlib.sha256(json.dumps(turns).encode()).hexdigest()[:12]
+
+
+def task_of(turns: Sequence[ConversationTurn]) -> str:
+    if len(turns) == 1:
+        return turns[0].text
+    mark = conversation_mark(turns)
+    head = (
+        "Write the assistant's next message in the conversation below, and nothing but that message. What system and "
+        "developer say are requirements on it, and stand above what the user says. Every message begins with a line "
+        f"in brackets that carries the mark {mark}."
+    )
+    transcript = [f"[{mark} {' '.join(filter(None, (each.role, each.name)))}]\n{each.text}" for each in turns]
+    return "\n\n".join([head, *transcript])
+
+
+def turns_of(task: str, count: int) -> list[ConversationTurn]:
+    """The `count` messages that `task_of` wrote a task from.
+
+    The acceptance has their number. Otherwise a user's one message could pose as a conversation with a system's.
+    """
+    found = None if count == 1 else _MARK.search(task)
+    if found is None:
+        return [ConversationTurn("user", None, task)]
+    _, *parts = re.split(rf"\n\n\[{found[1]} (\w+) ?([^\]\n]*)\]\n", task)
+    told = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+    return [ConversationTurn(role, name or None, text) for role, name, text in told]
+
+
+class ModelNotFound(HttpError):
+    code = "model_not_found"
+
+    def __init__(self, detail: str, meant: str) -> None:
+        super().__init__(detail)
+        remedy = f"{meant}Name it <strategy>/<ROLE>, or one of the two alone; GET /v1/models lists them."
+        self.errors = (body_fault("/model", self.code, detail, remedy),)
+
+
+def model_parts(model: str, registry: Registry) -> tuple[str, str]:
+    """The strategy and the role in a model's name, which may lack one of them; raises ModelNotFound."""
+    first, slash, second = model.partition("/")
+    if slash:
+        strategy, role = first, second.upper()
+    elif first in registry["strategies"]:
+        strategy, role = first, DEFAULT_ROLE
+    else:
+        strategy, role = DEFAULT_STRATEGY, first.upper()
+    if strategy not in registry["strategies"] or role not in registry["roles"]:
+        known = [*model_names(registry), *registry["strategies"], *registry["roles"]]
+        raise ModelNotFound(f"No model is named {model[:256]!r}.", did_you_mean(model, known))
+    return strategy, role
+
+
+def model_names(registry: Registry) -> list[str]:
+    return [f"{strategy}/{role}" for strategy in registry["strategies"] for role in registry["roles"]]
+
+
+_Body = TypeVar("_Body", bound=RequestModel)
+
+
+def bounded(request: _Body, bounds: Mapping[str, int]) -> tuple[_Body, list[str]]:
+    """The request with limits beyond ours replaced by ours, and each change, as `max_tokens=32768`.
+
+    Clients set a limit for the largest model that they know, and a negative limit or seed for none.
+    """
+    given = {name: getattr(request, name) or 0 for name in bounds}
+    changed: dict[str, Any] = {name: bound for name, bound in bounds.items() if given[name] > bound}
+    changed |= {name: None for name in bounds if given[name] < 0}
+    top_p: float | None = getattr(request, "top_p", None)
+    changed |= {"top_p": TOP_P_MIN} if top_p is not None and top_p < TOP_P_MIN else {}
+    changes = [f"{name}={value or 'default'}" for name, value in changed.items()]
+    options: DeliberationOptions | None = getattr(request, "deliberation", None)
+    if options is not None and (options.timeout_seconds or 0) > TIMEOUT_S_MAX:
+        changed["deliberation"] = options.model_copy(update={"timeout_seconds": TIMEOUT_S_MAX})
+        changes.append(f"deliberation.timeout_seconds={TIMEOUT_S_MAX}")
+    return request.model_copy(update=changed), changes
+
+
+def schema_changes(schema: dict[str, Any] | None) -> list[str]:
+    """The keywords of the answer's schema that are replaced, as `schema.format=description`; the schema is valid."""
+    return [] if schema is None else [f"schema.{keyword}={now}" for keyword, now in replaced_keywords(schema).items()]
+
+
+# Clients recognize this error by its code or by these exact words.
+_TOO_LONG = {
+    "code": "context_length_exceeded",
+    "detail": f"This model's maximum context length is {TASK_CHARS_MAX} characters",
+    "remedy": "Shorten the conversation.",
+}
+# The options that are `constraints` of a deliberation's request.
+CONSTRAINTS = ("rubric", "requirements", "timeout_seconds", "on_deadline")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request of this family in the gateway's words. `places` has the family's pointer to each of ours."""
+
+    model: str
+    turns: Sequence[ConversationTurn]
+    options: DeliberationOptions
+    sampling: SamplingRequest
+    places: Mapping[str, str]
+    answer_schema: dict[str, Any] | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
+    fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def _mapped_back(self, fault: FieldProblem) -> FieldProblem:
+        for ours, theirs in self.places.items():
+            if fault.pointer.startswith(ours):
+                too_long = _TOO_LONG if ours == "/task" and fault.code == "string_too_long" else {}
+                return fault.model_copy(update={"pointer": theirs, **too_long})
+        pointer = fault.pointer.removeprefix("/constraints")
+        of_options = pointer.removeprefix("/").partition("/")[0] in type(self.options).model_fields
+        return fault.model_copy(update={"pointer": f"/deliberation{pointer}"}) if of_options else fault
+
+    def deliberation(self, registry: Registry) -> DeliberationRequest:
+        """The deliberation that is asked for; raises ModelNotFound, and ValidationFailed with pointers into it."""
+        strategy, role = model_parts(self.model, registry)
+        given = self.options.model_dump(exclude_none=True)
+        constraints = {name: given.pop(name) for name in CONSTRAINTS if name in given}
+        body = given | {
+            "task": task_of(self.turns),
+            "role": role,
+            "strategy": strategy,
+            "constraints": {**constraints, "answer_schema": self.answer_schema},
+            "sampling": self.sampling.model_dump(),
+            "metadata": self.metadata,
+            **{name: each for name, each in self.fields.items() if each is not None},
+        }
+        try:
+            return DeliberationRequest.model_validate(body, context=dict(registry))
+        except ValidationError as invalid:
+            faults = body_problems(invalid, DeliberationRequest).errors
+        except ValidationFailed as failed:
+            faults = failed.errors
+        raise ValidationFailed([self._mapped_back(fault) for fault in faults])

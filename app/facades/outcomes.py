@@ -1,0 +1,97 @@
+"""The outcome of a deliberation as every façade reads it: the answers, or the problem that stands in their place."""
+
+from collections.abc import Iterator
+from importlib.metadata import version
+
+from pydantic import Field
+
+from app.api.refusals import HttpError
+from app.api.resource import links
+from app.api.schemas import Resource
+from app.deliberation.calls import FactProblem
+from app.deliberation.facts import DEGRADED_REASONS
+from app.deliberation.fold import State
+from app.deliberation.works import works
+
+_VERSION = version("deliberation-gateway")
+
+
+class NoVerdict(HttpError):
+    """The deliberation has ended without an answer, or not in time; `problem` is the cause."""
+
+    code = "no_verdict"
+
+    def __init__(self, problem: FactProblem, deliberation_id: str) -> None:
+        super().__init__(f"Deliberation {deliberation_id}: {problem.detail}")
+        self.problem = problem
+        self.headers = deliberation_headers(deliberation_id)
+
+
+class DeliberationOutcome(Resource):
+    """The deliberation's outcome in short; the full deliberation is at `href`."""
+
+    id: str
+    href: str
+    winner: str | None
+    margin: float | None
+    tie: bool
+    agreement: float | None
+    calls: int
+    degraded: tuple[str, ...] = Field(description="Why the deliberation is degraded; empty if it is not")
+
+
+def deliberation_headers(deliberation_id: str) -> dict[str, str]:
+    return {"Location": f"/deliberations/{deliberation_id}", "X-Deliberation-Id": deliberation_id}
+
+
+def fingerprint(state: State) -> str:
+    """The versions of gateway and strategy; with the same fingerprint, the same seed gives the same answer."""
+    specified = state.specification
+    return f"deliberation-gateway-{_VERSION}-{specified.strategy}-v{specified.strategy_version}"
+
+
+def model_name(state: State) -> str:
+    specified = state.specification
+    return f"{specified.strategy}/{specified.agents[0].role}"
+
+
+def answers(state: State) -> tuple[str, ...]:
+    """The verdict's answer, or all agents' answers if the strategy does not rank them; raises NoVerdict."""
+    end = state.end
+    assert end is not None
+    if end.verdict is not None and end.verdict.content is not None:
+        return (end.verdict.content,)
+    if end.verdict is not None:
+        standing = tuple(work.chosen.text for work in works(state) if work.chosen is not None)
+        if standing:
+            return standing
+    detail = "it was cancelled" + (f": {state.cancel.reason}" if state.cancel and state.cancel.reason else "")
+    cancelled = FactProblem(code="cancelled", detail=detail, retryable=False)
+    raise NoVerdict(end.problem or cancelled, state.deliberation_id)
+
+
+def outcome(state: State) -> DeliberationOutcome:
+    assert state.end is not None and state.end.verdict is not None
+    verdict, degraded = state.end.verdict, state.end.degraded
+    return DeliberationOutcome(
+        id=state.deliberation_id,
+        href=links(state.deliberation_id, ended=state.ended).self,
+        winner=verdict.winner,
+        margin=verdict.margin,
+        tie=verdict.tie,
+        agreement=verdict.agreement,
+        calls=verdict.calls,
+        degraded=degraded.reasons if degraded else (),
+    )
+
+
+def notes(state: State) -> Iterator[str]:
+    """What a reader of the verdict should know, each in a sentence."""
+    assert state.end is not None
+    for each in () if state.end.verdict is None else state.end.verdict.dissent:
+        yield f"Dissent: {each.agent_id} preferred {each.preferred} to the winner."
+    if state.end.degraded is not None:
+        for reason in state.end.degraded.reasons:
+            yield f"Degraded: {DEGRADED_REASONS.get(reason, reason)}"
+        for cut in state.end.degraded.cut:
+            yield f"Degraded: {cut.purpose}, round {cut.round}, was cut by {cut.by}."

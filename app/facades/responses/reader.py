@@ -1,0 +1,215 @@
+"""The request of a response, and the deliberation that it asks for."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic_core import CoreSchema
+
+from app.api.problems import ValidationFailed, body_fault
+from app.api.requests import SEED_MAX, MaybeWhole, Metadata, RequestModel, SamplingRequest
+from app.deliberation.fold import State
+from app.facades.openai_requests import (
+    NO_LOGPROBS,
+    NO_SAMPLING,
+    NO_TOOLS,
+    TOP_P_MIN,
+    Asked,
+    ConversationTurn,
+    DeliberationOptions,
+    IgnoredField,
+    JsonSchemaFormat,
+    TokenLimit,
+    Unsupported,
+    content_schema,
+    joined,
+    refused,
+    turns_of,
+)
+from app.facades.outcomes import NoVerdict, answers
+
+ITEMS_MAX = 1_024
+KINDS = ("input_text", "output_text", "text")
+# The turn of a conversation that has the instructions; those of an earlier response are not carried over.
+INSTRUCTIONS = ("system", "instructions")
+PLACES = {"/task": "/input", "/constraints/answer_schema": "/text/format/schema"}
+# The name of this façade's part of what an acceptance repeats.
+ASKED = "responses"
+# The fields that a response repeats. No other fact has them, so the acceptance does.
+REPEATED = frozenset(
+    {"background", "store", "previous_response_id", "max_output_tokens", "text", "reasoning", "truncation"}
+    | {"safety_identifier", "prompt_cache_key"}
+)
+
+
+class InputItem(BaseModel):
+    """A message, or a reasoning item of an earlier response, which is ignored; so are unknown fields."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True, hide_input_in_errors=True)
+
+    type: Literal["message", "reasoning"] = "message"
+    role: Literal["system", "developer", "user", "assistant"] | None = Field(default=None, description="Of a message")
+    content: Annotated[str, BeforeValidator(lambda content: joined(content, KINDS))] = Field(
+        default="", json_schema_extra=content_schema(*KINDS)
+    )
+
+    @model_validator(mode="after")
+    def _check_role(self) -> Self:
+        if self.type == "message" and self.role is None:
+            raise refused("missing", "The message has no role", "Give system, developer, user or assistant.")
+        return self
+
+
+def _listed(given: object) -> object:
+    return [{"role": "user", "content": given}] if isinstance(given, str) else given
+
+
+class _OrText:
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"anyOf": [{"type": "string"}, handler(schema)]}
+
+
+class TextFormat(JsonSchemaFormat):
+    """The form of the answer: a text, any JSON object, or with `json_schema` an object that satisfies the schema."""
+
+    type: Literal["text", "json_object", "json_schema"] = "text"
+    name: str = Field(default="", pattern=r"^[A-Za-z0-9_-]{0,64}$")
+
+    @model_validator(mode="after")
+    def _check_type(self) -> Self:
+        if self.type == "json_schema" and not self.name:
+            raise refused("invalid_value", "The type json_schema needs a name", "Give name and schema.")
+        return self
+
+    @property
+    def answer_schema(self) -> dict[str, Any] | None:
+        return None if self.type == "text" else self.json_schema or {"type": "object"}
+
+
+class ResponseText(RequestModel):
+    """The form of the answer."""
+
+    format: TextFormat | None = None
+    verbosity: IgnoredField = None
+
+
+class ResponseReasoning(RequestModel):
+    """What a response shows of the work."""
+
+    summary: Literal["auto", "concise", "detailed"] | None = Field(
+        default=None, description="`auto` and `detailed`: every member's work; else a line for each stage"
+    )
+    effort: IgnoredField = None
+    generate_summary: IgnoredField = None
+    context: IgnoredField = None
+    mode: IgnoredField = None
+
+
+class ResponseOptions(DeliberationOptions):
+    """Fields of a deliberation that OpenAI's fields lack, with the bounds of `POST /deliberations`."""
+
+    seed: MaybeWhole = Field(default=None, ge=0, le=SEED_MAX)
+
+
+_EXAMPLES: list[Any] = [
+    {"model": "council/DEV", "input": "Merge two sorted lists.", "instructions": "Answer in Python."},
+    {"model": "council", "input": "Merge two sorted lists.", "background": True},
+]
+
+
+class CreateResponseRequest(RequestModel):
+    """The body of `POST /v1/responses`. Null is the same as absent in every field."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": _EXAMPLES})
+
+    model: str = Field(max_length=256, description="`<strategy>/<ROLE>` or one of both; `GET /v1/models` lists them")
+    input: Annotated[list[InputItem], _OrText(), BeforeValidator(_listed)] = Field(min_length=1, max_length=ITEMS_MAX)
+    instructions: str | None = Field(default=None, description="Requirements on the answer, above what the input says")
+    previous_response_id: str | None = Field(
+        default=None, max_length=128, description="An ended response: its input and its answer come before the input"
+    )
+    stream: bool | None = Field(default=None, description="Answer with the events of the response as they come")
+    background: bool | None = Field(default=None, description="Answer at once; nothing but a request cancels it")
+    store: bool | None = Field(
+        default=None, description="Repeated only: a response is kept as long as any deliberation, also with false"
+    )
+    metadata: Metadata | None = None
+    max_output_tokens: TokenLimit = Field(default=None, description="Limit of each agent's completion")
+    temperature: float | None = Field(default=None, ge=0, le=2, description="The first agent's; the others vary")
+    top_p: float | None = Field(default=None, ge=0, le=1, description=f"At least {TOP_P_MIN} applies")
+    text: ResponseText | None = None
+    reasoning: ResponseReasoning | None = None
+    truncation: Literal["auto", "disabled"] | None = Field(default=None, description="No input is ever truncated")
+    safety_identifier: str | None = Field(default=None, max_length=512, description="Stored as metadata")
+    user: str | None = Field(default=None, max_length=512, description="Stored as metadata")
+    prompt_cache_key: str | None = Field(default=None, max_length=512, description="Repeated only")
+    deliberation: ResponseOptions | None = Field(default=None, description="Extension: how to deliberate")
+
+    max_tool_calls: IgnoredField = None
+    parallel_tool_calls: IgnoredField = None
+    prompt_cache_options: IgnoredField = None
+    prompt_cache_retention: IgnoredField = None
+    stream_options: IgnoredField = None
+    service_tier: IgnoredField = None
+
+    access_programs: Annotated[Any, Unsupported("There are no access programs")] = None
+    context_management: Annotated[Any, Unsupported("No context is compacted", [])] = None
+    conversation: Annotated[Any, Unsupported("Conversations are not supported; use previous_response_id")] = None
+    frequency_penalty: Annotated[Any, Unsupported(NO_SAMPLING, 0)] = None
+    image: Annotated[Any, Unsupported("Only text is supported")] = None
+    include: Annotated[Any, Unsupported("Nothing else can be included", [], ["reasoning.encrypted_content"])] = None
+    moderation: Annotated[Any, Unsupported("Moderation is not supported")] = None
+    presence_penalty: Annotated[Any, Unsupported(NO_SAMPLING, 0)] = None
+    prompt: Annotated[Any, Unsupported("Prompt templates are not supported")] = None
+    tool_choice: Annotated[Any, Unsupported(NO_TOOLS, "none", "auto")] = None
+    tools: Annotated[Any, Unsupported(NO_TOOLS, [])] = None
+    top_logprobs: Annotated[Any, Unsupported(NO_LOGPROBS, 0)] = None
+
+    @model_validator(mode="after")
+    def _check_input(self) -> Self:
+        if all(item.type == "reasoning" for item in self.input):
+            raise ValidationFailed([body_fault("/input", "missing", "It has no message", "Add one of a user.")])
+        return self
+
+    @property
+    def answer_schema(self) -> dict[str, Any] | None:
+        return None if self.text is None or self.text.format is None else self.text.format.answer_schema
+
+    @property
+    def repeated(self) -> dict[str, Any]:
+        return self.model_dump(mode="json", by_alias=True, include=set(REPEATED), exclude_unset=True, exclude_none=True)
+
+
+def conversation_in(state: State) -> Sequence[ConversationTurn]:
+    """The messages of a response; a deliberation of another façade is one message."""
+    return turns_of(state.specification.task, state.accepted.asked.get(ASKED, {}).get("messages", 1))
+
+
+def _before(previous: State) -> Sequence[ConversationTurn]:
+    """The conversation of an earlier response with its answer; raises ValidationFailed unless it has one."""
+    try:
+        said = [] if previous.end is None else [ConversationTurn("assistant", None, text) for text in answers(previous)]
+    except NoVerdict:
+        said = []
+    if not said:
+        detail, remedy = f"It is {previous.status} and has no answer", "Await its end, or name another."
+        raise ValidationFailed([body_fault("/previous_response_id", "no_verdict", detail, remedy)])
+    return [*(turn for turn in conversation_in(previous) if turn[:2] != INSTRUCTIONS), *said]
+
+
+def asked(request: CreateResponseRequest, previous: State | None) -> Asked:
+    """The request in the gateway's words, after `previous`; raises ValidationFailed."""
+    instructions = [] if not request.instructions else [ConversationTurn(*INSTRUCTIONS, request.instructions)]
+    said = [ConversationTurn(item.role, None, item.content) for item in request.input if item.role is not None]
+    users = {"user": request.user, "safety_identifier": request.safety_identifier}
+    return Asked(
+        model=request.model,
+        turns=[*instructions, *(() if previous is None else _before(previous)), *said],
+        options=request.deliberation or ResponseOptions(),
+        sampling=SamplingRequest(
+            temperature=request.temperature, top_p=request.top_p, max_tokens=request.max_output_tokens
+        ),
+        places=PLACES,
+        answer_schema=request.answer_schema,
+        metadata={name: each for name, each in users.items() if each is not None} | (request.metadata or {}),
+    )

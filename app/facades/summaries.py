@@ -1,0 +1,71 @@
+"""What a member contributed by one call, in words: for façades that show the work in prose."""
+
+from collections.abc import Iterable, Mapping
+
+from app.deliberation.choice.ballots import author
+from app.deliberation.outputs import (
+    Analysis,
+    Choice,
+    Critique,
+    Issue,
+    Pair,
+    SandboxReport,
+    Scores,
+    Tests,
+    answer_text,
+)
+from app.deliberation.specification import Constraints
+from app.deliberation.works import AgentCall
+
+
+def summary(call: AgentCall, constraints: Constraints) -> str:
+    """The member, its stage, and its answer, critique or ballot as Markdown; letters are resolved to members."""
+    return f"**{call.planned.agent_id}, {call.opened.purpose}**\n\n{_contribution(call, constraints)}"
+
+
+def _contribution(call: AgentCall, constraints: Constraints) -> str:
+    finished, labels = call.finished, call.planned.labels
+    if finished is None:
+        return "No outcome."
+    if finished.problem is not None:
+        return f"Failed: {finished.problem.detail}"
+    parsed = call.output(constraints)
+    match parsed:
+        case Critique(verdict=verdict, issues=issues):
+            return _listed(f"Verdict: {verdict}.", map(_issue, issues))
+        case Scores(candidates=candidates):
+            totals = {label: [each.score for each in scored.criteria] for label, scored in candidates.items()}
+            return _listed("Scores:", (f"{_of(label, labels)}: {_numbers(totals[label])}" for label in totals))
+        case Pair(winner="tie"):
+            return f"A tie.\n\n{parsed.notes_a}\n\n{parsed.notes_b}"
+        case Pair(winner=winner, margin=margin):
+            return f"Prefers {_of(winner, labels)} by {margin}.\n\n{parsed.notes_a}\n\n{parsed.notes_b}"
+        case Choice(choice=choice, reasoning=reasoning):
+            return f"Chooses {_of(choice, labels)}.\n\n{reasoning}"
+        case Analysis():
+            points = {"Agreement": parsed.agreements, "Conflict": parsed.conflicts, "Gap": parsed.gaps}
+            return _listed("Analysis:", (f"{kind}: {point}" for kind, each in points.items() for point in each))
+        case Tests(tests=tests):
+            return _listed("Tests:", (test.name for test in tests))
+        case SandboxReport(outcomes=outcomes, fault=fault):
+            return fault or f"{sum(each.passed for each in outcomes)} of {len(outcomes)} tests passed."
+        case None:
+            return "An answer that cannot be read."
+        case _:
+            return answer_text(parsed) or ""
+
+
+def _listed(head: str, items: Iterable[str]) -> str:
+    return "\n".join([head, *(f"- {item}" for item in items)])
+
+
+def _issue(issue: Issue) -> str:
+    return f"{issue.severity}, {issue.where}: {issue.claim} {issue.evidence} Fix: {issue.fix}"
+
+
+def _of(label: str, labels: Mapping[str, str]) -> str:
+    return author(labels[label]) if label in labels else label
+
+
+def _numbers(scores: Iterable[int]) -> str:
+    return ", ".join(map(str, scores))

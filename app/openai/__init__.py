@@ -1,1 +1,0 @@
-"""The façade for OpenAI's clients: a council as a model."""
