@@ -53,6 +53,8 @@ GATEWAY = (
     "app.observability",
     "app.streaming",
     "app.routes",
+    "app.facades",
+    "app.facades.mcp",
     "app.openai",
     "app.webhooks",
     "app.archive",
@@ -104,6 +106,8 @@ DRIVERS: dict[str, tuple[str, ...]] = {
     "uvicorn": ("app.routes", "app.main", "app.cli", "serve_deployments.simulator"),
     "typer": ("app.cli", "serve_deployments.simulator"),
     "rich": ("app.cli",),
+    "mcp": ("app.facades.mcp", "app.cli"),
+    "mcp_types": ("app.facades.mcp",),
     "requests": (),
 }
 

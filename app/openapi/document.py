@@ -19,6 +19,7 @@ from app.api.event_schemas import DeliberationEvent
 from app.api.requests import CancelRequest, DeliberationRequest
 from app.api.responses import EXAMPLES, HEADERS, headers, parameter, problems
 from app.api.schemas import Problem
+from app.facades.mcp import routes as mcp
 from app.openai import routes as openai
 from app.openai.completions import DONE_DATA
 from app.openai.requests import ChatCompletionRequest
@@ -45,6 +46,7 @@ ROUTERS = (
     statistics.router,
     cluster.router,
     openai.router,
+    mcp.router,
 )
 TITLE = "Deliberation Gateway"
 _DESCRIPTION = """\

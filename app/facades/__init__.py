@@ -1,0 +1,1 @@
+"""Façades: other protocols over the same deliberations, one package each."""

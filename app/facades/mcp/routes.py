@@ -1,0 +1,51 @@
+"""Route: MCP over streamable HTTP, without sessions: any gateway answers any request.
+
+A client of 2026-07-28 cancels by closing its request. Earlier ones send a notification, to whichever gateway: the id of
+a deliberation that they start follows from tenant, `Mcp-Session-Id` and JSON-RPC id, so that the notification finds it.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from fastapi import Request, Response
+from pydantic import BaseModel, ConfigDict
+
+from app.api.request_body import json_body, parsed_body
+from app.facades.mcp.rest import ABANDONED, PATH, SESSION, in_process, path_of, submission_key
+from app.lifecycle.specify import deliberation_id
+from app.routes.dependencies import InGateway, OfTenant, api_router
+
+if TYPE_CHECKING:
+    from app.facades.mcp.exchange import Exchange
+
+router = api_router("mcp")
+
+
+class JsonRpcMessage(BaseModel):
+    """A request or a notification; the protocol's server checks the rest."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
+
+    method: Any = None
+    params: Any = None
+
+
+def _exchange() -> type["Exchange"]:
+    from app.facades.mcp.exchange import Exchange
+
+    return Exchange
+
+
+@router.post(PATH, include_in_schema=False)
+async def call_mcp(request: Request, gateway: InGateway, tenant: OfTenant) -> Response:
+    """A JSON-RPC message of MCP."""
+    content = await json_body(request)
+    message = parsed_body(content, JsonRpcMessage)
+    session = request.headers.get(SESSION)
+    if message.method == "notifications/cancelled" and session is not None and isinstance(message.params, dict):
+        key = submission_key(session, message.params.get("requestId"))
+        id = deliberation_id(tenant, key, gateway["clock"].now())
+        await in_process(request)("POST", path_of(id, "/cancel"), body={"reason": ABANDONED})
+    # The first message imports the package.
+    exchange = await asyncio.to_thread(_exchange)
+    return exchange(content, initializes=message.method == "initialize")

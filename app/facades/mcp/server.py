@@ -1,0 +1,147 @@
+"""The MCP server: tools, tasks, resources and prompts over the REST routes. It keeps nothing between requests."""
+
+import json
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any
+from urllib.parse import quote, unquote
+
+import mcp_types as types
+from mcp import MCPError
+from mcp.server import Server
+from mcp.server.caching import CacheHint
+from pydantic import ConfigDict, Field
+
+from app.api.request_body import parsed_body
+from app.api.requests import TASK_CHARS_MAX, RequestModel
+from app.api.suggestions import did_you_mean
+from app.deliberation.errors import DeliberationError
+from app.facades.mcp.rest import Ask, Document, path_of, refusal
+from app.facades.mcp.tasks import add_tasks, create_task, declared
+from app.facades.mcp.tools import SCHEME, SUMMARY, TOOLS, Context, called, checked
+
+NAME = "deliberation-gateway"
+PAGE = 50
+# Both change with the gateway's version alone.
+FRESH = CacheHint(ttl_ms=60_000, scope="public")
+INSTRUCTIONS = (
+    "A council of LLM agents deliberates on a task. Call `deliberate` with the task, and with `strategy`, `role` or "
+    "`agents` from `list_strategies` and `list_roles` where the defaults do not fit. A result without a verdict has an "
+    "id: call `get_deliberation` with it and `wait_seconds`. Say so when the verdict is degraded, a tie, or has dissent."
+)
+_JSON = "application/json"
+# The parts of a deliberation that are resources: the query of the route, and a description.
+_PARTS = {
+    "verdict": (SUMMARY, "The outcome: winner, ranking, dissent, cost; or why there is none"),
+    "transcript": ("", "All that was asked, answered, criticised and revised, by agent"),
+}
+
+
+class CouncilPrompt(RequestModel):
+    """The arguments of a prompt, all of them strings."""
+
+    model_config = ConfigDict(strict=False)
+
+    task: str = Field(min_length=1, max_length=TASK_CHARS_MAX, description="The question or task")
+    role: str | None = Field(default=None, description="Role of the agents; DEV if absent")
+    num_agents: int | None = Field(default=None, description="Number of agents; 3 if absent")
+
+
+_PROMPT_ARGUMENTS = [
+    types.PromptArgument(name=name, description=field.description, required=field.is_required())
+    for name, field in CouncilPrompt.model_fields.items()
+]
+
+
+def _unknown(kind: str, name: str, known: Any) -> MCPError:  # noqa: ANN401 -- names
+    return MCPError(types.INVALID_PARAMS, f"No {kind} is named {name[:64]!r}. {did_you_mean(name, known)}".strip())
+
+
+# Long by its parts, one for each method of the protocol.
+def mcp_server(ask_of: Callable[[Context], Ask]) -> Server[Any]:
+    """A server that asks the routes of a gateway as `ask_of` a request says."""
+
+    async def list_tools(context: Context, params: object) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[each.tool for each in TOOLS.values()])
+
+    async def call_tool(context: Context, params: types.CallToolRequestParams) -> types.CallToolResult | Document:
+        if params.name not in TOOLS:
+            raise _unknown("tool", params.name, TOOLS)
+        ask, arguments = ask_of(context), params.arguments or {}
+        if params.name == "deliberate" and declared(context):
+            return await create_task(ask, context, arguments)
+        return await called(TOOLS[params.name], ask, context, arguments)
+
+    async def list_resources(
+        context: Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListResourcesResult:
+        cursor = "" if params is None or params.cursor is None else f"&cursor={quote(params.cursor)}"
+        page = checked(await ask_of(context)("GET", f"/deliberations?status=completed&limit={PAGE}{cursor}"))
+        found = [
+            types.Resource(
+                name=f"verdict of {each['id']}", title=each["task"], uri=f"{SCHEME}{each['id']}/verdict", mime_type=_JSON
+            )
+            for each in page["items"]
+        ]
+        return types.ListResourcesResult(resources=found, next_cursor=page["next_cursor"])
+
+    async def list_templates(context: Context, params: object) -> types.ListResourceTemplatesResult:
+        templates = [
+            types.ResourceTemplate(name=part, uri_template=f"{SCHEME}{{id}}/{part}", description=text, mime_type=_JSON)
+            for part, (_, text) in _PARTS.items()
+        ]
+        return types.ListResourceTemplatesResult(resource_templates=templates)
+
+    async def read_resource(context: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+        id, _, part = params.uri.removeprefix(SCHEME).partition("/")
+        if not params.uri.startswith(SCHEME) or part not in _PARTS:
+            detail = f"No resource has this URI. Give {SCHEME}<id>/{' or '.join(_PARTS)}."
+            raise MCPError(types.INVALID_PARAMS, detail, {"uri": params.uri})
+        answer = await ask_of(context)("GET", path_of(unquote(id), _PARTS[part][0]))
+        checked(answer, uri=params.uri)
+        text = types.TextResourceContents(uri=params.uri, mime_type=_JSON, text=answer.content.decode())
+        return types.ReadResourceResult(contents=[text])
+
+    async def list_prompts(context: Context, params: object) -> types.ListPromptsResult:
+        strategies = checked(await ask_of(context)("GET", "/strategies"))["items"]
+        return types.ListPromptsResult(
+            prompts=[
+                types.Prompt(name=each["name"], description=each["summary"], arguments=_PROMPT_ARGUMENTS)
+                for each in strategies
+            ]
+        )
+
+    async def get_prompt(context: Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+        strategies = {each["name"]: each for each in checked(await ask_of(context)("GET", "/strategies"))["items"]}
+        if params.name not in strategies:
+            raise _unknown("prompt", params.name, strategies)
+        try:
+            asked = parsed_body(json.dumps(params.arguments or {}).encode(), CouncilPrompt)
+        except DeliberationError as error:
+            problem = refusal(error).document
+            raise MCPError(types.INVALID_PARAMS, problem["detail"], problem) from error
+        arguments = {**asked.model_dump(exclude_none=True), "strategy": params.name}
+        text = (
+            "Call the tool `deliberate` with these arguments, and tell me the verdict, how clear it was, and what the "
+            f"minority held:\n{json.dumps(arguments, ensure_ascii=False)}"
+        )
+        message = types.PromptMessage(role="user", content=types.TextContent(text=text))
+        return types.GetPromptResult(description=strategies[params.name]["summary"], messages=[message])
+
+    server = Server(
+        NAME,
+        version=version(NAME),
+        title="Deliberation Gateway",
+        instructions=INSTRUCTIONS,
+        cache_hints={"tools/list": FRESH, "resources/templates/list": FRESH},
+        get_tool_input_schema=lambda name: TOOLS[name].tool.input_schema if name in TOOLS else None,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+        on_list_resources=list_resources,
+        on_list_resource_templates=list_templates,
+        on_read_resource=read_resource,
+        on_list_prompts=list_prompts,
+        on_get_prompt=get_prompt,
+    )
+    add_tasks(server, ask_of)
+    return server

@@ -1,0 +1,100 @@
+"""The tasks extension (SEP-2663, 2026-07-28): a task is a deliberation, its id the deliberation's.
+
+The log is the store: any gateway answers, also after a restart. https://github.com/modelcontextprotocol/ext-tasks
+"""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from mcp import MCPError
+from mcp.server import Server
+from mcp.server.mcpserver import require_client_extension
+from mcp_types import HEADER_MISMATCH, EmptyResult, RequestParams
+
+from app.deliberation.errors import DeliberationError
+from app.facades.mcp.rest import Ask, Document, path_of, refusal
+from app.facades.mcp.tools import SUMMARY, Context, checked, result_of, stage_of, submitted
+
+TASKS = "io.modelcontextprotocol/tasks"
+POLL_MS = 1_000
+CANCELLED = "the MCP client cancelled the task"
+
+
+class TaskParams(RequestParams):
+    task_id: str
+
+
+class TaskUpdateParams(TaskParams):
+    """Responses to requests for input; no task makes any."""
+
+    input_responses: dict[str, Any]
+
+
+def declared(context: Context) -> bool:
+    """Whether this request declares the extension."""
+    capabilities = context.session.client_capabilities
+    return capabilities is not None and TASKS in (capabilities.extensions or ())
+
+
+def task_of(document: Document) -> Document:
+    """A task without its result, from a deliberation as a route shows it."""
+    kept = datetime.fromisoformat(document["retention_until"]) - datetime.fromisoformat(document["created_at"])
+    # A deliberation that failed is a tool's failure, which is a completed task.
+    status = {"cancelled": "cancelled", "completed": "completed", "failed": "completed", "timeout": "completed"}
+    return {
+        "taskId": document["id"],
+        "status": status.get(document["status"], "working"),
+        "statusMessage": document.get("status_reason") or stage_of(document)[1],
+        "createdAt": document["created_at"],
+        "lastUpdatedAt": document["ended_at"] or document["started_at"] or document["created_at"],
+        "ttlMs": round(kept.total_seconds() * 1_000),
+        "pollIntervalMs": POLL_MS,
+    }
+
+
+async def create_task(ask: Ask, context: Context, arguments: Document) -> Document:
+    """The task of a call of `deliberate`, once its acceptance is stored; or the result that refuses the call."""
+    try:
+        answer, _ = await submitted(ask, context, arguments)
+    except DeliberationError as error:
+        answer = refusal(error)
+    if answer.refused:
+        return result_of(answer).model_dump(mode="json", by_alias=True, exclude_none=True)
+    return {"resultType": "task", **task_of(answer.document)}
+
+
+def _check(context: Context, params: TaskParams) -> None:
+    require_client_extension(context, TASKS)
+    named = None if context.request is None else context.request.headers.get("mcp-name")
+    if named is not None and named.strip() != params.task_id:
+        raise MCPError(HEADER_MISMATCH, "The header Mcp-Name names another task than params.taskId.")
+
+
+def add_tasks(server: Server[Any], ask_of: Callable[[Context], Ask]) -> None:
+    """Serve the extension's methods."""
+
+    async def get(context: Context, params: TaskParams) -> Document:
+        _check(context, params)
+        answer = await ask_of(context)("GET", path_of(params.task_id, SUMMARY))
+        task = task_of(checked(answer))
+        if task["status"] == "completed":
+            result = result_of(answer, verdict_wanted=True)
+            task["result"] = result.model_dump(mode="json", by_alias=True, exclude_none=True)
+        return task
+
+    async def update(context: Context, params: TaskUpdateParams) -> EmptyResult:
+        _check(context, params)
+        checked(await ask_of(context)("GET", path_of(params.task_id, SUMMARY)))
+        return EmptyResult(result_type="complete")
+
+    async def cancel(context: Context, params: TaskParams) -> EmptyResult:
+        _check(context, params)
+        asked = {"reason": CANCELLED}
+        checked(await ask_of(context)("POST", path_of(params.task_id, "/cancel"), body=asked))
+        return EmptyResult(result_type="complete")
+
+    server.extensions[TASKS] = {}
+    server.add_request_handler("tasks/get", TaskParams, get)
+    server.add_request_handler("tasks/update", TaskUpdateParams, update)
+    server.add_request_handler("tasks/cancel", TaskParams, cancel)

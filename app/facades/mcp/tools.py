@@ -1,0 +1,237 @@
+"""The tools: a name, schemas of arguments and result, and the routes that each one asks."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from math import ceil
+from typing import Any, TypeVar
+
+import anyio
+import mcp_types as types
+from mcp import MCPError
+from mcp.server import ServerRequestContext
+from pydantic import BaseModel, Field, TypeAdapter
+
+from app.api.cluster_schemas import RoleList
+from app.api.headers import KEY_PATTERN, WAIT_MAX_S
+from app.api.request_body import parsed_body
+from app.api.requests import CancelRequest, DeliberationRequest, RequestModel, Whole
+from app.api.schemas import DeliberationReceipt, DeliberationResult, StrategyList
+from app.deliberation.errors import DeliberationError
+from app.deliberation.facts import TERMINAL_STATUS
+from app.deliberation.specification import TIMEOUT_S_MAX, TOKEN_PATTERN
+from app.facades.mcp.rest import ABANDONED, Answer, Ask, Document, path_of, refusal
+
+Context = ServerRequestContext[Any, Any]
+Call = Callable[[Ask, Context, Document], Awaitable[Answer]]
+_Model = TypeVar("_Model", bound=BaseModel)
+
+SCHEME = "deliberation://"
+SUMMARY = "?view=summary"
+# Several clients give a call up after 60 seconds.
+WAIT_S = 50
+CANCEL_TIMEOUT_S = 5.0
+RETRY_S = 1.0
+_OWN_FIELDS = ("wait_seconds", "idempotency_key")
+_ENDED = frozenset(TERMINAL_STATUS.values())
+
+
+class NoArguments(RequestModel):
+    """No arguments."""
+
+
+class CancelArguments(CancelRequest):
+    """The deliberation, and why it is cancelled."""
+
+    id: str = Field(pattern=TOKEN_PATTERN, description="Id of the deliberation")
+
+
+class DeliberationArguments(RequestModel):
+    """The deliberation, and how long to wait for its end."""
+
+    id: str = Field(pattern=TOKEN_PATTERN, description="Id of the deliberation")
+    wait_seconds: Whole = Field(default=0, ge=0, le=TIMEOUT_S_MAX, description="Wait so long for its end")
+
+
+class DeliberateArguments(DeliberationRequest):
+    """The body of `POST /deliberations`, and how long to wait for the end."""
+
+    wait_seconds: Whole = Field(
+        default=WAIT_S,
+        ge=0,
+        le=TIMEOUT_S_MAX,
+        description="Wait so long for the verdict; then the result has the id, with which `get_deliberation` waits on",
+    )
+    idempotency_key: str | None = Field(
+        default=None,
+        pattern=KEY_PATTERN,
+        description="The same key with the same arguments never starts a second deliberation, and closing the request "
+        "does not cancel it",
+    )
+
+
+def stage_of(document: Document) -> tuple[float, str]:
+    """A number that grows from stage to stage and within each, and its words."""
+    found = document.get("progress")
+    if found is None:
+        return 0.0, f"{document['id']} is {document['status']}"
+    share = found["calls_finished"] / max(1, found["calls_total"])
+    calls = f"{found['calls_finished']} of {found['calls_total']} calls"
+    return found["stage"] + share, f"stage {found['stage']}, {found['purpose']}, round {found['round']}: {calls}"
+
+
+async def followed(ask: Ask, id: str, wait_s: float, context: Context) -> Answer:
+    """The summary once the deliberation has ended, or after `wait_s`, or sooner while the gateway stops.
+
+    Progress is reported whenever a stage opens or a call of it ends.
+    """
+    path, loop, reported = path_of(id, SUMMARY), asyncio.get_running_loop(), -1.0
+    until_s = loop.time() + wait_s
+    answer = await ask("GET", path)
+    while not answer.refused and (document := answer.document)["status"] not in _ENDED:
+        progress, message = stage_of(document)
+        if progress > reported:
+            reported = progress
+            await context.session.report_progress(progress, message=message)
+        asked_at_s = loop.time()
+        hold_s = min(ceil(until_s - asked_at_s), WAIT_MAX_S)
+        if hold_s <= 0:
+            break
+        newer = await ask("GET", path, headers={"If-None-Match": answer.headers["etag"]}, wait_s=hold_s)
+        if newer.status >= 500:
+            await asyncio.sleep(RETRY_S)
+        elif newer.status != 304:
+            answer = newer
+        elif loop.time() < asked_at_s + hold_s - RETRY_S:
+            break
+    return answer
+
+
+async def submitted(ask: Ask, context: Context, arguments: Document) -> tuple[Answer, DeliberateArguments]:
+    """The acceptance, which no cancellation interrupts, because only the answer has the id."""
+    asked = _read(DeliberateArguments, arguments)
+    body = {name: value for name, value in arguments.items() if name not in _OWN_FIELDS}
+    headers = {} if asked.idempotency_key is None else {"Idempotency-Key": asked.idempotency_key}
+    traceparent: object = (context.meta or {}).get("traceparent")
+    if isinstance(traceparent, str) and traceparent.isascii() and traceparent.isprintable():
+        headers["traceparent"] = traceparent
+    with anyio.CancelScope(shield=True):
+        return await ask("POST", "/deliberations", body=body, headers=headers), asked
+
+
+async def deliberate(ask: Ask, context: Context, arguments: Document) -> Answer:
+    """Let a council of LLM agents deliberate on a task, and return its verdict with margin, dissent and cost.
+
+    The agents answer independently, criticise and rank each other's answers. Closing the request cancels the council.
+    """
+    answer, asked = await submitted(ask, context, arguments)
+    # Without the scope `read` the answer is a receipt, and the rest would be refused.
+    if answer.refused or "verdict" not in answer.document:
+        return answer
+    id = answer.document["id"]
+    try:
+        return await followed(ask, id, asked.wait_seconds, context)
+    except asyncio.CancelledError:
+        if asked.idempotency_key is None:
+            with anyio.move_on_after(CANCEL_TIMEOUT_S, shield=True):
+                await ask("POST", path_of(id, "/cancel"), body={"reason": ABANDONED})
+        raise
+
+
+async def get_deliberation(ask: Ask, context: Context, arguments: Document) -> Answer:
+    """Read a deliberation: its status, stage, verdict and cost; or wait for its verdict."""
+    asked = _read(DeliberationArguments, arguments)
+    return await followed(ask, asked.id, asked.wait_seconds, context)
+
+
+async def cancel_deliberation(ask: Ask, context: Context, arguments: Document) -> Answer:
+    """Cancel a deliberation. One that has ended stays as it is."""
+    asked = _read(CancelArguments, arguments)
+    answer = await ask("POST", path_of(asked.id, "/cancel"), body={"reason": asked.reason})
+    if answer.refused or "verdict" not in answer.document:
+        return answer
+    return await ask("GET", path_of(asked.id, SUMMARY))
+
+
+async def list_strategies(ask: Ask, context: Context, arguments: Document) -> Answer:
+    """List the strategies of deliberation: what each does, what it costs in calls, and its parameters."""
+    _read(NoArguments, arguments)
+    return await ask("GET", "/strategies")
+
+
+async def list_roles(ask: Ask, context: Context, arguments: Document) -> Answer:
+    """List the roles that a council's members can have, with their personas and live replicas."""
+    _read(NoArguments, arguments)
+    return await ask("GET", "/roles")
+
+
+def _read(model: type[_Model], arguments: Document) -> _Model:
+    return parsed_body(json.dumps(arguments).encode(), model)
+
+
+@dataclass(frozen=True, slots=True)
+class BoundTool:
+    """A tool as clients see it, described by its function's docstring, and the function."""
+
+    tool: types.Tool
+    call: Call
+
+
+def _bound(call: Call, arguments: type[BaseModel], result: Any, **hints: bool) -> BoundTool:  # noqa: ANN401 -- a type
+    taken = arguments.model_json_schema()
+    taken.pop("examples", None)
+    # Before 2026-07-28 the root of a result's schema says that it is an object.
+    given = {"type": "object"} | TypeAdapter(result).json_schema(mode="serialization")
+    tool = types.Tool(
+        name=call.__name__,
+        description=" ".join((call.__doc__ or "").split()),
+        input_schema=taken,
+        output_schema=given,
+        annotations=types.ToolAnnotations(open_world_hint=False, **hints),
+    )
+    return BoundTool(tool, call)
+
+
+_OUTCOME = DeliberationResult | DeliberationReceipt
+_TOOLS = (
+    _bound(deliberate, DeliberateArguments, _OUTCOME, destructive_hint=False),
+    _bound(get_deliberation, DeliberationArguments, DeliberationResult, read_only_hint=True),
+    _bound(cancel_deliberation, CancelArguments, _OUTCOME, idempotent_hint=True),
+    _bound(list_strategies, NoArguments, StrategyList, read_only_hint=True),
+    _bound(list_roles, NoArguments, RoleList, read_only_hint=True),
+)
+TOOLS: Mapping[str, BoundTool] = {each.tool.name: each for each in _TOOLS}
+
+
+async def called(tool: BoundTool, ask: Ask, context: Context, arguments: Document) -> types.CallToolResult:
+    try:
+        answer = await tool.call(ask, context, arguments)
+    except DeliberationError as error:
+        answer = refusal(error)
+    return result_of(answer, verdict_wanted=tool.call is deliberate)
+
+
+def result_of(answer: Answer, *, verdict_wanted: bool = False) -> types.CallToolResult:
+    """The route's document as text, byte for byte, and as structured content; a problem document alone as text.
+
+    With `verdict_wanted` an end without a verdict is the tool's failure.
+    """
+    content: list[types.ContentBlock] = [types.TextContent(text=answer.content.decode())]
+    if answer.refused:
+        return types.CallToolResult(content=content, is_error=True)
+    document = answer.document
+    if "links" in document:
+        id = document["id"]
+        content.append(types.ResourceLink(name=f"transcript of {id}", uri=f"{SCHEME}{id}/transcript"))
+    failed = verdict_wanted and document.get("status") in _ENDED and document.get("verdict") is None
+    return types.CallToolResult(content=content, structured_content=document, is_error=failed)
+
+
+def checked(answer: Answer, **named: str) -> Document:
+    """The document of an answer; raises MCPError, whose data are the problem document and `named`."""
+    document = answer.document
+    if answer.refused:
+        code = types.INTERNAL_ERROR if answer.status >= 500 else types.INVALID_PARAMS
+        raise MCPError(code, document["detail"], {**document, **named})
+    return document
