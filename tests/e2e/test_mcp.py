@@ -105,7 +105,9 @@ async def test_resources_and_prompts_are_read_over_stdio(stack: Stack) -> None:
 
 
 async def test_stdio_without_a_gateway_says_so_and_goes_on_once_there_is_one(stack: Stack) -> None:
-    async with Client(StdioServerParameters(command=str(DELIBERATE), args=["mcp", "--url", "http://127.0.0.1:9"])) as client:
+    async with Client(
+        StdioServerParameters(command=str(DELIBERATE), args=["mcp", "--url", "http://127.0.0.1:9"])
+    ) as client:
         refused = await client.call_tool("list_strategies")
     assert refused.is_error and "no gateway answers at http://127.0.0.1:9" in text_of(refused)
 

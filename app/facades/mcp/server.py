@@ -79,7 +79,10 @@ def mcp_server(ask_of: Callable[[Context], Ask]) -> Server[Any]:
         page = checked(await ask_of(context)("GET", f"/deliberations?status=completed&limit={PAGE}{cursor}"))
         found = [
             types.Resource(
-                name=f"verdict of {each['id']}", title=each["task"], uri=f"{SCHEME}{each['id']}/verdict", mime_type=_JSON
+                name=f"verdict of {each['id']}",
+                title=each["task"],
+                uri=f"{SCHEME}{each['id']}/verdict",
+                mime_type=_JSON,
             )
             for each in page["items"]
         ]
