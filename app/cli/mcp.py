@@ -9,12 +9,12 @@ from app.cli.exits import CommandError, Exit
 from app.cli.target import on_gateway
 
 if TYPE_CHECKING:
-    from app.facades.mcp.rest import Answer, Ask
+    from app.facades.mcp.rest import AskRoute
 
 
-def over_http(gateway: GatewayClient) -> "Ask":
+def over_http(gateway: GatewayClient) -> "AskRoute":
     """Asks the routes of a gateway over HTTP; one that cannot be reached answers 503."""
-    from app.facades.mcp.rest import Answer
+    from app.facades.mcp.rest import RouteAnswer
 
     async def ask(
         method: str,
@@ -22,14 +22,14 @@ def over_http(gateway: GatewayClient) -> "Ask":
         body: JsonObject | None = None,
         headers: Mapping[str, str] | None = None,
         wait_s: int = 0,
-    ) -> Answer:
+    ) -> RouteAnswer:
         try:
             response = await gateway.answer(method, path, body=body, headers=headers, wait_s=wait_s)
         except CommandError as error:
-            return Answer(503, {}, json.dumps(error.document()).encode())
+            return RouteAnswer(503, {}, json.dumps(error.document()).encode())
         if response.content and not response.headers.get("Content-Type", "").endswith("json"):
-            return Answer(503, {}, json.dumps(not_a_gateway(gateway.url, path).document()).encode())
-        return Answer(response.status_code, response.headers, response.content)
+            return RouteAnswer(503, {}, json.dumps(not_a_gateway(gateway.url, path).document()).encode())
+        return RouteAnswer(response.status_code, response.headers, response.content)
 
     return ask
 

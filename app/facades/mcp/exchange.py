@@ -7,13 +7,14 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.types import Message, Receive, Scope, Send
 
-from app.facades.mcp.rest import SESSION, Ask, in_process, submission_key
+from app.facades.mcp.rest import SESSION, AskRoute, in_process, submission_key
 from app.facades.mcp.server import mcp_server
-from app.facades.mcp.tools import Context
+from app.facades.mcp.tools import McpContext
 
 
-def _ask_of(context: Context) -> Ask:
-    request: Request = context.request
+def _ask_of(context: McpContext) -> AskRoute:
+    request = context.request
+    assert isinstance(request, Request), "the transport hands the request on"
     session = request.headers.get(SESSION)
     if session is None or context.protocol_version in MODERN_PROTOCOL_VERSIONS:
         return in_process(request)
@@ -23,7 +24,7 @@ def _ask_of(context: Context) -> Ask:
 _SERVER = mcp_server(_ask_of)
 
 
-class Exchange(Response):
+class McpExchange(Response):
     """The answer to one message. That to `initialize` names a session, which nothing stores."""
 
     def __init__(self, content: bytes, *, initializes: bool) -> None:

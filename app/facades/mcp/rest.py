@@ -20,11 +20,11 @@ from app.deliberation.errors import DeliberationError
 PATH = "/mcp"
 SESSION = "mcp-session-id"
 ABANDONED = "the MCP client closed or cancelled its request"
-Document = dict[str, Any]
+JsonDocument = dict[str, Any]
 Headers = Mapping[str, str]
 
 
-class Answer(NamedTuple):
+class RouteAnswer(NamedTuple):
     """The answer of a route; names of headers in lower case."""
 
     status: int
@@ -36,22 +36,22 @@ class Answer(NamedTuple):
         return self.status >= 400
 
     @property
-    def document(self) -> Document:
+    def document(self) -> JsonDocument:
         return json.loads(self.content)
 
 
-class Ask(Protocol):
+class AskRoute(Protocol):
     async def __call__(
-        self, method: str, path: str, body: Document | None = None, headers: Headers | None = None, wait_s: int = 0
-    ) -> Answer:
+        self, method: str, path: str, body: JsonDocument | None = None, headers: Headers | None = None, wait_s: int = 0
+    ) -> RouteAnswer:
         """The answer of a route, refusals included; the gateway may hold it for `wait_s` (`Prefer: wait`)."""
         ...
 
 
-def refusal(error: DeliberationError, request_id: str = "") -> Answer:
+def refusal(error: DeliberationError, request_id: str = "") -> RouteAnswer:
     """The answer to an error of the façade, as a route would give it."""
     found = problem(answer_to(error, PROBLEM_DOCUMENTS, request_id), PATH, request_id)
-    return Answer(found.status, {}, dump(found))
+    return RouteAnswer(found.status, {}, dump(found))
 
 
 def path_of(deliberation_id: str, rest: str = "") -> str:
@@ -63,15 +63,15 @@ def submission_key(session: str, request_id: object) -> str:
     return hashlib.sha256(json.dumps([session, request_id]).encode()).hexdigest()
 
 
-def in_process(outer: Request, idempotency_key: str | None = None) -> Ask:
+def in_process(outer: Request, idempotency_key: str | None = None) -> AskRoute:
     """Asks the routes on behalf of an outer request, with its caller: one request of the client is counted once.
 
     `idempotency_key` is for submissions without a key of their own.
     """
 
     async def ask(
-        method: str, path: str, body: Document | None = None, headers: Headers | None = None, wait_s: int = 0
-    ) -> Answer:
+        method: str, path: str, body: JsonDocument | None = None, headers: Headers | None = None, wait_s: int = 0
+    ) -> RouteAnswer:
         content = b"" if body is None else json.dumps(body).encode()
         given = {"Content-Type": "application/json", **(headers or {})}
         if wait_s:
@@ -103,6 +103,6 @@ def in_process(outer: Request, idempotency_key: str | None = None) -> Ask:
                 parts.extend(message.get("body", b""))
 
         await outer.app.router(scope, receive, send)
-        return Answer(status, answered, bytes(parts))
+        return RouteAnswer(status, answered, bytes(parts))
 
     return ask

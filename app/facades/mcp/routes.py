@@ -16,7 +16,7 @@ from app.lifecycle.specify import deliberation_id
 from app.routes.dependencies import InGateway, OfTenant, api_router
 
 if TYPE_CHECKING:
-    from app.facades.mcp.exchange import Exchange
+    from app.facades.mcp.exchange import McpExchange
 
 router = api_router("mcp")
 
@@ -26,14 +26,14 @@ class JsonRpcMessage(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
 
-    method: Any = None
-    params: Any = None
+    method: str | None = None
+    params: dict[str, Any] | None = None
 
 
-def _exchange() -> type["Exchange"]:
-    from app.facades.mcp.exchange import Exchange
+def _exchange() -> type["McpExchange"]:
+    from app.facades.mcp.exchange import McpExchange
 
-    return Exchange
+    return McpExchange
 
 
 @router.post(PATH, include_in_schema=False)
@@ -42,7 +42,7 @@ async def call_mcp(request: Request, gateway: InGateway, tenant: OfTenant) -> Re
     content = await json_body(request)
     message = parsed_body(content, JsonRpcMessage)
     session = request.headers.get(SESSION)
-    if message.method == "notifications/cancelled" and session is not None and isinstance(message.params, dict):
+    if message.method == "notifications/cancelled" and session is not None and message.params:
         key = submission_key(session, message.params.get("requestId"))
         id = deliberation_id(tenant, key, gateway["clock"].now())
         await in_process(request)("POST", path_of(id, "/cancel"), body={"reason": ABANDONED})

@@ -16,9 +16,9 @@ from app.api.request_body import parsed_body
 from app.api.requests import TASK_CHARS_MAX, RequestModel
 from app.api.suggestions import did_you_mean
 from app.deliberation.errors import DeliberationError
-from app.facades.mcp.rest import Ask, Document, path_of, refusal
+from app.facades.mcp.rest import AskRoute, JsonDocument, path_of, refusal
 from app.facades.mcp.tasks import add_tasks, create_task, declared
-from app.facades.mcp.tools import SCHEME, SUMMARY, TOOLS, Context, called, checked
+from app.facades.mcp.tools import SCHEME, SUMMARY, TOOLS, McpContext, called, checked
 
 NAME = "deliberation-gateway"
 PAGE = 50
@@ -26,8 +26,8 @@ PAGE = 50
 FRESH = CacheHint(ttl_ms=60_000, scope="public")
 INSTRUCTIONS = (
     "A council of LLM agents deliberates on a task. Call `deliberate` with the task, and with `strategy`, `role` or "
-    "`agents` from `list_strategies` and `list_roles` where the defaults do not fit. A result without a verdict has an "
-    "id: call `get_deliberation` with it and `wait_seconds`. Say so when the verdict is degraded, a tie, or has dissent."
+    "`agents` from `list_strategies` and `list_roles` where the defaults do not fit. A result without a verdict has "
+    "an id: call `get_deliberation` with it and `wait_seconds`. Tell when a verdict is degraded, a tie, or has dissent."
 )
 _JSON = "application/json"
 # The parts of a deliberation that are resources: the query of the route, and a description.
@@ -58,13 +58,15 @@ def _unknown(kind: str, name: str, known: Any) -> MCPError:  # noqa: ANN401 -- n
 
 
 # Long by its parts, one for each method of the protocol.
-def mcp_server(ask_of: Callable[[Context], Ask]) -> Server[Any]:
+def mcp_server(ask_of: Callable[[McpContext], AskRoute]) -> Server[Any]:
     """A server that asks the routes of a gateway as `ask_of` a request says."""
 
-    async def list_tools(context: Context, params: object) -> types.ListToolsResult:
+    async def list_tools(context: McpContext, params: object) -> types.ListToolsResult:
         return types.ListToolsResult(tools=[each.tool for each in TOOLS.values()])
 
-    async def call_tool(context: Context, params: types.CallToolRequestParams) -> types.CallToolResult | Document:
+    async def call_tool(
+        context: McpContext, params: types.CallToolRequestParams
+    ) -> types.CallToolResult | JsonDocument:
         if params.name not in TOOLS:
             raise _unknown("tool", params.name, TOOLS)
         ask, arguments = ask_of(context), params.arguments or {}
@@ -73,7 +75,7 @@ def mcp_server(ask_of: Callable[[Context], Ask]) -> Server[Any]:
         return await called(TOOLS[params.name], ask, context, arguments)
 
     async def list_resources(
-        context: Context, params: types.PaginatedRequestParams | None
+        context: McpContext, params: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
         cursor = "" if params is None or params.cursor is None else f"&cursor={quote(params.cursor)}"
         page = checked(await ask_of(context)("GET", f"/deliberations?status=completed&limit={PAGE}{cursor}"))
@@ -88,14 +90,14 @@ def mcp_server(ask_of: Callable[[Context], Ask]) -> Server[Any]:
         ]
         return types.ListResourcesResult(resources=found, next_cursor=page["next_cursor"])
 
-    async def list_templates(context: Context, params: object) -> types.ListResourceTemplatesResult:
+    async def list_templates(context: McpContext, params: object) -> types.ListResourceTemplatesResult:
         templates = [
             types.ResourceTemplate(name=part, uri_template=f"{SCHEME}{{id}}/{part}", description=text, mime_type=_JSON)
             for part, (_, text) in _PARTS.items()
         ]
         return types.ListResourceTemplatesResult(resource_templates=templates)
 
-    async def read_resource(context: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+    async def read_resource(context: McpContext, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         id, _, part = params.uri.removeprefix(SCHEME).partition("/")
         if not params.uri.startswith(SCHEME) or part not in _PARTS:
             detail = f"No resource has this URI. Give {SCHEME}<id>/{' or '.join(_PARTS)}."
@@ -105,7 +107,7 @@ def mcp_server(ask_of: Callable[[Context], Ask]) -> Server[Any]:
         text = types.TextResourceContents(uri=params.uri, mime_type=_JSON, text=answer.content.decode())
         return types.ReadResourceResult(contents=[text])
 
-    async def list_prompts(context: Context, params: object) -> types.ListPromptsResult:
+    async def list_prompts(context: McpContext, params: object) -> types.ListPromptsResult:
         strategies = checked(await ask_of(context)("GET", "/strategies"))["items"]
         return types.ListPromptsResult(
             prompts=[
@@ -114,7 +116,7 @@ def mcp_server(ask_of: Callable[[Context], Ask]) -> Server[Any]:
             ]
         )
 
-    async def get_prompt(context: Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+    async def get_prompt(context: McpContext, params: types.GetPromptRequestParams) -> types.GetPromptResult:
         strategies = {each["name"]: each for each in checked(await ask_of(context)("GET", "/strategies"))["items"]}
         if params.name not in strategies:
             raise _unknown("prompt", params.name, strategies)
@@ -139,12 +141,12 @@ def mcp_server(ask_of: Callable[[Context], Ask]) -> Server[Any]:
         cache_hints={"tools/list": FRESH, "resources/templates/list": FRESH},
         get_tool_input_schema=lambda name: TOOLS[name].tool.input_schema if name in TOOLS else None,
         on_list_tools=list_tools,
-        on_call_tool=call_tool,
         on_list_resources=list_resources,
         on_list_resource_templates=list_templates,
         on_read_resource=read_resource,
         on_list_prompts=list_prompts,
         on_get_prompt=get_prompt,
     )
+    server.add_request_handler("tools/call", types.CallToolRequestParams, call_tool)
     add_tasks(server, ask_of)
     return server

@@ -13,8 +13,8 @@ from mcp.server.mcpserver import require_client_extension
 from mcp_types import HEADER_MISMATCH, EmptyResult, RequestParams
 
 from app.deliberation.errors import DeliberationError
-from app.facades.mcp.rest import Ask, Document, path_of, refusal
-from app.facades.mcp.tools import SUMMARY, Context, checked, result_of, stage_of, submitted
+from app.facades.mcp.rest import AskRoute, JsonDocument, path_of, refusal
+from app.facades.mcp.tools import SUMMARY, McpContext, checked, result_of, stage_of, submitted
 
 TASKS = "io.modelcontextprotocol/tasks"
 POLL_MS = 1_000
@@ -31,13 +31,13 @@ class TaskUpdateParams(TaskParams):
     input_responses: dict[str, Any]
 
 
-def declared(context: Context) -> bool:
+def declared(context: McpContext) -> bool:
     """Whether this request declares the extension."""
     capabilities = context.session.client_capabilities
     return capabilities is not None and TASKS in (capabilities.extensions or ())
 
 
-def task_of(document: Document) -> Document:
+def task_of(document: JsonDocument) -> JsonDocument:
     """A task without its result, from a deliberation as a route shows it."""
     kept = datetime.fromisoformat(document["retention_until"]) - datetime.fromisoformat(document["created_at"])
     # A deliberation that failed is a tool's failure, which is a completed task.
@@ -53,7 +53,7 @@ def task_of(document: Document) -> Document:
     }
 
 
-async def create_task(ask: Ask, context: Context, arguments: Document) -> Document:
+async def create_task(ask: AskRoute, context: McpContext, arguments: JsonDocument) -> JsonDocument:
     """The task of a call of `deliberate`, once its acceptance is stored; or the result that refuses the call."""
     try:
         answer, _ = await submitted(ask, context, arguments)
@@ -64,17 +64,17 @@ async def create_task(ask: Ask, context: Context, arguments: Document) -> Docume
     return {"resultType": "task", **task_of(answer.document)}
 
 
-def _check(context: Context, params: TaskParams) -> None:
+def _check(context: McpContext, params: TaskParams) -> None:
     require_client_extension(context, TASKS)
     named = None if context.request is None else context.request.headers.get("mcp-name")
     if named is not None and named.strip() != params.task_id:
         raise MCPError(HEADER_MISMATCH, "The header Mcp-Name names another task than params.taskId.")
 
 
-def add_tasks(server: Server[Any], ask_of: Callable[[Context], Ask]) -> None:
+def add_tasks(server: Server[Any], ask_of: Callable[[McpContext], AskRoute]) -> None:
     """Serve the extension's methods."""
 
-    async def get(context: Context, params: TaskParams) -> Document:
+    async def get(context: McpContext, params: TaskParams) -> JsonDocument:
         _check(context, params)
         answer = await ask_of(context)("GET", path_of(params.task_id, SUMMARY))
         task = task_of(checked(answer))
@@ -83,12 +83,12 @@ def add_tasks(server: Server[Any], ask_of: Callable[[Context], Ask]) -> None:
             task["result"] = result.model_dump(mode="json", by_alias=True, exclude_none=True)
         return task
 
-    async def update(context: Context, params: TaskUpdateParams) -> EmptyResult:
+    async def update(context: McpContext, params: TaskUpdateParams) -> EmptyResult:
         _check(context, params)
         checked(await ask_of(context)("GET", path_of(params.task_id, SUMMARY)))
         return EmptyResult(result_type="complete")
 
-    async def cancel(context: Context, params: TaskParams) -> EmptyResult:
+    async def cancel(context: McpContext, params: TaskParams) -> EmptyResult:
         _check(context, params)
         asked = {"reason": CANCELLED}
         checked(await ask_of(context)("POST", path_of(params.task_id, "/cancel"), body=asked))

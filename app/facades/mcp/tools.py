@@ -21,10 +21,10 @@ from app.api.schemas import DeliberationReceipt, DeliberationResult, StrategyLis
 from app.deliberation.errors import DeliberationError
 from app.deliberation.facts import TERMINAL_STATUS
 from app.deliberation.specification import TIMEOUT_S_MAX, TOKEN_PATTERN
-from app.facades.mcp.rest import ABANDONED, Answer, Ask, Document, path_of, refusal
+from app.facades.mcp.rest import ABANDONED, AskRoute, JsonDocument, RouteAnswer, path_of, refusal
 
-Context = ServerRequestContext[Any, Any]
-Call = Callable[[Ask, Context, Document], Awaitable[Answer]]
+McpContext = ServerRequestContext[Any, Any]
+ToolFunction = Callable[[AskRoute, McpContext, JsonDocument], Awaitable[RouteAnswer]]
 _Model = TypeVar("_Model", bound=BaseModel)
 
 SCHEME = "deliberation://"
@@ -71,7 +71,7 @@ class DeliberateArguments(DeliberationRequest):
     )
 
 
-def stage_of(document: Document) -> tuple[float, str]:
+def stage_of(document: JsonDocument) -> tuple[float, str]:
     """A number that grows from stage to stage and within each, and its words."""
     found = document.get("progress")
     if found is None:
@@ -81,7 +81,7 @@ def stage_of(document: Document) -> tuple[float, str]:
     return found["stage"] + share, f"stage {found['stage']}, {found['purpose']}, round {found['round']}: {calls}"
 
 
-async def followed(ask: Ask, id: str, wait_s: float, context: Context) -> Answer:
+async def followed(ask: AskRoute, id: str, wait_s: float, context: McpContext) -> RouteAnswer:
     """The summary once the deliberation has ended, or after `wait_s`, or sooner while the gateway stops.
 
     Progress is reported whenever a stage opens or a call of it ends.
@@ -108,7 +108,9 @@ async def followed(ask: Ask, id: str, wait_s: float, context: Context) -> Answer
     return answer
 
 
-async def submitted(ask: Ask, context: Context, arguments: Document) -> tuple[Answer, DeliberateArguments]:
+async def submitted(
+    ask: AskRoute, context: McpContext, arguments: JsonDocument
+) -> tuple[RouteAnswer, DeliberateArguments]:
     """The acceptance, which no cancellation interrupts, because only the answer has the id."""
     asked = _read(DeliberateArguments, arguments)
     body = {name: value for name, value in arguments.items() if name not in _OWN_FIELDS}
@@ -117,10 +119,11 @@ async def submitted(ask: Ask, context: Context, arguments: Document) -> tuple[An
     if isinstance(traceparent, str) and traceparent.isascii() and traceparent.isprintable():
         headers["traceparent"] = traceparent
     with anyio.CancelScope(shield=True):
-        return await ask("POST", "/deliberations", body=body, headers=headers), asked
+        answer = await ask("POST", "/deliberations", body=body, headers=headers)
+    return answer, asked  # pyright: ignore[reportPossiblyUnbound] -- a shielded scope swallows no cancellation
 
 
-async def deliberate(ask: Ask, context: Context, arguments: Document) -> Answer:
+async def deliberate(ask: AskRoute, context: McpContext, arguments: JsonDocument) -> RouteAnswer:
     """Let a council of LLM agents deliberate on a task, and return its verdict with margin, dissent and cost.
 
     The agents answer independently, criticise and rank each other's answers. Closing the request cancels the council.
@@ -139,13 +142,13 @@ async def deliberate(ask: Ask, context: Context, arguments: Document) -> Answer:
         raise
 
 
-async def get_deliberation(ask: Ask, context: Context, arguments: Document) -> Answer:
+async def get_deliberation(ask: AskRoute, context: McpContext, arguments: JsonDocument) -> RouteAnswer:
     """Read a deliberation: its status, stage, verdict and cost; or wait for its verdict."""
     asked = _read(DeliberationArguments, arguments)
     return await followed(ask, asked.id, asked.wait_seconds, context)
 
 
-async def cancel_deliberation(ask: Ask, context: Context, arguments: Document) -> Answer:
+async def cancel_deliberation(ask: AskRoute, context: McpContext, arguments: JsonDocument) -> RouteAnswer:
     """Cancel a deliberation. One that has ended stays as it is."""
     asked = _read(CancelArguments, arguments)
     answer = await ask("POST", path_of(asked.id, "/cancel"), body={"reason": asked.reason})
@@ -154,19 +157,19 @@ async def cancel_deliberation(ask: Ask, context: Context, arguments: Document) -
     return await ask("GET", path_of(asked.id, SUMMARY))
 
 
-async def list_strategies(ask: Ask, context: Context, arguments: Document) -> Answer:
+async def list_strategies(ask: AskRoute, context: McpContext, arguments: JsonDocument) -> RouteAnswer:
     """List the strategies of deliberation: what each does, what it costs in calls, and its parameters."""
     _read(NoArguments, arguments)
     return await ask("GET", "/strategies")
 
 
-async def list_roles(ask: Ask, context: Context, arguments: Document) -> Answer:
+async def list_roles(ask: AskRoute, context: McpContext, arguments: JsonDocument) -> RouteAnswer:
     """List the roles that a council's members can have, with their personas and live replicas."""
     _read(NoArguments, arguments)
     return await ask("GET", "/roles")
 
 
-def _read(model: type[_Model], arguments: Document) -> _Model:
+def _read(model: type[_Model], arguments: JsonDocument) -> _Model:
     return parsed_body(json.dumps(arguments).encode(), model)
 
 
@@ -175,10 +178,10 @@ class BoundTool:
     """A tool as clients see it, described by its function's docstring, and the function."""
 
     tool: types.Tool
-    call: Call
+    call: ToolFunction
 
 
-def _bound(call: Call, arguments: type[BaseModel], result: Any, **hints: bool) -> BoundTool:  # noqa: ANN401 -- a type
+def _bound(call: ToolFunction, arguments: type[BaseModel], result: Any, **hints: Any) -> BoundTool:  # noqa: ANN401 -- a type
     taken = arguments.model_json_schema()
     taken.pop("examples", None)
     # Before 2026-07-28 the root of a result's schema says that it is an object.
@@ -204,7 +207,7 @@ _TOOLS = (
 TOOLS: Mapping[str, BoundTool] = {each.tool.name: each for each in _TOOLS}
 
 
-async def called(tool: BoundTool, ask: Ask, context: Context, arguments: Document) -> types.CallToolResult:
+async def called(tool: BoundTool, ask: AskRoute, context: McpContext, arguments: JsonDocument) -> types.CallToolResult:
     try:
         answer = await tool.call(ask, context, arguments)
     except DeliberationError as error:
@@ -212,7 +215,7 @@ async def called(tool: BoundTool, ask: Ask, context: Context, arguments: Documen
     return result_of(answer, verdict_wanted=tool.call is deliberate)
 
 
-def result_of(answer: Answer, *, verdict_wanted: bool = False) -> types.CallToolResult:
+def result_of(answer: RouteAnswer, *, verdict_wanted: bool = False) -> types.CallToolResult:
     """The route's document as text, byte for byte, and as structured content; a problem document alone as text.
 
     With `verdict_wanted` an end without a verdict is the tool's failure.
@@ -228,7 +231,7 @@ def result_of(answer: Answer, *, verdict_wanted: bool = False) -> types.CallTool
     return types.CallToolResult(content=content, structured_content=document, is_error=failed)
 
 
-def checked(answer: Answer, **named: str) -> Document:
+def checked(answer: RouteAnswer, **named: str) -> JsonDocument:
     """The document of an answer; raises MCPError, whose data are the problem document and `named`."""
     document = answer.document
     if answer.refused:

@@ -133,8 +133,8 @@ async def test_a_council_answers_with_the_document_of_rest_byte_for_byte(gateway
 async def test_progress_grows_and_names_each_stage(gateway: Gateway, mode: str) -> None:
     reported: list[tuple[float, str | None]] = []
 
-    async def report(progress: float, total: float | None, said: str | None) -> None:
-        reported.append((progress, said))
+    async def report(progress: float, total: float | None, message: str | None) -> None:
+        reported.append((progress, message))
 
     async with connected(gateway, mode) as client:
         calling = asyncio.create_task(client.call_tool("deliberate", ASKED, progress_callback=report))
@@ -343,7 +343,7 @@ async def test_a_task_is_cancelled_and_takes_no_input(gateway: Gateway) -> None:
 async def test_tasks_are_refused_without_the_extension_an_id_or_a_right_header(gateway: Gateway) -> None:
     codes: dict[str, int] = {}
     for method in ("tasks/get", "tasks/update", "tasks/cancel"):
-        params = {"taskId": "x", **({"inputResponses": {}} if method == "tasks/update" else {})}
+        params: dict[str, Any] = {"taskId": "x", "inputResponses": {}}
         assert (await rpc(gateway, message(method, params)))["error"]["code"] == -32021
         codes[method] = (await rpc(gateway, of_tasks(method, **params)))["error"]["code"]
         mismatch = await rpc(gateway, of_tasks(method, **params), Mcp_Name="y")
