@@ -13,7 +13,45 @@ HABITS = "tests/components/routes/test_client_habits.py::"
 COMMANDS = "tests/components/cli/test_deliberations.py::"
 ENGINE_KEYS = "tests/integration/engine/test_engine_keys.py::"
 
+MCP = "tests/components/facades/test_mcp.py::"
+MCP_TOOLS = "app/facades/mcp/tools.py"
+
 ENTRANCES = (
+    Guard(
+        "a closed request of an MCP client cancels its deliberation",
+        MCP_TOOLS,
+        "        if asked.idempotency_key is None:\n",
+        "        if False:\n",
+        f"{MCP}test_closing_the_request_cancels_the_deliberation",
+    ),
+    Guard(
+        "a deliberation with a client's key outlives the MCP client's request",
+        MCP_TOOLS,
+        "        if asked.idempotency_key is None:\n",
+        "        if True:\n",
+        f"{MCP}test_a_call_with_an_idempotency_key_goes_on_and_is_found_again",
+    ),
+    Guard(
+        "a stopping gateway ends the waits of MCP clients, which would be cancelled with it",
+        MCP_TOOLS,
+        "        elif loop.time() < asked_at_s + hold_s - RETRY_S:\n            break\n",
+        "",
+        f"{MCP}test_a_stopping_gateway_ends_a_wait_and_cancels_nothing",
+    ),
+    Guard(
+        "a message of MCP is one request of its tenant, whatever it asks",
+        "app/access/authorization.py",
+        '        caller: Caller | None = scope.get("caller")\n',
+        "        caller: Caller | None = None\n",
+        f"{MCP}test_a_message_is_one_request_of_the_tenant",
+    ),
+    Guard(
+        "a cancellation names its session: the ids of another one's requests repeat",
+        "app/facades/mcp/rest.py",
+        "json.dumps([session, request_id])",
+        "json.dumps([request_id])",
+        f"{MCP}test_a_notification_of_an_earlier_protocol_cancels_on_any_gateway",
+    ),
     Guard(
         "an engine's words are quoted without its key",
         "serve_deployments/engine/state.py",
