@@ -34,8 +34,8 @@ ENTRANCES = (
     Guard(
         "a stopping gateway ends the waits of MCP clients, which would be cancelled with it",
         MCP_TOOLS,
-        "        elif loop.time() < asked_at_s + hold_s - RETRY_S:\n            break\n",
-        "",
+        "        stopping = newer.status == 304 and took_s < hold_s - RETRY_S\n",
+        "        stopping = False\n",
         f"{MCP}test_a_stopping_gateway_ends_a_wait_and_cancels_nothing",
     ),
     Guard(

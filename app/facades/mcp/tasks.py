@@ -25,12 +25,6 @@ class TaskParams(RequestParams):
     task_id: str
 
 
-class TaskUpdateParams(TaskParams):
-    """Responses to requests for input; no task makes any."""
-
-    input_responses: dict[str, Any]
-
-
 def declared(context: McpContext) -> bool:
     """Whether this request declares the extension."""
     capabilities = context.session.client_capabilities
@@ -83,7 +77,8 @@ def add_tasks(server: Server[Any], ask_of: Callable[[McpContext], AskRoute]) -> 
             task["result"] = result.model_dump(mode="json", by_alias=True, exclude_none=True)
         return task
 
-    async def update(context: McpContext, params: TaskUpdateParams) -> EmptyResult:
+    async def update(context: McpContext, params: TaskParams) -> EmptyResult:
+        """Acknowledge responses, which no task has asked for."""
         _check(context, params)
         checked(await ask_of(context)("GET", path_of(params.task_id, SUMMARY)))
         return EmptyResult(result_type="complete")
@@ -96,5 +91,5 @@ def add_tasks(server: Server[Any], ask_of: Callable[[McpContext], AskRoute]) -> 
 
     server.extensions[TASKS] = {}
     server.add_request_handler("tasks/get", TaskParams, get)
-    server.add_request_handler("tasks/update", TaskUpdateParams, update)
+    server.add_request_handler("tasks/update", TaskParams, update)
     server.add_request_handler("tasks/cancel", TaskParams, cancel)

@@ -38,7 +38,7 @@ _ENDED = frozenset(TERMINAL_STATUS.values())
 
 
 class NoArguments(RequestModel):
-    """No arguments."""
+    pass
 
 
 class CancelArguments(CancelRequest):
@@ -86,26 +86,25 @@ async def followed(ask: AskRoute, id: str, wait_s: float, context: McpContext) -
 
     Progress is reported whenever a stage opens or a call of it ends.
     """
-    path, loop, reported = path_of(id, SUMMARY), asyncio.get_running_loop(), -1.0
-    until_s = loop.time() + wait_s
-    answer = await ask("GET", path)
-    while not answer.refused and (document := answer.document)["status"] not in _ENDED:
-        progress, message = stage_of(document)
+    loop, path, reported = asyncio.get_running_loop(), path_of(id, SUMMARY), -1.0
+    until_s, hold_s, known, answer = loop.time() + wait_s, 0, dict[str, str](), None
+    while True:
+        asked_at_s = loop.time()
+        newer = await ask("GET", path, headers=known, wait_s=hold_s)
+        took_s, left_s = loop.time() - asked_at_s, until_s - loop.time()
+        if newer.status >= 500 and left_s > 0:
+            await asyncio.sleep(RETRY_S)
+            continue
+        if answer is None or newer.status != 304:
+            answer = newer
+        stopping = newer.status == 304 and took_s < hold_s - RETRY_S
+        if answer.refused or answer.document["status"] in _ENDED or stopping or left_s <= 0:
+            return answer
+        progress, message = stage_of(answer.document)
         if progress > reported:
             reported = progress
             await context.session.report_progress(progress, message=message)
-        asked_at_s = loop.time()
-        hold_s = min(ceil(until_s - asked_at_s), WAIT_MAX_S)
-        if hold_s <= 0:
-            break
-        newer = await ask("GET", path, headers={"If-None-Match": answer.headers["etag"]}, wait_s=hold_s)
-        if newer.status >= 500:
-            await asyncio.sleep(RETRY_S)
-        elif newer.status != 304:
-            answer = newer
-        elif loop.time() < asked_at_s + hold_s - RETRY_S:
-            break
-    return answer
+        known, hold_s = {"If-None-Match": answer.headers["etag"]}, min(ceil(left_s), WAIT_MAX_S)
 
 
 async def submitted(
@@ -157,7 +156,7 @@ async def cancel_deliberation(ask: AskRoute, context: McpContext, arguments: Jso
     return await ask("GET", path_of(asked.id, SUMMARY))
 
 
-async def list_strategies(ask: AskRoute, context: McpContext, arguments: JsonDocument) -> RouteAnswer:
+async def list_strategies(ask: AskRoute, _: McpContext, arguments: JsonDocument) -> RouteAnswer:
     """List the strategies of deliberation: what each does, what it costs in calls, and its parameters."""
     _read(NoArguments, arguments)
     return await ask("GET", "/strategies")

@@ -364,6 +364,7 @@ async def test_tasks_are_refused_without_the_extension_an_id_or_a_right_header(g
 
 async def test_a_stopping_gateway_ends_a_wait_and_cancels_nothing() -> None:
     async with listening() as gateway, connected(gateway) as client:
+        await client.list_tools()  # or the client asks for the result's schema, of a gateway that is gone
         calling = asyncio.create_task(client.call_tool("deliberate", ASKED))
         await accepted(gateway.journal)
         gateway.server.handle_exit(15, None)
