@@ -110,7 +110,7 @@ def read_roles(path: Path | None) -> Mapping[str, Role]:
 
 
 def load_roles(path: Path | None) -> Mapping[str, Role]:
-    """As `read_roles`. Reads every key of their engines once, to name a missing one before anything starts."""
+    """Returns the roles as `read_roles` does. Reads each engine's key, and names a missing one before a start."""
     roles = read_roles(path)
     for engine in engines_of(roles):
         api_key(engine, os.environ, read_text, str(path or PACKAGED_ROLES))

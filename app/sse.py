@@ -46,13 +46,16 @@ class SseDecoder:
         self._lines: list[bytes] = []
         self._bytes = 0
 
+    @property
+    def between_events(self) -> bool:
+        """Whether no event has begun that the next chunk may continue."""
+        return not self._bytes and not self._after_cr
+
     def feed(self, chunk: bytes) -> list[Frame]:
         if self._after_cr and chunk:
             self._after_cr, chunk = False, chunk.removeprefix(b"\n")
         if not chunk:
             return []
-        if not self._bytes and self._started and (whole := _whole_events(chunk)):
-            return whole
         self._after_cr = chunk.endswith(b"\r")
         lines = _LINE_END.split(chunk) if b"\r" in chunk else chunk.split(b"\n")
         if len(lines) > 1 and self._parts:
@@ -83,18 +86,6 @@ class SseDecoder:
                 frames.append(_frame(self._lines))
                 self._lines = []
         return frames
-
-
-def _whole_events(chunk: bytes) -> list[Frame]:
-    """Returns the events of a chunk of whole events of one line of data each, as most are; empty for any other one."""
-    if b"\r" in chunk or not chunk.endswith(b"\n\n"):
-        return []
-    frames: list[Frame] = []
-    for block in chunk[:-2].split(b"\n\n"):
-        if b"\n" in block or not block.startswith(b"data:"):
-            return []
-        frames.append(Frame("message", str(block[6 if block[5:6] == b" " else 5 :], "utf-8", "replace")))
-    return frames
 
 
 def _frame(lines: list[bytes]) -> Frame:

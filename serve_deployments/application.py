@@ -138,7 +138,7 @@ def _revive_controller() -> None:
         print(f"Serve's controller did not answer for {CONTROLLER_SILENCE_MAX_S:g} s: it is started again", flush=True)
         ray.kill(controller, no_restart=False)
     except RayError:
-        # Ray is restarting it already.
+        # Ray is restarting the controller.
         return
 
 

@@ -99,7 +99,7 @@ class Keyring:
         return self._book.good(key_id)
 
     def attach(self, key_id: str, end: Callable[[], None]) -> Callable[[], None]:
-        """Call `end` once the key is revoked, at once if it is already; returns a function that detaches it."""
+        """Call `end` once the key is revoked, or at once for a revoked key; returns a function that detaches `end`."""
         if self._book.good(key_id) is None:
             end()
         ends = self._open.setdefault(key_id, set())

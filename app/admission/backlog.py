@@ -39,7 +39,7 @@ SPREAD = 8.0
 RETRY_AFTER_MAX_S = 300.0
 # What the backlog is assumed to take while no throughput is known.
 DRAIN_UNKNOWN_S = 5.0
-# The log and a free coordinator need less.
+# An acceptance reaches a free coordinator sooner.
 WAITED_S = 0.5
 # Each end weighs 2 % less than the next, so that about the last 50 count. Fewer than 5 say nothing.
 WEIGHT_KEPT = 0.98

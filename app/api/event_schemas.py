@@ -68,7 +68,7 @@ class StreamReconnect(StreamEnvelope, frozen=True):
 
 
 class DeliberationsSnapshot(StreamEnvelope, frozen=True):
-    """The newest deliberations of a stream of several, as list items, at the id that follows.
+    """The newest deliberations, at the start of a stream of several; the next frame's id is their position.
 
     `GET /deliberations` with `next_cursor` lists the others.
     """

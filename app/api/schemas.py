@@ -235,7 +235,7 @@ _BEHIND = "What changed in the last so many seconds may be missing; null before 
 
 
 class DeliberationPage(Resource):
-    """Newest first; `next_cursor` is null on the last page."""
+    """A page of deliberations, newest first; `next_cursor` is null on the last page."""
 
     items: tuple[DeliberationSummary, ...]
     next_cursor: str | None

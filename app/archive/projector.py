@@ -36,7 +36,7 @@ FETCH_EVERY_S = 0.75
 # A batch of larger facts is cut. Its rest waits.
 BATCH_BYTES_MAX = 16_000_000
 READ_AT_ONCE = 64
-# Of so many deliberations it is known how far they were copied.
+# Deliberations whose copied position is remembered.
 COPIED_MAX = 20_000
 RETRY_S = 1.0
 # Calls that were cut by the end record their outcomes within this time.
@@ -206,7 +206,8 @@ class Projector:
                     continue
                 tokens = item.record.tokens
                 ended_at = unfinished_at.get(tokens[2]) if tokens[-1] == "end" else None
-                # A restart redelivers too, maybe before late outcomes are recorded. Another clock may be ahead.
+                # A restart redelivers the item, maybe before late outcomes are recorded. The coordinator's clock may be
+                # ahead.
                 young = ended_at is not None and abs(datetime.now(UTC) - ended_at) < timedelta(seconds=LATE_S)
                 if ended_at is not None and (young or item.deliveries == 1):
                     await self._queue.requeue(item, LATE_S)

@@ -43,7 +43,7 @@ _OPTIONS = {
     **{f"/{name}": f"--{name}" for name in ("role", "strategy", "rounds", "quorum", "seed")},
 }
 
-# Any case, and names that no role has: the gateway knows its roles and suggests the closest.
+# The pattern takes any case and unknown names: the gateway knows its roles and suggests the closest.
 _ROLE = re.compile(r"[\w-]+")
 
 

@@ -86,7 +86,7 @@ def deliberations_table(page: DeliberationPage, now: datetime) -> RenderableType
     table = Table(box=None, pad_edge=False, caption=more, caption_justify="left")
     for column in ("id", "status", "age", "took"):
         table.add_column(column, no_wrap=True)
-    # A cell begins with the strategy where they differ: `vote 3×DEV`.
+    # A cell begins with the strategy where strategies differ: `vote 3×DEV`.
     table.add_column("strategy" if strategies_differ else "council", max_width=_COUNCIL_WIDTH_MAX)
     table.add_column("task", ratio=1, min_width=_TASK_WIDTH_MIN)
     for id, found in zip(short_ids([item.id for item in page.items]), page.items, strict=True):

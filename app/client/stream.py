@@ -258,9 +258,9 @@ class _Stream(Generic[_TextsT]):
 class EventStream(_Stream[Texts]):
     """The events of one deliberation after the cursor `after`: `0` is the beginning, None starts with a snapshot.
 
-    An async context manager and iterator. Each event is yielded once, in the order of the log, up to the terminal one,
-    and none if that was before the cursor. Events about the stream itself (`stream.*`) are included; a snapshot follows
-    a `stream.gap`. `texts` are rebuilt from the yielded events.
+    An async context manager and iterator. Each event is yielded once, in the order of the log, up to the terminal one.
+    A cursor behind the terminal event yields none. Events about the stream itself (`stream.*`) are included; a snapshot
+    follows a `stream.gap`. `texts` are rebuilt from the yielded events.
 
     The gateway reports `slow_consumer` to a slow viewer, which reads the log again. Raises StreamRefused, and
     StreamLost after the timeout. Leaving the context closes the connection; the deliberation continues.

@@ -18,7 +18,7 @@ from app.deliberation.specification import Token, Value
 from app.deliberation.works import AgentWork, WorkStatus, calls, form_of, works
 
 TEXT_CHARS_MAX = 16_384
-# Of all texts of one announcement together; a third of what nats-server takes by default, in the widest letters.
+# Characters of all texts of one announcement: a third of nats-server's default size, in the widest letters.
 TEXTS_CHARS_MAX = 80_000
 
 
@@ -166,7 +166,7 @@ def agent_response(
     try:
         content = answer_text(parse_output(form, finished.text))
     except InvalidOutput:
-        content = None  # another version of the gateway accepted it
+        content = None  # another version of the gateway accepted this text
     proposal = AgentProposal(
         content=cut(finished.text if content is None else content, finished.deliberation_id),
         author_id=finished.agent_id,

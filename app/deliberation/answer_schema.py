@@ -16,6 +16,7 @@ from itertools import combinations
 from typing import Any, cast
 
 NODES_MAX = 512
+# A body nests 32 levels, of which the properties of an object take two: raise `JSON_DEPTH_MAX` with this bound.
 DEPTH_MAX = 16
 ENUM_MAX = 256
 ITEMS_MAX = 1_024

@@ -86,7 +86,8 @@ _ALONE = re.compile(r"[\s*_`\"'(\[$]*([A-Za-z])[\s*_`\"')\].:$]*")
 _BOXED = re.compile(r"\\boxed\{\s{0,4}(?:\\text\{)?\(?([A-Z])\b")
 _NOUN = r"(?i:(?:option|choice|letter)\s{1,4})?[\s*(\[]{0,4}"
 _STATEMENT = re.compile(rf"{_STATED}{_IS}{_NOUN}({_LETTER})")
-# "Answer: B", "the final answer is B": a statement about the answer itself, with more than a space between.
+# "Answer: B", "the final answer is B": a statement about the answer itself, with more than a space between `answer` and
+# the letter.
 _EXPLICIT = r"(?i:\banswer\b)(?=[\s*_\"'`]{0,6}(?:[:=]|(?i:is|would be|should be)\b))"
 _ANSWER = re.compile(rf"{_EXPLICIT}{_IS}{_NOUN}({_LETTER})")
 _LABEL = re.compile(r"[\s*_`(\[]*([A-Z])[*_`]{0,3}[).:\]][*_`]{0,3}(?=\s)")

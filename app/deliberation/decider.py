@@ -83,7 +83,7 @@ class StrategyDefinition:
     """A strategy as `GET /strategies` describes it. `version` changes whenever its calls or prompts change.
 
     `parameters` is the model of the request's `parameters`; `rounds` is False when the strategy ignores rounds.
-    `size` is the council's where a request names none; None leaves it to the gateway.
+    `size` is the council's size where a request gives none; None leaves the size to the gateway.
     """
 
     name: str

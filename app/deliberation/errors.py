@@ -88,7 +88,7 @@ class DeliberationError(Exception):
 
 
 class InvalidRequest(DeliberationError):
-    """`field` is a JSON pointer or the name of a parameter or header; `remedy` mends it."""
+    """`field` is a JSON pointer or the name of a parameter or header; `remedy` says how to mend the request."""
 
     code = "invalid_request"
 

@@ -35,8 +35,8 @@ def objects(text: str) -> list[Span]:
     """The objects of a text in the order of their ends, without those within another one.
 
     A run reads tokens from a beginning until its object ends or a token is unfit. It decides every beginning that it
-    reads as a token; another run from one of them would fail alike. What it reads as a part of a string is outside of
-    strings for a later run, and the other way round, so that at most two runs read any place.
+    reads as a token; another run from one of them would fail alike. A later run reads outside of strings what an
+    earlier run read inside of one. So at most two runs read any place.
     """
     found: list[Span] = []
     decided: set[int] = set()

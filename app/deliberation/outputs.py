@@ -289,7 +289,7 @@ _ISSUE = _object(
 )
 _PAIR_MARGIN = {"type": "integer", "minimum": 1, "maximum": 3}
 _POINTS = _listed(_TEXT, POINTS_MAX)
-# The check of a test bounds its values: a schema that did would be long.
+# The parser bounds a test's values; a schema with these bounds would be long.
 _JSON = {"type": ["null", "boolean", "number", "string", "array", "object"]}
 _CALL_TEST = _object({"name": _TEXT, "call": _TEXT, "arguments": _listed(_JSON, ARGUMENTS_MAX), "expected": _JSON})
 _SCRIPT_TEST = _object({"name": _TEXT, "stdin": _TEXT, "stdout": _TEXT})

@@ -56,8 +56,8 @@ _OTHER_APIS = re.compile(r"/(completions|responses|messages|embeddings|models|ap
 def engine_base(given: str) -> str:
     """The base URL of an engine from the forms that people have; raises ValueError.
 
-    Known are a server, one with `/v1` as OpenAI's clients take it, a path that ends in another version, a full
-    `/chat/completions` endpoint, and an Azure deployment with its query.
+    Known forms: a server, an address with `/v1` as OpenAI's clients take it, a path that ends in another version. A
+    full `/chat/completions` endpoint and an Azure deployment with its query are known too.
     """
     url = given.strip()
     if not url.startswith(("http://", "https://")):
@@ -210,7 +210,7 @@ class KeyRejected(Value, frozen=True):
 
 
 def api_key(spec: EngineSpec, environment: Mapping[str, str], read: Callable[[str], str], file: str) -> str | None:
-    """The key of an engine that `file` declares; None for one without. `read` returns the text of a file.
+    """The key of an engine that `file` declares; None for an engine without a key. `read` returns the text of a file.
 
     Raises InvalidRequest, which has no part of the key, for a missing, empty or malformed one.
     """

@@ -175,8 +175,8 @@ async def get_health() -> Response:
 async def get_readiness(gateway: InGateway) -> Response:
     """Ready: the log is reachable with its declared streams, the catalog is loaded, a coordinator answers, no draining.
 
-    `degraded` lists missing webhook senders and takers of plans, faults of the archive, unreachable engines and engines
-    that refuse their key: another gateway would not have them either.
+    `degraded` lists missing webhook senders and takers of plans, faults of the archive, and engines that are
+    unreachable or refuse their key. Another gateway would have the same faults.
     """
     if gateway["feed"].draining.is_set():
         raise NotReady(

@@ -52,7 +52,7 @@ class RequestContext:
             added.append(_DEVELOPMENT)
         began_s = time.perf_counter()
         status, streamed = 500, False
-        # Uvicorn leaves out the body by the method in its own scope.
+        # Uvicorn reads HEAD in its own scope and leaves out the body.
         head = scope["method"] == "HEAD"
         inner: Scope = {**scope, "method": "GET"} if head else scope
 

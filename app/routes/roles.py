@@ -108,6 +108,6 @@ async def get_role(
     responses={200: answer("All strategies", model=StrategyList), **problems()},
 )
 async def list_strategies(gateway: InGateway) -> Response:
-    """Steps, number of model requests, source, and the fields that configure them."""
+    """Each strategy with its steps, number of requests, source, and the fields that configure it."""
     items = tuple(StrategyResource.of(definition) for definition in gateway["strategies"].values())
     return Response(dump(StrategyList(items=items)), media_type="application/json")

@@ -287,7 +287,7 @@ class Feed:
         self._drain_task.cancel()
         for watch in list(self._watches.values()):
             self._close(watch)
-        # Without the error that ended the context: only a watch that crashed makes an exception group.
+        # The group does not get the context's error: only a watch that crashed makes an exception group.
         await self._group.__aexit__(None, None, None)
 
     @property

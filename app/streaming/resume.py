@@ -49,7 +49,7 @@ class EventsRequest:
 
     @property
     def live(self) -> Patterns:
-        """The subjects to subscribe to. Without deltas, one subscription serves all streams of several of a tenant."""
+        """The subjects to subscribe to. Without deltas one subscription serves all of a tenant's streams of several."""
         if self.single or self.selection.deltas:
             return self.stored
         return of_tenant(self.tenant, deltas=False)

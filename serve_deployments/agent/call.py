@@ -190,7 +190,8 @@ class CallRun:
     async def _back_off(self, failure: CallFailure, number: int) -> None:
         """Wait before a retry, exponentially longer with each `number`; a Retry-After is waited for by the engines.
 
-        After a 429 or 503 also until the retry budget allows it. The refusal is raised if the call has less time left.
+        After a 429 or 503 the call waits too until the retry budget allows a retry. The refusal is raised if the call
+        has less time left.
         """
         wait_s = min(RETRY_WAIT_MAX_S, RETRY_WAIT_MIN_S * 2 ** (number - 1) + random())
         if not isinstance(failure, RetryLater):

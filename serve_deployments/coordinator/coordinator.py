@@ -193,10 +193,10 @@ class CoordinatorReplica:
         if held is not None:
             self._queue.drop()
             if now <= held.alive_until:
-                # Redelivered while it is held: the newer delivery is the one to acknowledge.
+                # The item was redelivered while the deliberation is held: the newer delivery is the one to acknowledge.
                 held.item = item
                 return
-            # It hangs beyond every deadline of its own: begin again from the facts.
+            # The deliberation hangs beyond every deadline of its own: begin again from the facts.
             log.error("deliberation_hung", deliberation_id=deliberation_id)
             if held.task is not None:
                 held.task.cancel()

@@ -171,7 +171,7 @@ class Engines(EnginePool):
             engine.extended = engine.extended or False
             answered = True
         if answered:
-            # An engine that refuses is up.
+            # A refusal proves that the engine is up.
             self._succeeded(engine)
         else:
             self._failed(engine, unreachable=True)
@@ -317,7 +317,7 @@ class Engines(EnginePool):
                 raise EngineUnreachable(f"{engine.label} cannot be reached: {cause_of(exc)}") from exc
             raise EngineUnavailable(f"{engine.label} refused or broke off: {type(exc).__name__} {exc}") from exc
         except (RetryLater, EngineRejected):
-            # An engine that refuses is up.
+            # A refusal proves that the engine is up.
             self._succeeded(engine)
             raise
         except EngineUnavailable:

@@ -123,7 +123,7 @@ class EnginePool:
             while (first := self._next()) is not call or (chosen := self.choose(deliberation, avoid)) is None:
                 call.turn.clear()
                 if first is not None:
-                    # Its own timer may be of another engine.
+                    # The waiting call's timer may be that of another engine.
                     first.turn.set()
                 now_s = time.monotonic()
                 opens_s = [engine.opens_s(now_s) for engine in self.engines]

@@ -65,6 +65,7 @@ async def check_connection(url: str, within_s: float) -> None:
     port = parts.port or (443 if parts.scheme == "https" else 80)
     async with asyncio.timeout(within_s):
         addresses = await asyncio.get_running_loop().getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
-        # As aiohttp connects: uvloop, on which Ray's replicas run, has no happy eyeballs (RFC 8305) of its own.
+        # The probe connects as aiohttp does: uvloop, on which Ray's replicas run, has no happy eyeballs (RFC 8305) of
+        # its own.
         connected = await start_connection(addresses, happy_eyeballs_delay=HAPPY_EYEBALLS_DELAY_S)
     connected.close()

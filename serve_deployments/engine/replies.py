@@ -22,7 +22,7 @@ from app.deliberation.budget import BYTES_PER_TOKEN, tokens_of
 from app.deliberation.calls import Call, Usage
 from app.deliberation.errors import EngineUnavailable
 from app.deliberation.specification import Structured
-from app.sse import EventTooLong, Frame, SseDecoder
+from app.sse import EventTooLong, SseDecoder
 
 # How much of an engine's reply goes into an error.
 DETAIL_CHARACTERS = 300
@@ -206,10 +206,11 @@ class StreamedChoice:
 
     def take(self) -> str:
         """Returns the text that has come since, within its bound; whole characters only."""
-        piece, self.piece = self.half + self.piece, ""
-        self.half = ""
+        piece, self.piece = self.piece, ""
+        if self.half:
+            piece, self.half = self.half + piece, ""
         try:
-            size = len(piece.encode())
+            size = len(piece) if piece.isascii() else len(piece.encode())
         except UnicodeEncodeError:
             if "\ud800" <= piece[-1] <= "\udbff" and self.finish_reason is None:
                 piece, self.half = piece[:-1], piece[-1]
@@ -280,6 +281,7 @@ class StreamedReply:
     def __init__(self, choices: Sequence[StreamedChoice]) -> None:
         self.choices = tuple(choices)
         self.open = list(choices)
+        self._only = choices[0] if len(choices) == 1 else None
         self.structured: Structured | None = None
         self.ignored_n = False
         self.began_s = 0.0
@@ -316,9 +318,10 @@ class StreamedReply:
                             await self._read_whole(engine, chunk, chunks)
                             return self._last(engine)
                         began, self._beginning = True, chunk[:DETAIL_CHARACTERS]
-                    if await self._take(engine, decoder.feed(chunk)):
+                    if await self._take(engine, decoder, chunk):
                         return self._last(engine)
-                await self._take(engine, decoder.end())
+                # The last event may lack its blank line.
+                await self._take(engine, decoder, b"\n\n")
         except _AFTER_THE_END as failure:
             if not self._complete:
                 if isinstance(failure, EventTooLong):
@@ -353,22 +356,26 @@ class StreamedReply:
             raise self._nonsense(engine, bytes(content), "answered nonsense")
         await self._publish()
 
-    async def _take(self, engine: Replying, frames: Sequence[Frame]) -> bool:
+    async def _take(self, engine: Replying, decoder: SseDecoder, chunk: bytes) -> bool:
         """Take the events of a chunk; returns whether no more is to be read."""
         done = False
         try:
-            for frame in frames:
+            if decoder.between_events:
+                chunk = self._hear_whole_events(engine, chunk)
+            for frame in decoder.feed(chunk) if chunk else ():
                 if frame.data:
                     done |= self._hear_event(engine, frame.data)
         finally:
             self._charge()
         await self._publish()
+        if done:
+            return True
         if self.open and self.open[0].finish_reason is not None and self._complete:
             if any(choice.remark for choice in self.choices):
                 return True
             if self._silence is not None:
                 self._silence.reschedule(asyncio.get_running_loop().time() + END_WITHIN_S)
-        return done or self._only_left_ones_go_on()
+        return self._only is None and self._only_left_ones_go_on()
 
     def leave(self, choice: StreamedChoice) -> None:
         """Take a choice out: its meter stands, and the rest of its tokens go to another one."""
@@ -379,6 +386,22 @@ class StreamedReply:
                 choice.meter.carry(choice.tokens)
                 self._charged += choice.tokens
                 self._charge()
+
+    def _hear_whole_events(self, engine: Replying, chunk: bytes) -> bytes:
+        """Take whole events of one line of JSON, as most are, without the decoder; returns the rest of the chunk."""
+        at = 0
+        while chunk.startswith(b"data: ", at):
+            end = chunk.find(b"\n", at)
+            if not chunk.startswith(b"\n\n", end):
+                break
+            try:
+                event = from_json(chunk[at + 6 : end])
+            except ValueError:
+                break
+            if self._only is None or not self._hear_piece(self._only, event):
+                self._hear(engine, event)
+            at = end + 2
+        return chunk[at:]
 
     def _hear_event(self, engine: Replying, data: str) -> bool:
         """Read the data of one event; returns whether it was the last."""
@@ -398,6 +421,23 @@ class StreamedReply:
         self._hear(engine, event)
         return False
 
+    def _hear_piece(self, choice: StreamedChoice, event: Any) -> bool:  # noqa: ANN401 -- a JSON value
+        """Take an event of nothing but a piece of text and the usage, as most are; returns whether it was one."""
+        try:
+            given = event["choices"][0]
+            delta, usage = given["delta"], event.get("usage")
+            piece = delta["content"]
+            plain = event["object"] == "chat.completion.chunk" and "error" not in event and "type" not in event
+            if not plain or given.get("finish_reason") or len(delta) != 1 or type(piece) is not str:
+                return False
+        except (AttributeError, IndexError, KeyError, TypeError):
+            return False
+        choice.piece += piece
+        self._heard_events = True
+        if usage and type(usage) is dict:
+            self._usage = self._total = usage
+        return True
+
     def _hear(self, engine: Replying, event: Any) -> None:  # noqa: ANN401 -- a JSON value
         if not isinstance(event, dict):
             return
@@ -405,7 +445,7 @@ class StreamedReply:
         heard = cast("dict[str, Any]", event)
         if (error := heard.get("error")) or heard.get("object") == "error" or heard.get("type") == "error":
             self._fail(engine, error or heard)
-        single, choices = len(self.choices) == 1, heard.get("choices")
+        single, choices = self._only is not None, heard.get("choices")
         usage: Any = heard.get("usage")
         if usage and isinstance(usage, dict):
             self._usage = usage
@@ -453,7 +493,7 @@ class StreamedReply:
 
     async def _publish(self) -> None:
         """Pass on the text that has come, and end choices that are complete, but for the last one."""
-        for choice in list(self.open):
+        for choice in tuple(self.open):
             comes = choice.piece or (choice.half and choice.finish_reason is not None)
             piece = choice.take() if comes and not choice.remark else ""
             if (piece or choice.thinks) and (choice.ttft_s is None or self._idle_s is not None):
@@ -475,8 +515,6 @@ class StreamedReply:
             self._silence.reschedule(now_s + self._idle_s)
 
     def _only_left_ones_go_on(self) -> bool:
-        if len(self.choices) == 1:
-            return False
         waits = all(choice.finish_reason is not None for choice in self.open)
         return waits and any(choice.finish_reason is None for choice in self.choices)
 
@@ -503,14 +541,15 @@ class StreamedReply:
     def _charge(self) -> None:
         if not self.open:
             return
+        if self._only is not None:
+            self._only.meter.carries_prompt = True
+            if self._total:
+                self._only.meter.reported = self._total
+            return
         first, *others = self.open
         first.meter.carries_prompt = True
         for choice in others:
             choice.meter.carry(choice.tokens)
-        if len(self.choices) == 1:
-            if self._total:
-                first.meter.reported = self._total
-            return
         if not self._usage:
             return
         most = sum(choice.call.max_tokens for choice in self.choices)

@@ -1,7 +1,7 @@
 """Confinement: a process restricts itself before it becomes the zygote, and verifies the restrictions.
 
-Neither privilege nor user namespaces are needed: it works for an ordinary user and for root, also in a container under
-the default seccomp profiles of Docker, containerd and Podman.
+Neither privilege nor user namespaces are needed: confinement works for an ordinary user and for root. It also
+works in a container under the default seccomp profiles of Docker, containerd and Podman.
 """
 
 import ctypes

@@ -43,7 +43,7 @@ def _refusals(lack: Lack, request: CompletionRequest, conversation: Conversation
     form = request.response_format and request.response_format.type
     match lack:
         case Lack.JSON_SCHEMA | Lack.JSON_OBJECT if form == lack.replace("-", "_"):
-            # As OpenAI refuses it.
+            # OpenAI refuses the form with this text.
             text = f"Invalid parameter: 'response_format' of type '{form}' is not supported with this model."
             yield RequestRefused(400, text, kind="invalid_request_error")
         case Lack.MAX_TOKENS if request.max_tokens is not None:

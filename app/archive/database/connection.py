@@ -62,8 +62,8 @@ def engine_of(url: str, *, statement_s: float | None = STATEMENT_S) -> AsyncEngi
         event.listen(engine.sync_engine, "connect", _prepare_sqlite)
         return engine
     # A plan for any values would look at every row where a filter's value is rare. Reading a page takes less time than
-    # compiling its plan or starting workers for it. The rows of a search are read from the disk ahead, as PostgreSQL 18
-    # does by itself: the slowest searches after a restart take a third of the time.
+    # compiling its plan or starting workers for it. The rows of a search are read ahead, as PostgreSQL 18 does by
+    # itself. The slowest searches after a restart then take a third of the time.
     planning = {"plan_cache_mode": "force_custom_plan", "jit": "off", "max_parallel_workers_per_gather": "0"}
     reading = {"effective_io_concurrency": "16"}
     options: dict[str, Any] = {

@@ -16,7 +16,7 @@ _SCRIPTS = Path(__file__).with_name("migrations")
 
 def _upgrade(connection: Connection) -> None:
     if connection.dialect.name == "sqlite":
-        # Its driver would commit every change of a table by itself.
+        # SQLite's driver would commit every change of a table by itself.
         connection.exec_driver_sql("BEGIN IMMEDIATE")
     fault = schema_fault(connection)
     if fault is not None and MIGRATE not in fault:

@@ -80,7 +80,7 @@ async def beginning(connection: AsyncConnection, tenant: str, asked: ListFilter)
         values |= {"tenant": tenant, "statuses": sorted(asked.statuses)}
     counting = _counting(len(marks), statuses=bool(asked.statuses))
     counted = (await connection.execute(counting, values)).one()
-    # Of equal ones the first.
+    # The first of equal ones.
     return min(zip([*marks, None], counted, strict=False), key=itemgetter(1))[0]
 
 

@@ -1,6 +1,7 @@
 """A client's search, and its forms for SQLite's FTS5 and PostgreSQL's tsquery.
 
-Words must all be found; "phrases" in this order; `a OR b` either; `-a` not; `deci*` any word that begins so.
+A search finds texts with all words. A phrase in quotes keeps its order; `a OR b` takes either; `-a` excludes a word;
+`deci*` matches any word that begins so.
 """
 
 import re

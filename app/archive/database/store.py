@@ -25,7 +25,7 @@ from app.deliberation.ports import Record
 
 EXPIRED_AT_ONCE = 1_000
 SEARCH_S = 2.0
-# Of one tenant at once.
+# Searches of one tenant that run at once.
 SEARCHES_MAX = 2
 # Pages of the index of words that are written in one transaction.
 MERGED_AT_ONCE = 500
@@ -228,7 +228,7 @@ class Store:
         deleted = exists().where(deliberations.c.status == DELETED, deliberations.c.created_us >= microseconds(since))
         async with self._database.begin() as connection:
             due = self.dialect == "sqlite" and (expired or await connection.scalar(select(deleted)))
-        # In steps, so that no write waits for all of it.
+        # The index is merged in steps, so that no write waits for the whole.
         pages = -MERGED_AT_ONCE
         while due:
             async with self._database.begin() as connection:

@@ -65,7 +65,8 @@ deliberations = Table(
     Column("strategy", String(64)),
     # JSON: the beginning of the task, the number of agents by role, and the metadata.
     Column("summary", Text),
-    # The facts of an ended one, see `rows.pack_facts`. Last, because SQLite reads a row up to the column it needs.
+    # The facts of an ended deliberation, see `rows.pack_facts`. The column is last, because SQLite reads a row up to
+    # the column it needs.
     Column("facts", LargeBinary),
     # Expiry passes over tenants that keep theirs for longer, without a look at their rows.
     Index("deliberations_by_age", "created_us", "tenant", "id"),
@@ -121,7 +122,7 @@ def _group() -> Iterator[Column[Any]]:
     yield Column("status", String(16), nullable=False)
     # See `measures.duration_class`.
     yield Column("duration", Integer, nullable=False)
-    # Of the cost; empty where no call has a price. Amounts of two currencies have no sum.
+    # The cost's currency; empty where no call has a price. Amounts of two currencies have no sum.
     yield Column("currency", String(3), nullable=False)
 
 

@@ -45,7 +45,7 @@ def rows_of(written: Written, log: int, dialect: str) -> Rows:
 async def put(connection: AsyncConnection, dialect: str, batch: Sequence[Rows]) -> None:
     if not batch:
         return
-    # In an order in which no two writers wait for each other.
+    # One order of rows, so that no two writers wait for each other.
     rows = {each.key: each for each in sorted(batch, key=lambda each: each.key)}
     changed = await connection.execute(_upsert(dialect), [each.row for each in rows.values()])
     placed = [(each.accepted, rows[each.tenant, each.id]) for each in changed]

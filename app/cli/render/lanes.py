@@ -225,7 +225,7 @@ class CouncilView:
         lane.state = "answered" if event.answered else "failed"
         lane.problem = None if event.problem is None else event.problem.code
         if event.problem is not None and event.problem.code == EngineRejected.code:
-            # It has a remedy, and other calls to the engine will fail as well.
+            # The problem has a remedy, and other calls to the engine will fail as well.
             self.notice = event.problem.detail
         lane.call_id = event.call_id
         if event.text is not None:

@@ -176,7 +176,7 @@ def up(
     if simulator_arguments and engine_url:
         raise typer.BadParameter("--engine-url starts no simulator, so that --simulate has no use: omit one of them")
     pepper = os.environ.get("KEY_PEPPER") or None
-    # The gateway would refuse it too, at its start.
+    # The gateway would refuse such an address too.
     if pepper is None and not is_loopback(host):
         detail = f"without keys nothing but loopback is listened on, and not {host}"
         raise typer.BadParameter(f"{detail}; set KEY_PEPPER, for example to what `openssl rand -hex 32` writes")

@@ -117,7 +117,7 @@ class Simulator:
     def _generation(self, request: CompletionRequest, conversation: Conversation, header: str) -> Generation:
         self._check_model(request.model)
         if request.priority and self._settings.scheduling_policy == "fcfs":
-            # In vLLM's words.
+            # vLLM's words.
             raise bad_request(f"Got priority {request.priority} but Priority scheduling is not enabled.", "priority")
         prompt = render(conversation)
         self._check_length(request, prompt.tokens)
