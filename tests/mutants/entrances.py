@@ -20,14 +20,14 @@ ENTRANCES = (
     Guard(
         "a closed request of an MCP client cancels its deliberation",
         MCP_TOOLS,
-        "        if asked.idempotency_key is None:\n",
+        '        if arguments.get("idempotency_key") is None:\n',
         "        if False:\n",
         f"{MCP}test_closing_the_request_cancels_the_deliberation",
     ),
     Guard(
         "a deliberation with a client's key outlives the MCP client's request",
         MCP_TOOLS,
-        "        if asked.idempotency_key is None:\n",
+        '        if arguments.get("idempotency_key") is None:\n',
         "        if True:\n",
         f"{MCP}test_a_call_with_an_idempotency_key_goes_on_and_is_found_again",
     ),
@@ -48,8 +48,8 @@ ENTRANCES = (
     Guard(
         "a cancellation names its session: the ids of another one's requests repeat",
         "app/facades/mcp/rest.py",
-        "json.dumps([session, request_id])",
-        "json.dumps([request_id])",
+        "encoded([session, request_id])",
+        "encoded([request_id])",
         f"{MCP}test_a_notification_of_an_earlier_protocol_cancels_on_any_gateway",
     ),
     Guard(

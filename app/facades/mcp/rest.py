@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote
 
-import anyio
 from fastapi import Request
 from starlette.types import Message, Scope
 
@@ -48,9 +47,14 @@ class AskRoute(Protocol):
         ...
 
 
-def refusal(error: DeliberationError, request_id: str = "") -> RouteAnswer:
+def encoded(document: object) -> bytes:
+    """JSON that is no longer than a client's, whose bytes are bounded."""
+    return json.dumps(document, ensure_ascii=False).encode(errors="surrogatepass")
+
+
+def refusal(error: DeliberationError) -> RouteAnswer:
     """The answer to an error of the façade, as a route would give it."""
-    found = problem(answer_to(error, PROBLEM_DOCUMENTS, request_id), PATH, request_id)
+    found = problem(answer_to(error, PROBLEM_DOCUMENTS, ""), PATH, "")
     return RouteAnswer(found.status, {}, dump(found))
 
 
@@ -60,7 +64,7 @@ def path_of(deliberation_id: str, rest: str = "") -> str:
 
 def submission_key(session: str, request_id: object) -> str:
     """The Idempotency-Key for what a request of an earlier protocol than 2026-07-28 submits."""
-    return hashlib.sha256(json.dumps([session, request_id]).encode()).hexdigest()
+    return hashlib.sha256(encoded([session, request_id])).hexdigest()
 
 
 def in_process(outer: Request, idempotency_key: str | None = None) -> AskRoute:
@@ -72,7 +76,7 @@ def in_process(outer: Request, idempotency_key: str | None = None) -> AskRoute:
     async def ask(
         method: str, path: str, body: JsonDocument | None = None, headers: Headers | None = None, wait_s: int = 0
     ) -> RouteAnswer:
-        content = b"" if body is None else json.dumps(body).encode()
+        content = b"" if body is None else encoded(body)
         given = {"Content-Type": "application/json", **(headers or {})}
         if wait_s:
             given["Prefer"] = f"wait={wait_s}"
@@ -87,12 +91,10 @@ def in_process(outer: Request, idempotency_key: str | None = None) -> AskRoute:
             "query_string": query.encode(),
             "headers": [(name.lower().encode(), value.encode()) for name, value in given.items()],
         }
-        unread, status, answered, parts = [content], 500, dict[str, str](), bytearray()
+        status, answered, parts = 500, dict[str, str](), bytearray()
 
         async def receive() -> Message:
-            if not unread:
-                await anyio.sleep_forever()
-            return {"type": "http.request", "body": unread.pop(), "more_body": False}
+            return {"type": "http.request", "body": content, "more_body": False}
 
         async def send(message: Message) -> None:
             nonlocal status

@@ -8,7 +8,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from fastapi import Request, Response
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from app.api.request_body import json_body, parsed_body
 from app.facades.mcp.rest import ABANDONED, PATH, SESSION, in_process, path_of, submission_key
@@ -21,10 +21,8 @@ if TYPE_CHECKING:
 router = api_router("mcp")
 
 
-class JsonRpcMessage(BaseModel):
+class JsonRpcMessage(BaseModel, frozen=True, extra="allow", hide_input_in_errors=True):
     """A request or a notification; the protocol's server checks the rest."""
-
-    model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
 
     method: str | None = None
     params: dict[str, Any] | None = None

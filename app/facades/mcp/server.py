@@ -10,15 +10,15 @@ import mcp_types as types
 from mcp import MCPError
 from mcp.server import Server
 from mcp.server.caching import CacheHint
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from app.api.request_body import parsed_body
 from app.api.requests import TASK_CHARS_MAX, RequestModel
 from app.api.suggestions import did_you_mean
 from app.deliberation.errors import DeliberationError
-from app.facades.mcp.rest import AskRoute, JsonDocument, path_of, refusal
-from app.facades.mcp.tasks import add_tasks, create_task, declared
-from app.facades.mcp.tools import SCHEME, SUMMARY, TOOLS, McpContext, called, checked
+from app.facades.mcp.rest import AskRoute, JsonDocument, encoded, path_of, refusal
+from app.facades.mcp.tasks import add_tasks, declared, task_of
+from app.facades.mcp.tools import FUNCTIONS, SCHEME, SUMMARY, TOOLS, McpContext, checked, result_of, submitted
 
 NAME = "deliberation-gateway"
 PAGE = 50
@@ -37,20 +37,12 @@ _PARTS = {
 }
 
 
-class CouncilPrompt(RequestModel):
+class CouncilPrompt(RequestModel, strict=False):
     """The arguments of a prompt, all of them strings."""
-
-    model_config = ConfigDict(strict=False)
 
     task: str = Field(min_length=1, max_length=TASK_CHARS_MAX, description="The question or task")
     role: str | None = Field(default=None, description="Role of the agents; DEV if absent")
     num_agents: int | None = Field(default=None, description="Number of agents; 3 if absent")
-
-
-_PROMPT_ARGUMENTS = [
-    types.PromptArgument(name=name, description=field.description, required=field.is_required())
-    for name, field in CouncilPrompt.model_fields.items()
-]
 
 
 def _unknown(kind: str, name: str, known: Any) -> MCPError:  # noqa: ANN401 -- names
@@ -62,31 +54,32 @@ def mcp_server(ask_of: Callable[[McpContext], AskRoute]) -> Server[Any]:
     """A server that asks the routes of a gateway as `ask_of` a request says."""
 
     async def list_tools(context: McpContext, params: object) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[each.tool for each in TOOLS.values()])
+        return types.ListToolsResult(tools=[*TOOLS.values()])
 
     async def call_tool(
         context: McpContext, params: types.CallToolRequestParams
     ) -> types.CallToolResult | JsonDocument:
         if params.name not in TOOLS:
             raise _unknown("tool", params.name, TOOLS)
-        ask, arguments = ask_of(context), params.arguments or {}
-        if params.name == "deliberate" and declared(context):
-            return await create_task(ask, context, arguments)
-        return await called(TOOLS[params.name], ask, context, arguments)
+        ask, arguments, deliberates = ask_of(context), params.arguments or {}, params.name == "deliberate"
+        as_task = deliberates and declared(context)
+        try:
+            answer = await (submitted if as_task else FUNCTIONS[params.name])(ask, context, arguments)
+        except DeliberationError as error:
+            answer = refusal(error)
+        if as_task and not answer.refused:
+            return {"resultType": "task", **task_of(answer.document)}
+        return result_of(answer, verdict_wanted=deliberates)
 
     async def list_resources(
         context: McpContext, params: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
         cursor = "" if params is None or params.cursor is None else f"&cursor={quote(params.cursor)}"
         page = checked(await ask_of(context)("GET", f"/deliberations?status=completed&limit={PAGE}{cursor}"))
+        tasks = {each["id"]: each["task"] for each in page["items"]}
         found = [
-            types.Resource(
-                name=f"verdict of {each['id']}",
-                title=each["task"],
-                uri=f"{SCHEME}{each['id']}/verdict",
-                mime_type=_JSON,
-            )
-            for each in page["items"]
+            types.Resource(name=f"verdict of {id}", title=task, uri=f"{SCHEME}{id}/verdict", mime_type=_JSON)
+            for id, task in tasks.items()
         ]
         return types.ListResourcesResult(resources=found, next_cursor=page["next_cursor"])
 
@@ -108,20 +101,20 @@ def mcp_server(ask_of: Callable[[McpContext], AskRoute]) -> Server[Any]:
         return types.ReadResourceResult(contents=[text])
 
     async def list_prompts(context: McpContext, params: object) -> types.ListPromptsResult:
-        strategies = checked(await ask_of(context)("GET", "/strategies"))["items"]
-        return types.ListPromptsResult(
-            prompts=[
-                types.Prompt(name=each["name"], description=each["summary"], arguments=_PROMPT_ARGUMENTS)
-                for each in strategies
-            ]
-        )
+        items = checked(await ask_of(context)("GET", "/strategies"))["items"]
+        arguments = [
+            types.PromptArgument(name=name, description=field.description, required=field.is_required())
+            for name, field in CouncilPrompt.model_fields.items()
+        ]
+        prompts = [types.Prompt(name=it["name"], description=it["summary"], arguments=arguments) for it in items]
+        return types.ListPromptsResult(prompts=prompts)
 
     async def get_prompt(context: McpContext, params: types.GetPromptRequestParams) -> types.GetPromptResult:
         strategies = {each["name"]: each for each in checked(await ask_of(context)("GET", "/strategies"))["items"]}
         if params.name not in strategies:
             raise _unknown("prompt", params.name, strategies)
         try:
-            asked = parsed_body(json.dumps(params.arguments or {}).encode(), CouncilPrompt)
+            asked = parsed_body(encoded(params.arguments or {}), CouncilPrompt)
         except DeliberationError as error:
             problem = refusal(error).document
             raise MCPError(types.INVALID_PARAMS, problem["detail"], problem) from error
@@ -139,7 +132,7 @@ def mcp_server(ask_of: Callable[[McpContext], AskRoute]) -> Server[Any]:
         title="Deliberation Gateway",
         instructions=INSTRUCTIONS,
         cache_hints={"tools/list": FRESH, "resources/templates/list": FRESH},
-        get_tool_input_schema=lambda name: TOOLS[name].tool.input_schema if name in TOOLS else None,
+        get_tool_input_schema=lambda name: TOOLS[name].input_schema if name in TOOLS else None,
         on_list_tools=list_tools,
         on_list_resources=list_resources,
         on_list_resource_templates=list_templates,

@@ -12,9 +12,8 @@ from mcp.server import Server
 from mcp.server.mcpserver import require_client_extension
 from mcp_types import HEADER_MISMATCH, EmptyResult, RequestParams
 
-from app.deliberation.errors import DeliberationError
-from app.facades.mcp.rest import AskRoute, JsonDocument, path_of, refusal
-from app.facades.mcp.tools import SUMMARY, McpContext, checked, result_of, stage_of, submitted
+from app.facades.mcp.rest import AskRoute, JsonDocument, path_of
+from app.facades.mcp.tools import SUMMARY, McpContext, checked, result_of, stage_of
 
 TASKS = "io.modelcontextprotocol/tasks"
 POLL_MS = 1_000
@@ -47,17 +46,6 @@ def task_of(document: JsonDocument) -> JsonDocument:
     }
 
 
-async def create_task(ask: AskRoute, context: McpContext, arguments: JsonDocument) -> JsonDocument:
-    """The task of a call of `deliberate`, once its acceptance is stored; or the result that refuses the call."""
-    try:
-        answer, _ = await submitted(ask, context, arguments)
-    except DeliberationError as error:
-        answer = refusal(error)
-    if answer.refused:
-        return result_of(answer).model_dump(mode="json", by_alias=True, exclude_none=True)
-    return {"resultType": "task", **task_of(answer.document)}
-
-
 def _check(context: McpContext, params: TaskParams) -> None:
     require_client_extension(context, TASKS)
     named = None if context.request is None else context.request.headers.get("mcp-name")
@@ -73,8 +61,7 @@ def add_tasks(server: Server[Any], ask_of: Callable[[McpContext], AskRoute]) -> 
         answer = await ask_of(context)("GET", path_of(params.task_id, SUMMARY))
         task = task_of(checked(answer))
         if task["status"] == "completed":
-            result = result_of(answer, verdict_wanted=True)
-            task["result"] = result.model_dump(mode="json", by_alias=True, exclude_none=True)
+            task["result"] = result_of(answer, verdict_wanted=True).model_dump(by_alias=True, exclude_none=True)
         return task
 
     async def update(context: McpContext, params: TaskParams) -> EmptyResult:
@@ -85,8 +72,7 @@ def add_tasks(server: Server[Any], ask_of: Callable[[McpContext], AskRoute]) -> 
 
     async def cancel(context: McpContext, params: TaskParams) -> EmptyResult:
         _check(context, params)
-        asked = {"reason": CANCELLED}
-        checked(await ask_of(context)("POST", path_of(params.task_id, "/cancel"), body=asked))
+        checked(await ask_of(context)("POST", path_of(params.task_id, "/cancel"), {"reason": CANCELLED}))
         return EmptyResult(result_type="complete")
 
     server.extensions[TASKS] = {}

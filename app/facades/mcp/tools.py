@@ -1,9 +1,7 @@
 """The tools: a name, schemas of arguments and result, and the routes that each one asks."""
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from math import ceil
 from typing import Any, TypeVar
 
@@ -18,10 +16,9 @@ from app.api.headers import KEY_PATTERN, WAIT_MAX_S
 from app.api.request_body import parsed_body
 from app.api.requests import CancelRequest, DeliberationRequest, RequestModel, Whole
 from app.api.schemas import DeliberationReceipt, DeliberationResult, StrategyList
-from app.deliberation.errors import DeliberationError
 from app.deliberation.facts import TERMINAL_STATUS
 from app.deliberation.specification import TIMEOUT_S_MAX, TOKEN_PATTERN
-from app.facades.mcp.rest import ABANDONED, AskRoute, JsonDocument, RouteAnswer, path_of, refusal
+from app.facades.mcp.rest import ABANDONED, AskRoute, JsonDocument, RouteAnswer, encoded, path_of
 
 McpContext = ServerRequestContext[Any, Any]
 ToolFunction = Callable[[AskRoute, McpContext, JsonDocument], Awaitable[RouteAnswer]]
@@ -107,19 +104,17 @@ async def followed(ask: AskRoute, id: str, wait_s: float, context: McpContext) -
         known, hold_s = {"If-None-Match": answer.headers["etag"]}, min(ceil(left_s), WAIT_MAX_S)
 
 
-async def submitted(
-    ask: AskRoute, context: McpContext, arguments: JsonDocument
-) -> tuple[RouteAnswer, DeliberateArguments]:
+async def submitted(ask: AskRoute, context: McpContext, arguments: JsonDocument) -> RouteAnswer:
     """The acceptance, which no cancellation interrupts, because only the answer has the id."""
-    asked = _read(DeliberateArguments, arguments)
+    key = _read(DeliberateArguments, arguments).idempotency_key
     body = {name: value for name, value in arguments.items() if name not in _OWN_FIELDS}
-    headers = {} if asked.idempotency_key is None else {"Idempotency-Key": asked.idempotency_key}
+    headers = {} if key is None else {"Idempotency-Key": key}
     traceparent: object = (context.meta or {}).get("traceparent")
     if isinstance(traceparent, str) and traceparent.isascii() and traceparent.isprintable():
         headers["traceparent"] = traceparent
     with anyio.CancelScope(shield=True):
         answer = await ask("POST", "/deliberations", body=body, headers=headers)
-    return answer, asked  # pyright: ignore[reportPossiblyUnbound] -- a shielded scope swallows no cancellation
+    return answer  # pyright: ignore[reportPossiblyUnbound] -- a shielded scope swallows no cancellation
 
 
 async def deliberate(ask: AskRoute, context: McpContext, arguments: JsonDocument) -> RouteAnswer:
@@ -127,15 +122,15 @@ async def deliberate(ask: AskRoute, context: McpContext, arguments: JsonDocument
 
     The agents answer independently, criticise and rank each other's answers. Closing the request cancels the council.
     """
-    answer, asked = await submitted(ask, context, arguments)
+    answer = await submitted(ask, context, arguments)
     # Without the scope `read` the answer is a receipt, and the rest would be refused.
     if answer.refused or "verdict" not in answer.document:
         return answer
-    id = answer.document["id"]
+    id, wait_s = answer.document["id"], float(arguments.get("wait_seconds", WAIT_S))
     try:
-        return await followed(ask, id, asked.wait_seconds, context)
+        return await followed(ask, id, wait_s, context)
     except asyncio.CancelledError:
-        if asked.idempotency_key is None:
+        if arguments.get("idempotency_key") is None:
             with anyio.move_on_after(CANCEL_TIMEOUT_S, shield=True):
                 await ask("POST", path_of(id, "/cancel"), body={"reason": ABANDONED})
         raise
@@ -169,49 +164,32 @@ async def list_roles(ask: AskRoute, context: McpContext, arguments: JsonDocument
 
 
 def _read(model: type[_Model], arguments: JsonDocument) -> _Model:
-    return parsed_body(json.dumps(arguments).encode(), model)
+    return parsed_body(encoded(arguments), model)
 
 
-@dataclass(frozen=True, slots=True)
-class BoundTool:
-    """A tool as clients see it, described by its function's docstring, and the function."""
-
-    tool: types.Tool
-    call: ToolFunction
-
-
-def _bound(call: ToolFunction, arguments: type[BaseModel], result: Any, **hints: Any) -> BoundTool:  # noqa: ANN401 -- a type
+def _tool(call: ToolFunction, arguments: type[BaseModel], result: Any, **hints: Any) -> types.Tool:  # noqa: ANN401
+    """A tool as clients see it, described by its function's docstring."""
     taken = arguments.model_json_schema()
     taken.pop("examples", None)
     # Before 2026-07-28 the root of a result's schema says that it is an object.
     given = {"type": "object"} | TypeAdapter(result).json_schema(mode="serialization")
-    tool = types.Tool(
-        name=call.__name__,
-        description=" ".join((call.__doc__ or "").split()),
-        input_schema=taken,
-        output_schema=given,
-        annotations=types.ToolAnnotations(open_world_hint=False, **hints),
+    name, description = call.__name__, " ".join((call.__doc__ or "").split())
+    annotations = types.ToolAnnotations(open_world_hint=False, **hints)
+    return types.Tool(
+        name=name, description=description, input_schema=taken, output_schema=given, annotations=annotations
     )
-    return BoundTool(tool, call)
 
 
 _OUTCOME = DeliberationResult | DeliberationReceipt
 _TOOLS = (
-    _bound(deliberate, DeliberateArguments, _OUTCOME, destructive_hint=False),
-    _bound(get_deliberation, DeliberationArguments, DeliberationResult, read_only_hint=True),
-    _bound(cancel_deliberation, CancelArguments, _OUTCOME, idempotent_hint=True),
-    _bound(list_strategies, NoArguments, StrategyList, read_only_hint=True),
-    _bound(list_roles, NoArguments, RoleList, read_only_hint=True),
+    (deliberate, _tool(deliberate, DeliberateArguments, _OUTCOME, destructive_hint=False)),
+    (get_deliberation, _tool(get_deliberation, DeliberationArguments, DeliberationResult, read_only_hint=True)),
+    (cancel_deliberation, _tool(cancel_deliberation, CancelArguments, _OUTCOME, idempotent_hint=True)),
+    (list_strategies, _tool(list_strategies, NoArguments, StrategyList, read_only_hint=True)),
+    (list_roles, _tool(list_roles, NoArguments, RoleList, read_only_hint=True)),
 )
-TOOLS: Mapping[str, BoundTool] = {each.tool.name: each for each in _TOOLS}
-
-
-async def called(tool: BoundTool, ask: AskRoute, context: McpContext, arguments: JsonDocument) -> types.CallToolResult:
-    try:
-        answer = await tool.call(ask, context, arguments)
-    except DeliberationError as error:
-        answer = refusal(error)
-    return result_of(answer, verdict_wanted=tool.call is deliberate)
+TOOLS: Mapping[str, types.Tool] = {tool.name: tool for _, tool in _TOOLS}
+FUNCTIONS: Mapping[str, ToolFunction] = {tool.name: call for call, tool in _TOOLS}
 
 
 def result_of(answer: RouteAnswer, *, verdict_wanted: bool = False) -> types.CallToolResult:
