@@ -76,7 +76,7 @@ test-engines: $(DEV_STAMP) ## Build llama.cpp's server and LiteLLM's proxy, and 
 	$(BIN)/python -m tests.engines.build
 	$(BIN)/pytest -m engines tests/engines
 
-test-sdk: $(DEV_STAMP) ## Generate clients from the OpenAPI document, check their types, and run them against the whole stack
+test-sdk: $(DEV_STAMP) ## Generate clients from the OpenAPI document, and run them and MCP's conformance suite against the whole stack
 	$(BIN)/python sdk/build.py
 	$(BIN)/pytest tests/sdk
 
