@@ -99,7 +99,7 @@ def demo(
     case: Annotated[Complexity | None, typer.Option(help="A council of 2, 3 or 4 roles, not three developers.")] = None,
     task: Annotated[str, typer.Option(help="The task.", show_default=False)] = TASK,
     data_dir: KeepOption = None,
-    port: Annotated[int, typer.Option(help="The gateway's port; the next free one if it is taken.")] = DEFAULT_PORT,
+    port: Annotated[int, typer.Option(help="The gateway's port, or the next free one.")] = DEFAULT_PORT,
     as_json: JsonOption = False,
 ) -> None:
     """Start the whole stack, show one council live, and stop everything.

@@ -33,12 +33,12 @@ from app.cli.stack.layout import StackOptions, plan_stack
 from app.cli.stack.supervisor import supervised
 from app.deliberation.facts import FACT_SUFFIXES, event_type
 from app.deliberation.roles import AgentRunner
-from app.log.connection import server_url
 from benchmarks.chaos.checker import EngineRequest, Fault, Findings, Stored, check
 from benchmarks.chaos.faults import Struck, cut, strike, wake
 from benchmarks.chaos.load import ROLE_NAMES, Load
 from benchmarks.chaos.proxy import FaultProxy, now_s
 from tests.fakes import subject_matches
+from tests.stack_user import admit
 
 SETTLES_WITHIN_S = 180.0
 STOPPED_S = (1.0, 8.0)
@@ -114,17 +114,15 @@ async def _running_stack(directory: Path, agents: AgentRunner) -> AsyncGenerator
         data_dir=directory / "outside",
         simulate=tuple(ENGINE.split()),
         agents=agents,
-        nats_test_user="chaos",
     )
     options.data_dir.mkdir()
     layout = plan_stack(options, lambda _: None)
     outside = [child for child in stack_children(layout) if child.name in ("nats", "simulator")]
-    recorder = RequestRecorder()
+    nats_url, recorder = admit(layout, "chaos"), RequestRecorder()
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(supervised(outside, layout.stack_run, lambda _: None))
         log = await stack.enter_async_context(FaultProxy(layout.ports["nats"]))
         engine = await stack.enter_async_context(FaultProxy(layout.ports["simulator"], recorder))
-        nats_url = server_url(layout.nats_url_of("chaos"))
         proxied = directory / "nats_url"
         proxied.write_text(nats_url.replace(f":{layout.ports['nats']}", f":{log.port}"))
         process, url, mark = await asyncio.to_thread(_up, directory / "inside", proxied.as_uri(), engine.port, agents)

@@ -2,21 +2,19 @@
 
 import asyncio
 import json
+import re
 import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TypeVar
 from urllib.parse import urlsplit
 
 from app.cli.stack.supervisor import ChildHealth
 
 _TIMEOUT_S = 3.0
-_T = TypeVar("_T")
+_Read = Callable[[asyncio.StreamReader], Awaitable[bytes | None]]
 
 
-async def _reply(
-    host: str, port: int, request: bytes, read: Callable[[asyncio.StreamReader], Awaitable[_T]], *, tls: bool = False
-) -> _T | None:
+async def _reply(host: str, port: int, request: bytes, read: _Read, *, tls: bool = False) -> bytes | None:
     """Returns what `read` makes of the response to `request`; None without a response in time."""
     with suppress(OSError, TimeoutError, ValueError, asyncio.IncompleteReadError):
         async with asyncio.timeout(_TIMEOUT_S):
@@ -34,12 +32,10 @@ async def status_of(url: str) -> int | None:
     parts = urlsplit(url)
     tls = parts.scheme == "https"
     request = f"GET {parts.path or '/'} HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n\r\n".encode()
-
-    async def status(reader: asyncio.StreamReader) -> int | None:
-        version, status, *_ = (await reader.readline()).split(maxsplit=2)
-        return int(status) if version.startswith(b"HTTP/") else None
-
-    return await _reply(parts.hostname or "", parts.port or (443 if tls else 80), request, status, tls=tls)
+    address = parts.hostname or "", parts.port or (443 if tls else 80)
+    line = await _reply(*address, request, lambda reader: reader.readline(), tls=tls)
+    status = re.match(rb"HTTP/\S+ (\d+)", line or b"")
+    return int(status[1]) if status else None
 
 
 async def nats_reply(url: str, subject: str) -> bytes | None:
@@ -58,20 +54,12 @@ async def nats_reply(url: str, subject: str) -> bytes | None:
     return await _reply(parts.hostname or "", parts.port or 4222, request, message)
 
 
-def responds_to_http(url: str) -> Callable[[], Awaitable[ChildHealth]]:
-    """Healthy while a GET of `url` returns any HTTP status in time."""
-
-    async def check() -> ChildHealth:
-        return ChildHealth(answers=await status_of(url) is not None)
-
-    return check
+async def responds_to_http(url: str) -> ChildHealth:
+    """Healthy if a GET of `url` returns any HTTP status in time."""
+    return ChildHealth(answers=await status_of(url) is not None)
 
 
-def responds_to_bytes(host: str, ports: tuple[int, ...], request: bytes) -> Callable[[], Awaitable[ChildHealth]]:
-    """Healthy while a connection to each of the ports returns at least one byte for `request` in time."""
-
-    async def check() -> ChildHealth:
-        replies = (_reply(host, port, request, lambda reader: reader.read(1)) for port in ports)
-        return ChildHealth(answers=all(await asyncio.gather(*replies)))
-
-    return check
+async def responds_to_bytes(host: str, ports: tuple[int, ...], request: bytes) -> ChildHealth:
+    """Healthy if a connection to each of the ports returns at least one byte for `request` in time."""
+    replies = (_reply(host, port, request, lambda reader: reader.read(1)) for port in ports)
+    return ChildHealth(answers=all(await asyncio.gather(*replies)))

@@ -1,10 +1,6 @@
 """The children of the stack: the command, environment, ports, checks and dependencies of each.
 
 Everything listens on loopback. The parts know each other by URL only, so each can restart without the others.
-nats-server has no monitoring port, because that would answer any process; the user `monitor` asks for its health over
-NATS. Two observations on nats-server 2.15.1 explain the bound and the check of its store. After a write fails for lack
-of space, the stream refuses writes until the server restarts, even once there is room. Without a bound the server takes
-three quarters of the space that is free at its start; on a full disk it refuses every write and reports health.
 """
 
 import asyncio
@@ -14,9 +10,9 @@ import shutil
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-import app
 from app.cli.exits import CommandError, Exit
 from app.cli.render.progress import PartGiven, ProgressReport
 from app.cli.stack import checks
@@ -27,83 +23,77 @@ from app.deliberation.roles import DEFAULT_KEY_VARIABLE
 from app.log.signature import LOG_KEY_VARIABLE
 from app.log.stream_settings import KEYS_STREAM
 
+_HERE = Path(__file__).parent
 FREE_BYTES_MIN = 16 * 1024 * 1024
 _STREAMS_WITHIN_S = 30.0
-_NATS_SLOW_AFTER_S = 2.0
-_HEALTH_SUBJECT = "$SYS.REQ.SERVER.PING.HEALTHZ"
-_MONITOR = (
-    "{user: monitor, password: $MONITOR_PASSWORD, permissions: "
-    f'{{publish: ["{_HEALTH_SUBJECT}"], subscribe: ["_INBOX.>"]}}}}'
-)
 _SECRETS = ("KEY_PEPPER", "WEBHOOK_SECRETS", "NATS_URL", "DATABASE_URL", DEFAULT_KEY_VARIABLE)
 # Added to the time that a child's settings allow its work, before it is killed.
 _STOP_MARGIN_S = 5.0
-_RAY_OBJECTS_BYTES = 128 * 1024 * 1024
 # A gRPC client's first bytes (RFC 9113, 3.4): the preface and an empty SETTINGS frame. The server must respond.
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 
 def stack_children(layout: Layout) -> list[Child]:
     """Returns the children in start order: nats, simulator, Ray or the coordinator, then what needs nats."""
-    settings, database, engines = layout.settings, {"DATABASE_URL": layout.database_url}, _engine_variables(layout)
+    settings, database, engines = layout.settings, {"DATABASE_URL": layout.database_url}, layout.engine_variables
     # This machine, unless keys open the gateway to other users.
     own_hosts = "" if layout.options.key_pepper else f"{LOOPBACK},::1,localhost"
     webhook_hosts = {"WEBHOOK_HOSTS": os.environ.get("WEBHOOK_HOSTS", own_hosts)}
-    return [
-        *([] if layout.options.nats_url else [_nats(layout)]),
-        *([] if layout.options.engine_urls else [_simulator(layout)]),
-        *([_ray(layout), _deployer(layout)] if layout.uses_ray else [_coordinator(layout, engines)]),
-        *([_workers(layout, engines)] if layout.worker_roles else []),
-        replace(
-            _process(layout, "webhooks", WEBHOOK_SECRETS=layout.webhook_secrets, **webhook_hosts),
-            stop_within_s=settings.webhook_timeout_s + _STOP_MARGIN_S,
-            detail="`deliberate webhooks secret` is for receivers",
-        ),
-        replace(
-            _process(layout, "archive", **database),
-            prepare=None if os.environ.get("DATABASE_URL") else lambda: _migrate(layout.database_url),
-            detail=mask_credentials(layout.database_url),
-            hint="correct DATABASE_URL or the variable that its log names",
-        ),
-        *(
-            [replace(_process(layout, "planning", **database), detail="takes plans of `planning.plan.approved`")]
-            if settings.planning
-            else []
-        ),
-        _gateway(layout, **database, **webhook_hosts),
-    ]
+    children = [] if layout.options.nats_url else [_nats(layout)]
+    if not layout.options.engine_urls:
+        children.append(_simulator(layout))
+    if layout.uses_ray:
+        children += [_ray(layout), _deployer(layout)]
+    else:
+        # Although it asks no engine, it reads the roles with the keys of their engines.
+        coordinator = _process(layout, "coordinator", "serve_deployments.coordinator", user="agents", **engines)
+        children.append(replace(coordinator, detail="without Ray"))
+    if layout.worker_roles:
+        roles = [argument for role in layout.worker_roles for argument in ("--role", role)]
+        worker = _process(layout, "worker", "serve_deployments.agent", *roles, **engines)
+        detail = f"{len(layout.worker_roles)} roles: {', '.join(layout.worker_roles)}"
+        children.append(replace(worker, stop_within_s=settings.worker_drain_s + _STOP_MARGIN_S, detail=detail))
+    webhooks = _process(layout, "webhooks", WEBHOOK_SECRETS=layout.webhook_secrets, **webhook_hosts)
+    stop_s, detail = settings.webhook_timeout_s + _STOP_MARGIN_S, "`deliberate webhooks secret` is for receivers"
+    children.append(replace(webhooks, stop_within_s=stop_s, detail=detail))
+    archive = replace(
+        _process(layout, "archive", **database),
+        prepare=None if os.environ.get("DATABASE_URL") else partial(_migrate, layout.database_url),
+        detail=mask_credentials(layout.database_url),
+        hint="correct DATABASE_URL or the variable that its log names",
+    )
+    children.append(archive)
+    if settings.planning:
+        plans = _process(layout, "planning", **database)
+        children.append(replace(plans, detail="takes plans of `planning.plan.approved`"))
+    return [*children, _gateway(layout, **database, **webhook_hosts)]
 
 
 def _program(name: str) -> str:
-    beside = Path(sys.executable).with_name(name)
-    return str(beside) if beside.exists() else shutil.which(name) or name
+    return shutil.which(name, path=Path(sys.executable).parent) or shutil.which(name) or name
 
 
 def _inherited(layout: Layout) -> dict[str, str]:
     """Returns the environment without secrets: a child that needs one gets it explicitly."""
-    secret = {*_SECRETS, *layout.key_variables}
+    secret = {*_SECRETS, *layout.engine_variables}
     return {key: value for key, value in os.environ.items() if not key.startswith("RAY_") and key not in secret}
 
 
 def _python_environment(layout: Layout, nats_user: str | None, **more: str) -> dict[str, str]:
     inherited = _inherited(layout)
-    path = filter(None, [str(Path(app.__file__).parent.parent), inherited.get("PYTHONPATH")])
+    path = filter(None, [str(_HERE.parents[2]), inherited.get("PYTHONPATH")])
     roles = {"ROLES_FILE": str(layout.options.roles_file.resolve())} if layout.options.roles_file else {}
     log = {"NATS_URL": layout.nats_url_of(nats_user), LOG_KEY_VARIABLE: str(layout.log_key_file)} if nats_user else {}
     return {**inherited, "PYTHONPATH": os.pathsep.join(path), "AGENTS": layout.options.agents, **log, **roles, **more}
 
 
-def _engine_variables(layout: Layout) -> dict[str, str]:
-    return {"VLLM_URL": ",".join(layout.engine_urls)} | {key: os.environ[key] for key in layout.key_variables}
-
-
 def _nats(layout: Layout) -> Child:
-    store, port = layout.data_dir / "nats", layout.ports["nats"]
+    store = layout.data_dir / "nats"
     store.mkdir(mode=0o700, exist_ok=True)
-    monitor = f"nats://monitor:{layout.nats_passwords['monitor']}@{LOOPBACK}:{port}"
+    monitor = f"nats://monitor:{layout.nats_passwords['monitor']}@{LOOPBACK}:{layout.ports['nats']}"
 
     async def health() -> ChildHealth:
-        reply = await checks.nats_reply(monitor, _HEALTH_SUBJECT)
+        reply = await checks.nats_reply(monitor, "$SYS.REQ.SERVER.PING.HEALTHZ")
         return ChildHealth(answers=False) if reply is None else store_health(reply, shutil.disk_usage(store).free)
 
     return Child(
@@ -111,7 +101,7 @@ def _nats(layout: Layout) -> Child:
         niceness=0,
         command=(_program("nats-server"), "-c", str(write_nats_config(layout, store))),
         environment=_inherited(layout),
-        prepare=lambda: declare_streams(layout),
+        prepare=partial(declare_streams, layout),
         health_check=health,
         detail=f"{layout.nats_url}  JetStream, streams declared",
         hint="check the disk of the data directory and the port",
@@ -119,27 +109,23 @@ def _nats(layout: Layout) -> Child:
 
 
 def write_nats_config(layout: Layout, store: Path) -> Path:
-    users = Path(__file__).with_name("users.conf").read_text(encoding="utf-8")
-    if (test_user := layout.options.nats_test_user) is not None:
-        test = f"{{user: {test_user}, password: ${test_user.upper()}_PASSWORD}}"
-        users = users.replace("users: [", f"users: [\n    {test}", 1)
-    bytes_max = shutil.disk_usage(store).total // 4 * 3
-    lines = [
-        *(f'{user.upper()}_PASSWORD: "{password}"' for user, password in layout.nats_passwords.items()),
-        f"listen: {LOOPBACK}:{layout.ports['nats']}",
-        "max_payload: 4MB",
-        # Its strings have JSON's escapes but \u.
-        f"jetstream {{ store_dir: {json.dumps(str(store), ensure_ascii=False)}, max_file_store: {bytes_max} }}",
-        f"accounts {{ $SYS {{ users: [{_MONITOR}] }} }}",
-        users,
-    ]
+    variables = {f"{user.upper()}_PASSWORD": password for user, password in layout.nats_passwords.items()}
+    variables |= {"LISTEN": f"{LOOPBACK}:{layout.ports['nats']}", "STORE": str(store)}
+    variables["STORE_MAX"] = f"{shutil.disk_usage(store).total // 4096 * 3}K"
+    # Its strings have JSON's escapes but \u.
+    lines = [f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in variables.items()]
+    lines += [(_HERE / name).read_text(encoding="utf-8") for name in ("server.conf", "users.conf")]
     config = layout.data_dir / "nats.conf"
     write_private(config, "\n".join(lines))
     return config
 
 
 def store_health(reply: bytes, free_bytes: int) -> ChildHealth:
-    """Returns the health that the server's reply reports; a restart helps while the disk has free space."""
+    """Returns the health that the server's reply reports.
+
+    After a write fails for lack of space, a stream of nats-server 2.15.1 refuses writes until the server restarts, even
+    once there is room.
+    """
     try:
         found = json.loads(reply)["data"]
         problem = "" if found["status"] == "ok" else str(found["error"])
@@ -151,10 +137,7 @@ def store_health(reply: bytes, free_bytes: int) -> ChildHealth:
 
 
 async def declare_streams(layout: Layout) -> None:
-    """Declare the streams, idempotently, and note the log's id; raises JournalUnavailable or StreamsDiffer.
-
-    The wait for the server has no bound.
-    """
+    """Wait for the server, declare the streams, and note the log's id; raises JournalUnavailable or StreamsDiffer."""
     # Imported here, while the other children are starting.
     from app.log.journal import JetStreamJournal
     from app.log.streams import apply
@@ -179,7 +162,7 @@ async def declare_streams(layout: Layout) -> None:
 
 async def declare_on_given(layout: Layout, report: ProgressReport) -> None:
     given = PartGiven("nats", layout.nats_url, answers=True)
-    slow = asyncio.get_running_loop().call_later(_NATS_SLOW_AFTER_S, report, replace(given, answers=False))
+    slow = asyncio.get_running_loop().call_later(2.0, report, replace(given, answers=False))
     try:
         await declare_streams(layout)
     except JournalUnavailable as error:
@@ -194,16 +177,15 @@ async def declare_on_given(layout: Layout, report: ProgressReport) -> None:
 
 
 def _simulator(layout: Layout) -> Child:
-    url, port = layout.engine_urls[0], layout.ports["simulator"]
+    url, port = layout.engine_urls[0], str(layout.ports["simulator"])
     # Behind keys, no local user may read the prompts.
-    options = ("--no-controls",) if layout.options.key_pepper else ()
+    options = (*(("--no-controls",) if layout.options.key_pepper else ()), *layout.options.simulate)
     # As vLLM does, the simulator requires the key in this variable.
     key = {name: value for name in (DEFAULT_KEY_VARIABLE,) if (value := os.environ.get(name))}
-    module = (sys.executable, "-m", "serve_deployments.simulator")
     return Child(
         name="simulator",
-        command=(*module, "--port", str(port), *options, *layout.options.simulate),
-        health_check=checks.responds_to_http(f"{url}/health"),
+        command=(sys.executable, "-m", "serve_deployments.simulator", "--port", port, *options),
+        health_check=partial(checks.responds_to_http, f"{url}/health"),
         environment=_python_environment(layout, None, **key),
         stop_within_s=3.0,
         detail=f"{url}  simulated; --engine-url names a real one",
@@ -212,44 +194,25 @@ def _simulator(layout: Layout) -> Child:
 
 
 def _ray_environment(layout: Layout) -> dict[str, str]:
-    return _python_environment(
-        layout,
-        "agents",
-        **_engine_variables(layout),
-        RAY_AUTH_MODE="token",
-        RAY_AUTH_TOKEN_PATH=str(layout.data_dir / "ray_token"),
-        # A handle call takes 1.6 ms (p50) in place of 3.4. Serve's whole throughput bundle would gain 10 to 20 % more,
-        # but ignores `cancel()` of a stream, and answers 10 s after a replica's death in place of 2.8 s.
-        RAY_SERVE_USE_GRPC_BY_DEFAULT="1",
-        RAY_USAGE_STATS_ENABLED="0",
-        # Despite its name, this setting keeps all of Ray's daemons on loopback.
-        RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",
-        # The default niceness of 15 would starve replicas beside any other busy process.
-        RAY_worker_niceness="0",
-        # Otherwise SIGTERM waits up to 30 s for replicas to move to another node, and there is none.
-        RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S="0",
-        RAY_START_HOOK="serve_deployments.ray_start.without_servers",
-        DASHBOARD_METRIC_PORT="-1",
-        # Their port answers without a token.
-        RAY_enable_metrics_collection="0",
-        SPT_NOENV="1",
-    )
+    lines = (_HERE / "ray.env").read_text(encoding="utf-8").splitlines()
+    fixed = dict(line.split("=", 1) for line in lines if not line.startswith("#"))
+    token_file = {"RAY_AUTH_TOKEN_PATH": str(layout.data_dir / "ray_token")}
+    return _python_environment(layout, "agents", **layout.engine_variables, **fixed, **token_file)
 
 
 def _ray(layout: Layout) -> Child:
     ports = layout.ports["ray"], layout.ports["raylet"]
     options = (
-        f"--port={ports[0]} --node-manager-port={ports[1]} --node-ip-address={LOOPBACK} "
-        f"--temp-dir={layout.ray_dir} --object-store-memory={_RAY_OBJECTS_BYTES} --num-cpus=64 --num-gpus=0 "
-        "--dashboard-agent-listen-port=0 --include-log-monitor=false --no-monitor --disable-usage-stats "
-        "--log-color=false"
+        f"--port={ports[0]} --node-manager-port={ports[1]} --node-ip-address={LOOPBACK} --temp-dir={layout.ray_dir} "
+        f"--object-store-memory={128 * 1024**2} --num-cpus=64 --num-gpus=0 --dashboard-agent-listen-port=0 "
+        "--include-log-monitor=false --no-monitor --log-color=false"
     )
     return Child(
         name="ray",
         command=(_program("ray"), "start", "--head", "--block", *options.split()),
         ready_line=r".*Ray runtime started\.",
         # Ray's two daemons detect each other's hang only after minutes, and `ray start --block` never does.
-        health_check=checks.responds_to_bytes(LOOPBACK, ports, _HTTP2_PREFACE),
+        health_check=partial(checks.responds_to_bytes, LOOPBACK, ports, _HTTP2_PREFACE),
         environment=_ray_environment(layout),
         detail=layout.ray_address,
         hint=f"Ray's own logs are in {layout.stack_run.logs_dir}/ray",
@@ -262,17 +225,13 @@ def _deployer(layout: Layout) -> Child:
         command=(sys.executable, "-m", "serve_deployments.application"),
         ready_line="ready",
         environment={**_ray_environment(layout), "RAY_ADDRESS": layout.ray_address},
-        needs=_needs(layout),
+        needs=() if layout.options.nats_url else ("nats",),
         # It starts together with Ray and waits for it.
         fails_with=("ray",),
         stop_within_s=15.0,
         detail=f"{len(layout.roles)} roles: {', '.join(layout.roles)}",
         hint=f"the replicas' logs are in {layout.stack_run.logs_dir}/ray/serve",
     )
-
-
-def _needs(layout: Layout) -> tuple[str, ...]:
-    return () if layout.options.nats_url else ("nats",)
 
 
 def _process(layout: Layout, name: str, *module: str, user: str | None = None, **variables: str) -> Child:
@@ -282,51 +241,28 @@ def _process(layout: Layout, name: str, *module: str, user: str | None = None, *
     return Child(
         name=name,
         command=(sys.executable, "-m", *(module or (f"app.{name}",))),
-        health_check=checks.responds_to_http(f"http://{LOOPBACK}:{port}/healthz"),
+        health_check=partial(checks.responds_to_http, f"http://{LOOPBACK}:{port}/healthz"),
         environment=_python_environment(layout, user or name, **listen, **variables),
-        needs=_needs(layout),
-        stop_within_s=5.0,
+        needs=() if layout.options.nats_url else ("nats",),
         hint="correct the variable that its log names",
     )
 
 
-def _coordinator(layout: Layout, engines: dict[str, str]) -> Child:
-    # Although it asks no engine, it reads the roles with the keys of their engines.
-    process = _process(layout, "coordinator", "serve_deployments.coordinator", user="agents", **engines)
-    return replace(process, stop_within_s=10.0, detail="without Ray")
-
-
-def _workers(layout: Layout, engines: dict[str, str]) -> Child:
-    roles = [argument for role in layout.worker_roles for argument in ("--role", role)]
-    return replace(
-        _process(layout, "worker", "serve_deployments.agent", *roles, **engines),
-        stop_within_s=layout.settings.worker_drain_s + _STOP_MARGIN_S,
-        detail=f"{len(layout.worker_roles)} roles: {', '.join(layout.worker_roles)}",
-    )
-
-
 async def _migrate(database_url: str) -> None:
-    # Imported here, while other children start.
     from app.archive.database.migrate import migrate
 
     await migrate(database_url)
 
 
-def _gateway(layout: Layout, **shared: str) -> Child:
+def _gateway(layout: Layout, **variables: str) -> Child:
     settings, options = layout.settings, layout.options
-    variables = {
-        "HOST": options.host,
-        "PORT": str(layout.ports["gateway"]),
-        "PLANNING": str(settings.planning),
-        "WEBHOOKS": os.environ.get("WEBHOOKS", "true"),
-        **({"KEY_PEPPER": options.key_pepper} if options.key_pepper is not None else {}),
-    }
-    return Child(
-        name="gateway",
-        command=(sys.executable, "-m", "app.main"),
-        health_check=checks.responds_to_http(f"{layout.url}/healthz"),
-        environment=_python_environment(layout, "gateway", **shared, **variables),
-        needs=_needs(layout),
+    variables |= {"HOST": options.host, "PORT": str(layout.ports["gateway"]), "PLANNING": str(settings.planning)}
+    variables["WEBHOOKS"] = os.environ.get("WEBHOOKS", "true")
+    if options.key_pepper is not None:
+        variables["KEY_PEPPER"] = options.key_pepper
+    return replace(
+        _process(layout, "gateway", "app.main", **variables),
+        health_check=partial(checks.responds_to_http, f"{layout.url}/healthz"),
         stop_within_s=settings.drain_delay_s + settings.drain_timeout_s + _STOP_MARGIN_S,
         detail=f"{layout.url}  the dashboard; documentation at /docs",
         hint="another process may have taken the port; choose another by --port",

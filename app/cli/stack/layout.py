@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -34,15 +35,11 @@ DATABASE_URL_FILE = "database_url"
 # Those of users.conf, and `monitor`, which may ask for nats-server's health and nothing else.
 NATS_USERS = tuple("gateway agents worker webhooks archive planning planner context streams keys monitor".split())
 _PORTS = range(20_000, 32_000)  # below Linux's range for the local ports of outgoing connections
-_PORTS_TRIED = 100
 
 
 @dataclass(frozen=True, kw_only=True)
 class StackOptions:
-    """The options of a stack. A port that is taken is replaced by the next free one; 0 takes any free port.
-
-    Without `key_pepper` the gateway requires no keys. `nats_test_user` is for tests: a NATS user with every right.
-    """
+    """A port that is taken is replaced by the next free one; 0 is any. Without `key_pepper` no keys are required."""
 
     host: str = LOOPBACK
     port: int = 8080
@@ -54,45 +51,41 @@ class StackOptions:
     simulate: tuple[str, ...] = ()
     agents: AgentRunner = "ray"
     key_pepper: str | None = field(default=None, repr=False)
-    nats_test_user: str | None = None
 
 
 def mask_credentials(url: str) -> str:
     """Returns a URL with its user information, which may hold a password or a token, replaced by `***`."""
-    parts = urlsplit(url)
-    _, sign, host = parts.netloc.rpartition("@")
-    return parts._replace(netloc=f"***@{host}").geturl() if sign else url
-
-
-def ray_dir_of(mark: str) -> Path:
-    """Returns Ray's directory: its sockets need a short path of plain letters. The name is drawn, so it is unused."""
-    return Path(f"/tmp/deliberate-{mark}")
+    return re.sub(r"://[^/?#]*@", "://***@", url)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
     """The directories, ports, URLs and secrets of one run of a stack; `nats_url` has no credentials.
 
-    `key_variables` are the variables with keys of engines, which only the agents get.
+    `engine_variables` have the keys of engines, so that only the agents get them.
     `log` has the `id` of the log once its streams are declared; commands compare it before they write there.
     """
 
     options: StackOptions
     settings: "StackSettings" = field(repr=False)
+    mark: str
     data_dir: Path
+    ray_dir: Path
     webhook_secrets: str = field(repr=False)
     nats_passwords: Mapping[str, str] = field(repr=False)
     log_key_file: Path
     nats_url: str
+    database_url: str = field(repr=False)
+    engine_urls: tuple[str, ...]
+    ray_address: str
     roles: tuple[str, ...]
     worker_roles: tuple[str, ...]
-    key_variables: tuple[str, ...]
+    streams: StreamSettings
+    engine_variables: Mapping[str, str] = field(repr=False)
     ports: Mapping[str, int]
-    mark: str = field(default_factory=lambda: secrets.token_hex(8))
     log: dict[str, str] = field(default_factory=dict[str, str])
 
     def nats_url_of(self, user: str) -> str:
-        """Returns the `file:` URL for a NATS user; with an external server it is that server's for every user."""
         return nats_url_file(self.data_dir, user)
 
     @property
@@ -101,33 +94,13 @@ class Layout:
         return f"http://{f'[{host}]' if ':' in host else host}:{self.ports['gateway']}"
 
     @property
-    def engine_urls(self) -> tuple[str, ...]:
-        return self.options.engine_urls or (f"http://{LOOPBACK}:{self.ports['simulator']}",)
-
-    @property
-    def ray_dir(self) -> Path:
-        return ray_dir_of(self.mark)
-
-    @property
-    def ray_address(self) -> str:
-        return f"{LOOPBACK}:{self.ports['ray']}"
-
-    @property
     def uses_ray(self) -> bool:
         """Whether Ray runs: without it all roles have workers, and the coordinator is a plain process."""
         return len(self.worker_roles) < len(self.roles)
 
     @property
-    def streams(self) -> StreamSettings:
-        read = self.settings
-        return StreamSettings(read.retention_s, read.stream_replicas, read.ack_wait_s, self.worker_roles)
-
-    @property
-    def database_url(self) -> str:
-        return os.environ.get("DATABASE_URL") or f"sqlite:///{self.data_dir / 'archive.db'}"
-
-    @property
     def stack_run(self) -> StackRun:
+        place = self.data_dir
         facts = {
             "url": self.url,
             "ports": self.ports,
@@ -135,12 +108,10 @@ class Layout:
             # The pepper's public identifier; empty where the gateway asks for no keys.
             "key_pepper": Pepper(self.options.key_pepper).id if self.options.key_pepper else "",
             "ray_dir": str(self.ray_dir),
-            "nats_url_files": str(self.data_dir / "nats_urls"),
-            "ray_token_file": str(self.data_dir / "ray_token"),
+            "nats_url_files": str(place / "nats_urls"),
+            "ray_token_file": str(place / "ray_token"),
         }
-        return StackRun(
-            mark=self.mark, logs_dir=self.data_dir / "logs", state_file=self.data_dir / "stack.json", facts=facts
-        )
+        return StackRun(mark=self.mark, logs_dir=place / "logs", state_file=place / "stack.json", facts=facts)
 
 
 def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
@@ -157,9 +128,14 @@ def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
         make_data_dir(options.data_dir)
         data_dir = options.data_dir.resolve()
         (data_dir / "logs").mkdir(exist_ok=True)
-        log_key_file = _log_key_file(data_dir)
-    ports = _ports(options, report)
+        log_key = os.environ.get(LOG_KEY_VARIABLE)
+        log_key_file = Path(log_key).resolve() if log_key else _kept_secret(data_dir / LOG_KEY_NAME)
+        LogSigner.of_file(log_key_file)
+    ports, mark = _ports(options, report), secrets.token_hex(8)
     nats_url = mask_credentials(options.nats_url or f"nats://{LOOPBACK}:{ports['nats']}")
+    engine_urls = options.engine_urls or (f"http://{LOOPBACK}:{ports['simulator']}",)
+    key_variables = {engine.api_key_env for engine in engines if engine.api_key_env}
+    worker_roles = roles_over_nats(roles, options.agents)
     _kept_secret(data_dir / "ray_token")
     (data_dir / DATABASE_URL_FILE).unlink(missing_ok=True)
     if database_url := os.environ.get("DATABASE_URL"):
@@ -168,14 +144,21 @@ def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
     return Layout(
         options=options,
         settings=settings,
+        mark=mark,
         data_dir=data_dir,
+        # Ray's sockets need a short path of plain letters. The name is drawn, so it is unused.
+        ray_dir=Path(f"/tmp/deliberate-{mark}"),
         log_key_file=log_key_file,
-        webhook_secrets=os.environ.get("WEBHOOK_SECRETS") or _kept_secret(data_dir / WEBHOOK_SECRET_FILE),
-        nats_passwords=_nats_users(data_dir, options, nats_url),
+        webhook_secrets=os.environ.get("WEBHOOK_SECRETS") or _kept_secret(data_dir / WEBHOOK_SECRET_FILE).read_text(),
+        nats_passwords=_nats_users(data_dir, options.nats_url or "", nats_url),
         nats_url=nats_url,
+        database_url=database_url or f"sqlite:///{data_dir / 'archive.db'}",
+        engine_urls=engine_urls,
+        ray_address=f"{LOOPBACK}:{ports['ray']}",
         roles=tuple(roles),
-        worker_roles=roles_over_nats(roles, options.agents),
-        key_variables=tuple({engine.api_key_env for engine in engines if engine.api_key_env}),
+        worker_roles=worker_roles,
+        streams=StreamSettings(settings.retention_s, settings.stream_replicas, settings.ack_wait_s, worker_roles),
+        engine_variables={"VLLM_URL": ",".join(engine_urls)} | {name: os.environ[name] for name in key_variables},
         ports=ports,
     )
 
@@ -192,8 +175,7 @@ def make_data_dir(path: Path) -> None:
         if not str(path.absolute()).isprintable():
             raise OSError(0, "its path has characters that cannot be printed")
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path):
-            pass
+        tempfile.TemporaryFile(dir=path).close()
         remedy = "remove what others have put there, or name another directory by --data-dir"
         own = path.resolve()
         if own.stat().st_uid == os.geteuid():
@@ -211,10 +193,8 @@ def make_data_dir(path: Path) -> None:
 
 @contextmanager
 def exclusive(data_dir: Path) -> Generator[None]:
-    """Hold the lock of a data directory, with this process's id in it; raises CommandError if another one holds it.
-
-    The kernel releases the lock when the process ends for any reason; children do not inherit it.
-    """
+    """Hold the lock of a data directory, with this process's id in it; raises CommandError if another one holds it."""
+    # The kernel releases the lock when the process ends for any reason; children do not inherit it.
     with (data_dir / "lock").open("a+", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -224,8 +204,7 @@ def exclusive(data_dir: Path) -> Generator[None]:
             remedy = "stop that one, or choose another --data-dir"
             raise CommandError(Exit.FAILED, "data_dir_in_use", detail, remedy=remedy) from None
         file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+        print(os.getpid(), file=file, flush=True)
         yield
 
 
@@ -235,7 +214,7 @@ def _ports(options: StackOptions, report: ProgressReport) -> dict[str, int]:
     ports: dict[str, int] = {}
     for name, first in wanted.items():
         host = options.host if name == "gateway" else LOOPBACK
-        following = range(first, min(first + _PORTS_TRIED, 65_536)) if first else ()
+        following = range(first, min(first + 100, 65_536)) if first else ()
         drawn = iter(lambda: secrets.choice(_PORTS), 0)
         free = (port for port in chain(following, drawn) if port not in ports.values() and _reserved(host, port))
         ports[name] = next(free)
@@ -259,37 +238,22 @@ def _reserved(host: str, port: int) -> bool:
     return True
 
 
-def _kept_secret(path: Path) -> str:
+def _kept_secret(path: Path) -> Path:
     if not path.exists():
         write_private(path, secrets.token_hex(32))
-    return path.read_text(encoding="utf-8").strip()
+    return path
 
 
-def _nats_users(data_dir: Path, options: StackOptions, server: str) -> dict[str, str]:
-    """Draw a password for each NATS user, and write the user's URL to its file.
-
-    With an external server, the files hold that server's URL, or point to the file that holds it.
-    """
-    users = (*NATS_USERS, options.nats_test_user) if options.nats_test_user else NATS_USERS
+def _nats_users(data_dir: Path, given: str, server: str) -> dict[str, str]:
+    """Draw a password for each NATS user, and write the user's URL to its file: that of a given server has no user."""
     # nats-server parses what begins with a digit as a number.
-    passwords = {user: f"p{secrets.token_hex(24)}" for user in users}
+    passwords = {user: f"p{secrets.token_hex(24)}" for user in NATS_USERS}
     directory = data_dir / "nats_urls"
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(mode=0o700)
     for user, password in passwords.items():
-        if options.nats_url is None:
-            write_private(directory / user, server.replace("//", f"//{user}:{password}@", 1))
-        elif options.nats_url.startswith("file:"):
-            (directory / user).symlink_to(unquote(urlsplit(options.nats_url).path))
+        if given.startswith("file:"):
+            (directory / user).symlink_to(unquote(urlsplit(given).path))
         else:
-            write_private(directory / user, options.nats_url)
+            write_private(directory / user, given or server.replace("//", f"//{user}:{password}@", 1))
     return passwords
-
-
-def _log_key_file(data_dir: Path) -> Path:
-    given, kept = os.environ.get(LOG_KEY_VARIABLE), data_dir / LOG_KEY_NAME
-    if not given:
-        _kept_secret(kept)
-    path = Path(given).resolve() if given else kept
-    LogSigner.of_file(path)
-    return path

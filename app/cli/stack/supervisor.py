@@ -2,8 +2,7 @@
 
 Each child leads a session. Its descendants inherit two variables: DELIBERATE_STACK, the mark of this run of the stack,
 and DELIBERATE_CHILD, its name. On Linux, /proc/*/environ thus finds all descendants, also Ray's workers, which have
-groups of their own and outlive their raylet. Programs that rename themselves (`ray::…`) need SPT_NOENV, or the new
-title overwrites the environment. Without /proc only each child's group is ended.
+groups of their own and outlive their raylet. Without /proc only each child's group is ended.
 
 A slow machine is no reason for a restart. A starting child hangs when its processes neither use CPU nor wait for
 CPU. A child that served hangs when it misses checks while none of its processes waits for CPU.
@@ -48,10 +47,7 @@ UNRESPONSIVE_AFTER_S = 10.0
 MISSES_MIN = 3
 # A child without an answer for this much CPU time of its own is in an endless loop.
 LOOP_CPU_S = 60.0
-_READINESS_INTERVAL_S = 0.03
-_SWEEP_WITHIN_S = 5.0
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)
+_LIBC, _PR_SET_PDEATHSIG = ctypes.CDLL(None), 1
 
 
 class MarkedProcess(NamedTuple):
@@ -62,32 +58,28 @@ class MarkedProcess(NamedTuple):
 
 def marked(mark: str, child: str | None = None) -> list[MarkedProcess]:
     """Returns the running processes with `mark` (of `child`, if given) except this one; none without /proc."""
-    found: list[MarkedProcess] = []
+    found = list[MarkedProcess]()
     for entry in Path("/proc").glob("[0-9]*"):
         # A process may end while it is read, and other users' processes are unreadable: neither belongs to the stack.
         with suppress(OSError):
-            environment = (entry / "environ").read_bytes().split(b"\0")
-            if f"{STACK_MARK}={mark}".encode() not in environment or int(entry.name) == os.getpid():
-                continue
-            prefix = f"{CHILD_MARK}=".encode()
-            name = next((line.removeprefix(prefix).decode() for line in environment if line.startswith(prefix)), "")
-            if child in (None, name):
+            environment = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
+            variables = dict(each.split("=", 1) for each in environment if "=" in each)
+            pid, name = int(entry.name), variables.get(CHILD_MARK, "")
+            if variables.get(STACK_MARK) == mark and child in (None, name) and pid != os.getpid():
                 command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-                found.append(MarkedProcess(int(entry.name), name, command))
+                found.append(MarkedProcess(pid, name, command))
     return found
 
 
 async def sweep(mark: str, child: str | None = None, *, grace_s: float = 0.0) -> list[MarkedProcess]:
-    """End all processes with the mark: SIGTERM if there is a grace, then SIGKILL. Returns those that remain."""
-    began_s, warned = time.monotonic(), not grace_s
+    """Kill all processes with the mark that have not ended in `grace_s`; returns those that remain."""
+    began_s = time.monotonic()
     while left := marked(mark, child):
-        if (passed_s := time.monotonic() - began_s) >= grace_s + _SWEEP_WITHIN_S:
+        if (passed_s := time.monotonic() - began_s) >= grace_s + 5.0:
             break
-        if not warned or passed_s >= grace_s:
-            for process in left:
-                with suppress(ProcessLookupError):
-                    os.kill(process.pid, signal.SIGKILL if warned else signal.SIGTERM)
-        warned = True
+        for process in left if passed_s >= grace_s else ():
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
         await asyncio.sleep(0.02)
     return left
 
@@ -113,9 +105,8 @@ def activity_of(mark: str, child: str) -> Activity | None:
 def write_private(path: Path, text: str) -> None:
     """Replace a file's content atomically, readable by its owner only."""
     written = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
+    written.touch(mode=0o600)
+    written.write_text(text, encoding="utf-8")
     written.replace(path)
 
 
@@ -129,7 +120,7 @@ class ChildHealth(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class _Run:
-    """A child's process; `reason` says why the supervisor ended it, `with_other` that another child did so before."""
+    """A child's process; `reason` says why the supervisor ended it."""
 
     process: asyncio.subprocess.Process
     log: Path
@@ -138,7 +129,6 @@ class _Run:
     started_at_s: float = field(default_factory=time.monotonic)
     ready_at_s: float | None = None
     reason: str = ""
-    with_other: bool = False
 
     def output(self) -> list[str]:
         with suppress(FileNotFoundError):
@@ -163,19 +153,17 @@ class _Run:
 
     async def end_with(self, name: str, other: "_Run") -> None:
         await other.process.wait()
-        self.with_other = True
         # Without its dependency a child has nothing to finish, and a slow stop would take CPU from the restart.
         await self.end(0.0, f"ended because {name} did")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Child:
-    """A child's command, dependencies, checks and bounds.
+    """A child starts when those in `needs` are ready and those in `fails_with` are started; it ends with the latter.
 
-    The child starts when the children in `needs` are ready and those in `fails_with` are started; it ends with the
-    latter. A child is ready when a line of its output fully matches `ready_line`, or without one when `health_check`
-    says so. `prepare` runs once in each run, after readiness and before dependent children start. A DeliberationError
-    of it in the first run counts as a failed start. From then on `health_check` runs regularly, if there is one.
+    It is ready when a line of its output fully matches `ready_line`, or without one when `health_check` says so.
+    `prepare` runs once in each run, after readiness and before dependent children start. A DeliberationError of it in
+    the first run counts as a failed start. From then on `health_check` runs regularly, if there is one.
     """
 
     name: str
@@ -202,26 +190,6 @@ class Child:
         assert self.health_check is not None, "a child has a line or a check that tells its readiness"
         return (await self.health_check()).answers
 
-    async def spawn(self, mark: str, log: Path) -> asyncio.subprocess.Process:
-        def in_child() -> None:
-            os.nice(self.niceness)
-            if sys.platform == "linux":
-                _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-                # Linux shares CPU among sessions first, and lets their priority change only every 0.1 s.
-                with suppress(OSError):
-                    Path("/proc/self/autogroup").write_text(str(self.niceness))
-
-        with os.fdopen(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)) as output:
-            return await asyncio.create_subprocess_exec(
-                *self.command,
-                env={**self.environment, STACK_MARK: mark, CHILD_MARK: self.name},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                preexec_fn=in_child,
-            )
-
 
 @dataclass(frozen=True, kw_only=True)
 class StackRun:
@@ -247,12 +215,9 @@ class HealthHistory:
     problem: str = ""
 
     def take(self, health: ChildHealth, now_s: float, activity: Activity | None = None) -> tuple[str, str]:
-        """Returns a notice for the user, and the reason to replace the child: each is mostly empty.
-
-        A silent child is replaced after both a time and a number of misses, because a suspended machine alone causes a
-        long silence. A miss does not count while the child waits for a CPU. A problem that a restart does not repair
-        is reported once: the child may still do part of its work.
-        """
+        """Returns a notice for the user, and the reason to replace the child: each is mostly empty."""
+        # A suspended machine alone causes a long silence, so a child must miss several checks. A miss does not count
+        # while the child waits for a CPU. A problem that a restart does not repair is reported once.
         if health.answers:
             if health.problem and health.restart_helps:
                 return "", f"broken: {health.problem}"
@@ -284,14 +249,8 @@ class Supervisor:
         self._started = {name: asyncio.Event() for name in names}
         self.ready = {name: asyncio.Event() for name in names}
 
-    def pid_of(self, name: str) -> int:
-        return self._runs[name].process.pid
-
     async def stop(self) -> None:
-        """End the children and their descendants in reverse order, each by SIGTERM and after its bound by SIGKILL.
-
-        A cancellation kills what is left at once.
-        """
+        """End the children in reverse order, each by SIGTERM and after its bound by SIGKILL; if cancelled, at once."""
         began_s = time.monotonic()
         try:
             for child in reversed(self.children):
@@ -311,31 +270,57 @@ class Supervisor:
         """Run the child again and again; raises CommandError for one that never was ready."""
         delay_s, failures, ever_ready = 0.0, 0, False
         for attempt in itertools.count(1):
-            await _all_set(
-                [*(self.ready[name] for name in child.needs), *(self._started[name] for name in child.fails_with)]
-            )
+            events = [*(self.ready[name] for name in child.needs), *(self._started[name] for name in child.fails_with)]
+            await _all_set(events)
             others = {name: self._runs[name] for name in child.fails_with}
             run = await self._start(child, attempt)
-            reason = await self._until_ended(child, run, others, ever_ready)
+            async with asyncio.TaskGroup() as tasks:
+                watches = [tasks.create_task(run.end_with(*other)) for other in others.items()]
+                watches.append(tasks.create_task(self._serve(child, run, ever_ready)))
+                status = await run.process.wait()
+                self.ready[child.name].clear()
+                self._started[child.name].clear()
+                for watch in watches:
+                    watch.cancel()
+            run.kill()
+            await sweep(self._stack.mark, child.name)
+            self._write_state()
+            died = f"ended with status {status}" if status >= 0 else f"was killed by {signal.Signals(-status).name}"
+            reason, tail = run.reason or died, tuple(run.output()[-12:])
             ready_for_s = None if run.ready_at_s is None else time.monotonic() - run.ready_at_s
             ever_ready = ever_ready or ready_for_s is not None
-            failures += not run.with_other
-            tail = tuple(run.output()[-12:])
+            with_other = any(other.process.returncode is not None for other in others.values())
+            failures += not with_other
             slow = time.monotonic() - run.started_at_s >= SLOW_START_S
             if not ever_ready and failures >= (SLOW_ATTEMPTS_MAX if slow else START_ATTEMPTS_MAX):
                 self._report(progress.ChildFailed(child.name, reason, child.hint, str(run.log), tail))
                 raise child.failed(reason)
-            if not run.with_other:
-                delay_s = restart_delay_s(delay_s, ready_for_s)
-            wait_s = 0.0 if run.with_other else delay_s
-            self._report(progress.ChildDied(child.name, reason, wait_s, tail))
-            await asyncio.sleep(wait_s)
+            delay_s = 0.0 if with_other else restart_delay_s(delay_s, ready_for_s)
+            self._report(progress.ChildDied(child.name, reason, delay_s, tail))
+            await asyncio.sleep(delay_s)
 
     async def _start(self, child: Child, attempt: int) -> _Run:
+        def in_child() -> None:
+            os.nice(child.niceness)
+            if sys.platform == "linux":
+                _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+                # Linux shares CPU among sessions first, and lets their priority change only every 0.1 s.
+                with suppress(OSError):
+                    Path("/proc/self/autogroup").write_text(str(child.niceness))
+
         log = self._stack.logs_dir / f"{child.name}.log"
         log_from_byte = log.stat().st_size if log.exists() else 0
         try:
-            process = await child.spawn(self._stack.mark, log)
+            with os.fdopen(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)) as output:
+                process = await asyncio.create_subprocess_exec(
+                    *child.command,
+                    env={**child.environment, STACK_MARK: self._stack.mark, CHILD_MARK: child.name},
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    preexec_fn=in_child,
+                )
         except OSError as error:
             raise child.failed(f"{child.command[0]} cannot be run: {error}") from error
         run = self._runs[child.name] = _Run(process, log, log_from_byte, attempt)
@@ -344,26 +329,19 @@ class Supervisor:
         self._report(progress.ChildStarted(child.name, process.pid, attempt))
         return run
 
-    async def _until_ended(self, child: Child, run: _Run, others: Mapping[str, _Run], ever_ready: bool) -> str:
-        """Serve until the process has ended, and end its descendants; returns why it ended."""
-        async with asyncio.TaskGroup() as tasks:
-            watches = [tasks.create_task(run.end_with(*other)) for other in others.items()]
-            watches.append(tasks.create_task(self._serve(child, run, ever_ready)))
-            status = await run.process.wait()
-            self.ready[child.name].clear()
-            self._started[child.name].clear()
-            for watch in watches:
-                watch.cancel()
-        run.kill()
-        await sweep(self._stack.mark, child.name)
-        self._write_state()
-        died = f"ended with status {status}" if status >= 0 else f"was killed by {signal.Signals(-status).name}"
-        return run.reason or died
-
     async def _serve(self, child: Child, run: _Run, ever_ready: bool) -> None:
-        """Report the run as ready once it is, and end it when it hangs."""
-        if hung := await self._until_ready(child, run):
-            return await run.end(0.0, hung)
+        """Report the run as ready once it is, and end it when it hangs: while it starts, if it is idle for too long."""
+        cpu_s, look_at_s, active_at_s = 0.0, run.started_at_s, run.started_at_s
+        while not await child.is_ready(run):
+            await asyncio.sleep(0.03)
+            if (now_s := time.monotonic()) < look_at_s:
+                continue
+            look_at_s = now_s + child.idle_max_s / 10
+            activity = activity_of(self._stack.mark, child.name)
+            if activity is None or activity.waits or activity.cpu_s != cpu_s:
+                active_at_s, cpu_s = now_s, activity.cpu_s if activity else 0.0
+            if (idle_s := now_s - active_at_s) >= child.idle_max_s:
+                return await run.end(0.0, f"hung while it started: used no CPU for {idle_s:.0f} s")
         try:
             if child.prepare is not None:
                 await child.prepare()
@@ -386,53 +364,26 @@ class Supervisor:
                 return await run.end(child.stop_within_s if health.answers else 0.0, reason)
             if notice:
                 self._report(progress.Noticed(f"{child.name}: {notice}"))
-        return None
-
-    async def _until_ready(self, child: Child, run: _Run) -> str:
-        """Returns an empty reason when the run is ready, or why it hangs: its processes were idle for too long."""
-        cpu_s, look_at_s, active_at_s = 0.0, run.started_at_s, run.started_at_s
-        while not await child.is_ready(run):
-            await asyncio.sleep(_READINESS_INTERVAL_S)
-            if (now_s := time.monotonic()) < look_at_s:
-                continue
-            look_at_s = now_s + child.idle_max_s / 10
-            activity = activity_of(self._stack.mark, child.name)
-            if activity is None or activity.waits or activity.cpu_s != cpu_s:
-                active_at_s, cpu_s = now_s, activity.cpu_s if activity else 0.0
-            if (idle_s := now_s - active_at_s) >= child.idle_max_s:
-                return f"hung while it started: used no CPU for {idle_s:.0f} s"
-        return ""
 
     def _write_state(self) -> None:
-        children = {
-            child.name: {
-                "pid": run.process.pid,
-                "attempt": run.attempt,
-                "log": str(run.log),
-            }
-            for child in self.children
-            if (run := self._runs.get(child.name)) is not None
-        }
-        run_facts = {"mark": self._stack.mark, "supervisor_pid": os.getpid(), **self._stack.facts}
+        runs = self._runs.items()
+        children = {name: {"pid": run.process.pid, "attempt": run.attempt, "log": str(run.log)} for name, run in runs}
+        state = {"mark": self._stack.mark, "supervisor_pid": os.getpid(), **self._stack.facts, "children": children}
         try:
-            write_private(self._stack.state_file, json.dumps({**run_facts, "children": children}, indent=1))
+            write_private(self._stack.state_file, json.dumps(state, indent=1))
         except OSError as error:
             # A full disk must not end the children: the next change writes the file again.
             self._report(progress.Noticed(f"{self._stack.state_file} could not be written: {error.strerror}"))
 
 
 async def _all_set(events: Sequence[asyncio.Event]) -> None:
-    while not all(event.is_set() for event in events):
-        for event in events:
-            await event.wait()
+    while missing := [event for event in events if not event.is_set()]:
+        await missing[0].wait()
 
 
 @asynccontextmanager
 async def supervised(children: Sequence[Child], run: StackRun, report: ProgressReport) -> AsyncGenerator[Supervisor]:
-    """Run the children around the body, which begins when all are ready; they stop after it.
-
-    Raises CommandError when a child never becomes ready.
-    """
+    """Run the children around the body, which begins when all are ready; raises CommandError when one never is."""
     supervisor = Supervisor(children, run, report)
     try:
         async with asyncio.TaskGroup() as tasks:

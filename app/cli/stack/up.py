@@ -19,36 +19,21 @@ from rich.console import Console
 from app.access.origins import is_loopback
 from app.cli.exits import Exit, print_json, run
 from app.cli.options import DATA_DIR, AgentsOption, JsonOption, RolesOption, checked_nats_url, checked_url
-from app.cli.render import progress
-from app.cli.render.progress import Checklist, ProgressEvent, ProgressReport, as_document
+from app.cli.render.progress import Checklist, Noticed, PartGiven, ProgressReport, StackReady, as_document
 from app.cli.stack.checks import status_of
 from app.cli.stack.children import declare_on_given, stack_children
-from app.cli.stack.layout import (
-    LOOPBACK,
-    Layout,
-    StackOptions,
-    exclusive,
-    make_data_dir,
-    mask_credentials,
-    plan_stack,
-    ray_dir_of,
-)
+from app.cli.stack.layout import LOOPBACK, Layout, StackOptions, exclusive, make_data_dir, mask_credentials, plan_stack
 from app.cli.stack.supervisor import marked, supervised, sweep
 from app.deliberation.roles import engine_base, engine_endpoint
 
-_LEFTOVERS_GRACE_S = 3.0
-_SLOW_AFTER_S = 60.0
 
-
-def _checked_engines(values: list[str] | None) -> list[str]:
+def _engines(values: list[str] | None) -> list[str]:
     return [engine_base(checked_url(value.strip(), ("http", "https"))) for value in values or []]
 
 
 EngineOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--engine-url", metavar="URL", callback=_checked_engines, help="An OpenAI-compatible engine; repeatable."
-    ),
+    typer.Option("--engine-url", metavar="URL", callback=_engines, help="An OpenAI-compatible engine; repeatable."),
 ]
 ExternalNatsOption = Annotated[
     str | None,
@@ -58,10 +43,10 @@ ExternalNatsOption = Annotated[
 
 @asynccontextmanager
 async def running_stack(options: StackOptions, report: ProgressReport = lambda _: None) -> AsyncGenerator[Layout]:
-    """Run the whole stack around the body, which begins when the gateway is ready to serve.
+    """Run the whole stack around the body, which begins when the gateway serves; a cancelled body stops it in order.
 
     Raises CommandError when the data directory is in use or unusable, and when the stack cannot start. State stays in
-    the data directory: the next stack there continues the same log. Cancelling the body stops the stack in order.
+    the data directory: the next stack there continues the same log.
     """
     began_s = time.monotonic()
     make_data_dir(options.data_dir)
@@ -78,8 +63,8 @@ async def running_stack(options: StackOptions, report: ProgressReport = lambda _
                 # Only for information: an engine may take minutes to load, and may restart at any time.
                 for url in options.engine_urls:
                     answers = await status_of(engine_endpoint(url, "/models")) is not None
-                    report(progress.PartGiven("engine", mask_credentials(url), answers=answers))
-                ready = progress.StackReady(
+                    report(PartGiven("engine", mask_credentials(url), answers=answers))
+                ready = StackReady(
                     url=layout.url,
                     nats_url=layout.nats_url,
                     engine_urls=tuple(map(mask_credentials, layout.engine_urls)),
@@ -111,35 +96,31 @@ def _ray_directory(layout: Layout, report: ProgressReport) -> Generator[None]:
             if logs.is_dir():
                 shutil.move(logs.resolve(), kept)
         except OSError:
-            report(progress.Noticed(f"not all of Ray's logs could be kept in {kept}"))
+            report(Noticed(f"not all of Ray's logs could be kept in {kept}"))
         shutil.rmtree(layout.ray_dir, ignore_errors=True)
 
 
 async def _until_serving(layout: Layout, report: ProgressReport) -> None:
-    slow_at_s = time.monotonic() + _SLOW_AFTER_S
+    slow_at_s = time.monotonic() + 60.0
     while (status := await status_of(f"{layout.url}/readyz")) != 200:
         await asyncio.sleep(0.05)
         if time.monotonic() > slow_at_s:
             slow_at_s = float("inf")
-            why = f"{layout.url}/readyz still answers {status} and says why; logs: {layout.stack_run.logs_dir}"
-            report(progress.Noticed(why))
+            report(Noticed(f"{layout.url}/readyz still answers {status} and says why; logs: {layout.data_dir}/logs"))
 
 
 async def _end_leftovers(data_dir: Path, report: ProgressReport) -> None:
     """End the processes that a killed supervisor left running, and remove Ray's directory, by its state file."""
     try:
-        mark = str(json.loads((data_dir / "stack.json").read_text(encoding="utf-8"))["mark"])
+        state = json.loads((data_dir / "stack.json").read_text(encoding="utf-8"))
+        mark, ray_dir = str(state["mark"]), str(state.get("ray_dir", ""))
     except (FileNotFoundError, ValueError, KeyError):
         return
     if left := marked(mark):
-        report(progress.Noticed(f"an earlier run was cut short: ending {len(left)} processes of it"))
-        await sweep(mark, grace_s=_LEFTOVERS_GRACE_S)
-    if mark.isalnum():
-        shutil.rmtree(ray_dir_of(mark), ignore_errors=True)
-
-
-def _print_document(event: ProgressEvent) -> None:
-    print_json(as_document(event))
+        report(Noticed(f"an earlier run was cut short: ending {len(left)} processes of it"))
+        # The kernel has sent SIGTERM to the children when the supervisor was killed.
+        await sweep(mark, grace_s=3.0)
+    shutil.rmtree(ray_dir, ignore_errors=True)
 
 
 async def _up(options: StackOptions, report: ProgressReport) -> Exit:
@@ -151,9 +132,7 @@ async def _up(options: StackOptions, report: ProgressReport) -> Exit:
 
 
 def up(
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="The gateway's port; the next free one if it is taken.")
-    ] = 8080,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The gateway's port, or the next free one.")] = 8080,
     host: Annotated[str, typer.Option(help="The gateway's listen address.")] = LOOPBACK,
     engine_url: EngineOption = None,
     nats_url: ExternalNatsOption = None,
@@ -193,5 +172,6 @@ def up(
     )
     # Otherwise the log's client would write every attempt to connect to stdout; a failure is reported once.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    report = _print_document if as_json else Checklist(Console(highlight=False, soft_wrap=True))
+    checklist = Checklist(Console(highlight=False, soft_wrap=True))
+    report: ProgressReport = (lambda event: print_json(as_document(event))) if as_json else checklist
     run(lambda: _up(options, report), as_json=as_json, cancels_again=True)

@@ -68,8 +68,11 @@ class RunningChildren:
     def state(self) -> dict[str, Any]:
         return json.loads(self.stack_run.state_file.read_text())
 
+    def pid_of(self, name: str) -> int:
+        return self.state()["children"][name]["pid"]
+
     def kill(self, name: str) -> int:
-        pid = self.supervisor.pid_of(name)
+        pid = self.pid_of(name)
         os.kill(pid, signal.SIGKILL)
         return pid
 

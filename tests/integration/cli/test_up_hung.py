@@ -3,6 +3,7 @@ import errno
 import os
 import signal
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,7 @@ async def test_a_hung_child_is_killed_and_restarted(
     beat.touch()
     code = BEATS.replace('"beat"', repr(str(beat)))
     async with run(child("gateway", code, health_check=beats(beat, within_s=1), stop_within_s=1e6)) as running:
-        hung = running.supervisor.pid_of("gateway")
+        hung = running.pid_of("gateway")
         os.kill(hung, signal.SIGSTOP)
         await events.until_ready("gateway", 2)
         assert not alive(hung)
@@ -88,7 +89,10 @@ async def test_checks_accept_only_the_expected_response(said: bytes, status: int
         port = server.sockets[0].getsockname()[1]
         url = f"http://127.0.0.1:{port}/healthz"
         assert await status_of(url) == status
-        heard, answered = responds_to_bytes("127.0.0.1", (port, port), b"hello"), responds_to_http(url)
+        heard, answered = (
+            partial(responds_to_bytes, "127.0.0.1", (port, port), b"hello"),
+            partial(responds_to_http, url),
+        )
         assert await heard() == ChildHealth(answers=bool(said))
         assert await answered() == ChildHealth(answers=status is not None)
     assert not (await heard()).answers and not (await answered()).answers

@@ -37,7 +37,7 @@ async def test_children_start_after_their_dependencies_and_stop_in_reverse(run: 
         assert state["url"] == "here"
         assert state["supervisor_pid"] == os.getpid()
         assert {name: entry["pid"] for name, entry in state["children"].items()} == {
-            name: running.supervisor.pid_of(name) for name in ("log", "engine", "gateway")
+            event.name: event.pid for event in events.of(ChildStarted)
         }
     assert [event.name for event in events.of(StackStopping)] == ["gateway", "engine", "log"]
     assert events.of(StackStopped)[0].left == ()
@@ -46,12 +46,11 @@ async def test_children_start_after_their_dependencies_and_stop_in_reverse(run: 
 
 async def test_a_killed_child_restarts_without_the_others(run: Run, events: Events) -> None:
     async with run(child("log", LASTS), child("gateway", LASTS, needs=("log",))) as running:
-        gateway = running.supervisor.pid_of("gateway")
+        gateway = running.pid_of("gateway")
         killed = running.kill("log")
         await events.until_ready("log", 2)
-        assert running.supervisor.pid_of("log") != killed
-        assert running.state()["children"]["log"]["pid"] == running.supervisor.pid_of("log")
-        assert running.supervisor.pid_of("gateway") == gateway
+        assert running.pid_of("log") != killed
+        assert running.pid_of("gateway") == gateway
         assert [(d.name, d.reason, d.restart_in_s) for d in events.of(ChildDied)] == [
             ("log", "was killed by SIGKILL", 0.2)
         ]
@@ -67,7 +66,7 @@ async def test_a_dependent_child_ends_and_restarts_together_with_its_dependency(
     # The bound exceeds any test's duration, so a wait for it would fail the test.
     deployer = child("deployer", deaf_once + LASTS, fails_with=("ray",), stop_within_s=600)
     async with run(child("ray", LASTS), deployer) as running:
-        first = running.supervisor.pid_of("deployer")
+        first = running.pid_of("deployer")
         running.kill("ray")
         await events.until_ready("deployer", 2)
         await events.until_ready("ray", 2)
@@ -78,10 +77,10 @@ async def test_a_dependent_child_ends_and_restarts_together_with_its_dependency(
 
 async def test_an_exit_of_a_dependent_child_leaves_its_dependency_running(run: Run, events: Events) -> None:
     async with run(child("ray", LASTS), child("deployer", LASTS, fails_with=("ray",))) as running:
-        ray = running.supervisor.pid_of("ray")
+        ray = running.pid_of("ray")
         running.kill("deployer")
         await events.until_ready("deployer", 2)
-        assert running.supervisor.pid_of("ray") == ray
+        assert running.pid_of("ray") == ray
 
 
 async def test_orphans_of_an_exited_child_end_before_its_restart(run: Run, events: Events, stack_run: StackRun) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.render.progress import ChildReady, StackStopped
+from app.cli.render.progress import ChildReady, ChildStarted, StackStopped
 from app.cli.stack.children import stack_children
 from app.cli.stack.layout import StackOptions, plan_stack
 from app.cli.stack.supervisor import marked, supervised
@@ -16,6 +16,7 @@ from app.log.journal import JetStreamJournal
 from app.log.stream_settings import StreamSettings
 from app.log.streams import plan
 from tests.integration.cli.children import Events, alive, listeners
+from tests.stack_user import admit
 
 
 async def test_nats_keeps_its_port_and_store_after_a_kill_and_a_new_stack(tmp_path: Path) -> None:
@@ -32,15 +33,16 @@ async def test_nats_keeps_its_port_and_store_after_a_kill_and_a_new_stack(tmp_pa
         finally:
             await journal.close()
 
-    layout = plan_stack(StackOptions(port=0, nats_port=0, data_dir=tmp_path, nats_test_user="tests"), events)
+    layout = plan_stack(StackOptions(port=0, nats_port=0, data_dir=tmp_path), events)
     [nats] = [child for child in stack_children(layout) if child.name == "nats"]
-    async with supervised([nats], layout.stack_run, events) as supervisor:
-        assert await write_and_read(layout.nats_url_of("tests"), write=True) == b"kept"
-        os.kill(supervisor.pid_of("nats"), signal.SIGKILL)
-        await events.until_ready("nats", 2)
-        assert await write_and_read(layout.nats_url_of("tests"), write=False) == b"kept"
+    url = admit(layout, "tests")
     async with supervised([nats], layout.stack_run, events):
-        assert await write_and_read(layout.nats_url_of("tests"), write=False) == b"kept"
+        assert await write_and_read(url, write=True) == b"kept"
+        os.kill(events.of(ChildStarted, "nats")[-1].pid, signal.SIGKILL)
+        await events.until_ready("nats", 2)
+        assert await write_and_read(url, write=False) == b"kept"
+    async with supervised([nats], layout.stack_run, events):
+        assert await write_and_read(url, write=False) == b"kept"
     assert marked(layout.mark) == []
 
 
@@ -74,12 +76,12 @@ async def test_ray_listens_on_loopback_and_restarts_when_a_daemon_dies_or_hangs(
     ray, deployer = (child for child in stack_children(layout) if child.name in ("ray", "deployer"))
     stub = replace(deployer, command=(sys.executable, "-c", ACTOR), stop_within_s=3.0)
 
-    async with supervised([ray, stub], layout.stack_run, events) as supervisor:
+    async with supervised([ray, stub], layout.stack_run, events):
         first = {process.pid: process.command for process in marked(layout.mark)}
         [replica] = [pid for pid, command in first.items() if command.startswith("ray::Replica")]
         [victim] = [pid for pid, command in first.items() if command.split()[0].endswith(f"/{daemon}")]
         assert [each for each in listeners(set(first)) if not each.loopback] == []
-        assert replica not in {supervisor.pid_of("ray"), supervisor.pid_of("deployer")}
+        assert replica not in {started.pid for started in events.of(ChildStarted)}
 
         os.kill(victim, blow)
         await events.until_ready("deployer", 2)
