@@ -1,6 +1,7 @@
 """One message of streamable HTTP, and its answer. The module imports `mcp`, which takes a second: in a thread."""
 
 import secrets
+from typing import cast
 
 from fastapi import Request, Response
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
@@ -13,8 +14,7 @@ from app.facades.mcp.tools import McpContext
 
 
 def _ask_of(context: McpContext) -> AskRoute:
-    request = context.request
-    assert isinstance(request, Request), "the transport hands the request on"
+    request = cast("Request", context.request)
     session = request.headers.get(SESSION)
     if session is None or context.protocol_version in MODERN_PROTOCOL_VERSIONS:
         return in_process(request)

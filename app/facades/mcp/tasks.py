@@ -10,7 +10,8 @@ from typing import Any
 from mcp import MCPError
 from mcp.server import Server
 from mcp.server.mcpserver import require_client_extension
-from mcp_types import HEADER_MISMATCH, EmptyResult, RequestParams
+from mcp_types import HEADER_MISMATCH, EmptyResult
+from mcp_types import GetTaskRequestParams as TaskParams
 
 from app.facades.mcp.rest import AskRoute, JsonDocument, path_of
 from app.facades.mcp.tools import SUMMARY, McpContext, checked, result_of, stage_of
@@ -18,10 +19,6 @@ from app.facades.mcp.tools import SUMMARY, McpContext, checked, result_of, stage
 TASKS = "io.modelcontextprotocol/tasks"
 POLL_MS = 1_000
 CANCELLED = "the MCP client cancelled the task"
-
-
-class TaskParams(RequestParams):
-    task_id: str
 
 
 def declared(context: McpContext) -> bool:

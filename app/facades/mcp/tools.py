@@ -114,7 +114,7 @@ async def submitted(ask: AskRoute, context: McpContext, arguments: JsonDocument)
         headers["traceparent"] = traceparent
     with anyio.CancelScope(shield=True):
         answer = await ask("POST", "/deliberations", body=body, headers=headers)
-    return answer  # pyright: ignore[reportPossiblyUnbound] -- a shielded scope swallows no cancellation
+    return answer  # pyright: ignore[reportPossiblyUnboundVariable] -- a shielded scope swallows no cancellation
 
 
 async def deliberate(ask: AskRoute, context: McpContext, arguments: JsonDocument) -> RouteAnswer:
