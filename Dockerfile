@@ -15,7 +15,7 @@ RUN sed -n '/^setuptools==/,/[^\\]$/p' requirements-dev.lock > build.lock \
     && pip install --require-hashes -r build.lock \
     && python -m venv --without-pip /opt/venv \
     && pip --python /opt/venv/bin/python install --only-binary :all: --require-hashes -r requirements.lock
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE deliberation_gateway.py ./
 COPY app app
 COPY serve_deployments serve_deployments
 RUN pip wheel --no-deps --no-build-isolation --wheel-dir /wheel . \

@@ -4,12 +4,13 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 DEV_STAMP := .venv/.installed-dev
 DOCS_STAMP := .venv-docs/.installed
-SERVERS := postgresql redis-server
+SERVERS := postgresql redis-server pgbouncer
 HAVE_SERVERS := { { ls /usr/lib/postgresql/*/bin/initdb || command -v initdb; } && \
-	{ command -v redis-server || command -v valkey-server; }; } >/dev/null 2>&1
+	{ command -v redis-server || command -v valkey-server; } && \
+	{ command -v pgbouncer || ls /usr/sbin/pgbouncer; }; } >/dev/null 2>&1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo up test walk test-unit coverage test-browser test-vllm test-weights test-engines test-sdk docs fuzz mutants lint format bench overload chaos attack sbom audit openapi lock clean
+.PHONY: help install demo up test chromium walk test-unit coverage test-browser test-vllm test-weights test-engines test-sdk docs fuzz mutants lint format bench overload chaos attack sbom audit openapi lock clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -45,7 +46,7 @@ up: $(STAMP) ## Start everything in the foreground; Ctrl-C drains and stops it
 
 test: $(DEV_STAMP) ## Run the whole test suite: real nats-server, PostgreSQL, Redis and Ray Serve, the whole stack
 	@$(HAVE_SERVERS) || test "$$(id -u)" = 0 || { \
-		echo "PostgreSQL or Redis is missing; as root: apt-get install --no-install-recommends $(SERVERS)" >&2; exit 1; }
+		echo "PostgreSQL, Redis or PgBouncer is missing; as root: apt-get install --no-install-recommends $(SERVERS)" >&2; exit 1; }
 	@$(HAVE_SERVERS) || { apt-get update -qq && \
 		DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $(SERVERS); }
 	$(BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder -m "not vllm and not engines and not browser and not sdk and not walk" --ignore=tests/attack
@@ -76,15 +77,17 @@ test-engines: $(DEV_STAMP) ## Build llama.cpp's server and LiteLLM's proxy, and 
 	$(BIN)/python -m tests.engines.build
 	$(BIN)/pytest -m engines tests/engines
 
-test-sdk: $(DEV_STAMP) ## Generate clients from the OpenAPI document, and run them and MCP's conformance suite against the whole stack
-	$(BIN)/python sdk/build.py
-	$(BIN)/pytest tests/sdk
-
-test-browser: $(DEV_STAMP) docs ## Follow councils in a real Chromium while the gateway is restarted
+chromium: # Installs Debian's, as root
 	@test -x /usr/bin/chromium || test "$$(id -u)" = 0 || { \
 		echo "/usr/bin/chromium is missing; as root: apt-get install --no-install-recommends chromium" >&2; exit 1; }
 	@test -x /usr/bin/chromium || { apt-get update -qq && \
 		DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium; }
+
+test-sdk: $(DEV_STAMP) chromium ## Run generated clients, those of OpenAI, LangChain, the AI SDK and Inspect, and MCP's conformance suite against the whole stack
+	$(BIN)/python sdk/build.py
+	$(BIN)/pytest tests/sdk
+
+test-browser: $(DEV_STAMP) docs chromium ## Follow councils in a real Chromium while the gateway is restarted
 	$(BIN)/pytest tests/browser
 
 $(DOCS_STAMP): docsite/requirements.lock
@@ -100,6 +103,7 @@ fuzz: $(DEV_STAMP) ## Post 100,000 mutated bodies, ask for ten minutes whatever 
 	$(BIN)/python -m tests.fuzz.document --seconds 600
 	$(BIN)/python -m tests.fuzz.replies --count 20000
 	$(BIN)/python -m tests.fuzz.evil_replies --count 20000
+	$(BIN)/python -m tests.fuzz.recorded
 
 mutants: $(DEV_STAMP) ## Take away each guard of the promises, on a copy of the tree, and show which test fails without it
 	$(BIN)/python -m tests.mutants

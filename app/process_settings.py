@@ -41,6 +41,10 @@ def setting(default: Any, description: str, unit: str = "", *, env: str | None =
     return Field(default, validation_alias=env, description=description, json_schema_extra={"unit": unit}, **bounds)
 
 
+def _in_lower_case(given: object) -> object:
+    return given.lower() if isinstance(given, str) else given
+
+
 def listed(given: object) -> object:
     return tuple(each.strip() for each in given.split(",") if each.strip()) if isinstance(given, str) else given
 
@@ -74,7 +78,7 @@ class LogServer(ProcessSettings):
 
 
 class LogLevel(ProcessSettings):
-    log_level: Literal["debug", "info", "warning", "error"] = setting(
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_in_lower_case)] = setting(
         "info", "Lowest severity that is logged; tasks and answers are never logged above debug."
     )
 
@@ -176,11 +180,3 @@ class WorkerDrain(ProcessSettings):
         ge=0,
         le=3_600,
     )
-
-
-class StackSettings(StreamRules, GatewayDrain, WebhookTimeout, WorkerDrain):
-    """The settings of children that `deliberate up` needs too, and those that it checks before anything starts."""
-
-    planning: bool = setting(True, "Whether the stack runs `python -m app.planning`.")
-    key_pepper: Secret | None = setting(None, "The gateway's.")
-    webhook_secrets: Secrets = setting((), "The sender's.")

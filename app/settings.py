@@ -22,7 +22,10 @@ from app.process_settings import (
     RoleRules,
     RolesFile,
     Secret,
+    Secrets,
     StreamRules,
+    WebhookTimeout,
+    WorkerDrain,
     listed,
     setting,
 )
@@ -267,3 +270,10 @@ class Settings(AcceptanceRules, RoleRules, StreamRules, ArchiveRetention, Gatewa
         if self.database_url is None:
             return self.retention_s
         return max(self.retention_s, self.archive_retentions_s.get(tenant, self.archive_retention_s))
+
+
+class StackSettings(Settings, WebhookTimeout, WorkerDrain):
+    """The settings of children that `deliberate up` needs too, and those that it checks before anything starts."""
+
+    planning: bool = setting(True, "Whether the stack runs `python -m app.planning`.")
+    webhook_secrets: Secrets = setting((), "The sender's.")

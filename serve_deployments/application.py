@@ -9,7 +9,8 @@ import logging
 import os
 import signal
 import socket
-from contextlib import suppress
+from contextlib import chdir, suppress
+from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, cast
 
@@ -34,7 +35,7 @@ WATCH_INTERVAL_S = 2.0
 DEPLOYED_POLL_S = 0.1
 # Longer than any single step of Serve's controller, deploying included.
 CONTROLLER_SILENCE_MAX_S = 15.0
-RAY_STARTS_WITHIN_S = 120.0
+RAY_STARTS_WITHIN_S = 600.0
 
 
 def _options(cpus: float) -> dict[str, Any]:
@@ -167,7 +168,7 @@ async def _stay() -> None:
 
 
 def until_listening(address: str) -> None:
-    """Wait until a server listens at `host:port`, for two minutes at most; other addresses are left to Ray."""
+    """Wait until a server listens at `host:port`, for ten minutes at most; other addresses are left to Ray."""
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdecimal():
         return
@@ -189,7 +190,9 @@ def main() -> None:
         raise SystemExit(f"not deployed: {error}") from None
     address = os.environ.get("RAY_ADDRESS", "auto")
     until_listening(address)
-    ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+    # Workers import from this process's directory first, where the user may have a module `app`.
+    with chdir(Path(__file__).parents[1]):
+        ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
     deploy(arguments)
     print("ready", flush=True)
     asyncio.run(_stay())

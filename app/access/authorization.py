@@ -20,6 +20,7 @@ from app.deliberation.ports import Clock
 # listed. An answer that shows content needs `read`, or leaves the content out for a caller without it.
 ACCESS: Mapping[str, tuple[Scope, ...] | None] = {
     "create_deliberation": ("submit",),
+    "quote_deliberation": ("submit",),
     "cancel_deliberation": ("submit",),
     "delete_deliberation": ("submit",),
     "create_chat_completion": ("submit", "read"),

@@ -308,12 +308,20 @@ def _allowed(request: Request) -> str:
     return ", ".join(sorted(methods | {"HEAD"} if "GET" in methods else methods))
 
 
+def _meant(request: Request) -> str:
+    """Names the endpoint of a path with the prefix of clients twice or not at all, or with a slash at its end."""
+    tail = re.sub("/+", "/", request.url.path).rstrip("/").rpartition("/v1/")[2].lstrip("/")
+    known = {getattr(route, "path", None) for route in request.app.state.served_routes}
+    place = next((path for path in (f"/v1/{tail}", f"/{tail}") if path in known), None)
+    return f" Did you mean {place}?" if place else ""
+
+
 async def _on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = _BY_STATUS.get(error.status_code, "internal_error" if error.status_code >= 500 else "invalid_request")
     answer = ErrorAnswer(code, str(error.detail))
     if code == "not_found":
-        answer = ErrorAnswer(code, "No endpoint has this path; /openapi.json lists them all.")
+        answer = ErrorAnswer(code, f"No endpoint has this path; /openapi.json lists them all.{_meant(request)}")
     elif code == "method_not_allowed":
         allowed = _allowed(request)
         answer = ErrorAnswer(code, f"This path supports {allowed}.", headers={"Allow": allowed})

@@ -118,6 +118,12 @@ def parsed_body(content: bytes, model: type[_Model], context: dict[str, Any] | N
     try:
         return model.model_validate_json(checked_json(content or b"{}"), context=context)
     except ValidationError as exc:
-        if exc.errors(include_url=False, include_input=False)[0]["type"] == "json_invalid":
+        fault = exc.errors(include_url=False, include_input=False)[0]
+        if fault["type"] == "json_invalid":
+            where = str(fault.get("ctx", {}).get("error"))
+            if "hex escape" in where:
+                # Clients write it so when they cut a text within an emoji.
+                remedy = "Cut texts between whole characters."
+                raise InvalidJson(f"A text holds half of a surrogate pair: {where}. {remedy}") from exc
             raise InvalidJson(f"The body is not strict JSON. {SYNTAX_REMEDY}") from exc
         raise body_problems(exc, model) from exc

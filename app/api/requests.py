@@ -28,6 +28,7 @@ from app.api.webhook_targets import URL_CHARS_MAX, Rules, UnfitUrl, parsed
 from app.deliberation.answer_schema import SchemaRefused, rebuilt_schema
 from app.deliberation.budget import BYTES_PER_TOKEN
 from app.deliberation.decider import StrategyDefinition
+from app.deliberation.facts import CancelledBy
 from app.deliberation.specification import TIMEOUT_S_MAX, TOKEN_PATTERN, Amount, OnDeadline, Priority
 from app.deliberation.strategies import STRATEGIES
 
@@ -377,12 +378,19 @@ def _evidence_faults(request: DeliberationRequest) -> list[FieldProblem]:
     return faults
 
 
+def _on_one_line(text: str) -> str:
+    return " ".join("".join(each if each.isprintable() else " " for each in text).split())
+
+
 class CancelRequest(RequestModel):
     """The optional body of a request to cancel."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "no longer needed"}]})
 
-    reason: str | None = Field(default=None, max_length=500)
+    by: CancelledBy = Field(default="client", description="Who stops it; `operator` needs the scope `admin`")
+    reason: Annotated[str, AfterValidator(_on_one_line)] | None = Field(
+        default=None, max_length=500, description="Why; kept on one line, without what cannot be printed"
+    )
 
 
 def _gateway_faults(request: DeliberationRequest, gateway: dict[str, Any]) -> list[FieldProblem]:

@@ -138,6 +138,7 @@ def _cancellation(state: State) -> Cancellation | None:
     uncut = [each for each in after if each not in cut]
     return Cancellation(
         requested_at=state.cancel.ts,
+        by=state.cancel.by,
         reason=state.cancel.reason,
         cut=tuple(CutCall(call_id=each.call_id, agent_id=each.agent_id, usage=each.usage) for each in cut),
         finished_after=tuple(each.call_id for each in uncut),
@@ -177,6 +178,7 @@ def resource(state: State, *, epoch: str, retention_s: int) -> Deliberation:
         verdict=None if end is None else end.verdict,
         usage=usage(state),
         degraded=None if end is None else end.degraded,
+        participation=None if end is None else end.participation,
         problem=None if end is None else end.problem,
         cancellation=_cancellation(state),
         last_event_id=f"{epoch}-{state.last_sequence}",

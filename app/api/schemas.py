@@ -7,7 +7,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from app.deliberation.calls import FactProblem, Money, Usage, UsageCost
 from app.deliberation.decider import StrategyDefinition
-from app.deliberation.facts import Degraded, TotalUsage, Verdict
+from app.deliberation.facts import CancelledBy, Degraded, Participation, TotalUsage, Verdict
 from app.deliberation.outputs import CheckOutcome, Issue, IssueResponse
 from app.deliberation.specification import (
     AgentSpec,
@@ -147,7 +147,8 @@ class Cancellation(Resource):
     """The effects of a request to cancel."""
 
     requested_at: AwareDatetime
-    reason: str | None
+    by: CancelledBy = Field(description="Who stopped it")
+    reason: str | None = Field(description="Why, in words on one line")
     cut: tuple[CutCall, ...] = Field(description="Calls that it stopped")
     finished_after: tuple[Token, ...] = Field(description="Calls that ended on their own after it")
     tokens_after: int = Field(description="Tokens of the calls that ended on their own after it")
@@ -183,6 +184,7 @@ class DeliberationResult(DeliberationReceipt):
     verdict: Verdict | None
     usage: TotalUsage
     degraded: Degraded | None
+    participation: Participation | None = Field(description="Null until it has ended")
     problem: FactProblem | None
     cancellation: Cancellation | None = Field(description="Null unless a client requested to cancel it before its end")
 

@@ -3,6 +3,7 @@
 import os
 import sys
 from importlib.metadata import version
+from io import TextIOWrapper
 from typing import Annotated, NoReturn
 
 import typer
@@ -56,7 +57,8 @@ def worker(context: typer.Context) -> NoReturn:
 
 def _become(module: str, arguments: list[str]) -> NoReturn:
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", module, *arguments])
+    # Without a safe path, a module `app` in the user's directory would run in place of the package.
+    os.execv(sys.executable, [sys.executable, "-P", "-m", module, *arguments])
 
 
 def _print_version(wanted: bool) -> None:
@@ -84,4 +86,8 @@ def deliberate(version: VersionOption = False) -> None:
 
 
 def main() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            # A mark that the terminal's encoding lacks ends no command.
+            stream.reconfigure(errors="replace")
     cli()

@@ -16,10 +16,12 @@ from app.api.schemas import Deliberation
 from app.cli.client import GatewayClient, GatewayRefused, JsonObject, parsed
 from app.cli.exits import CommandError, Exit, cause, exit_of, naming_options, output, run
 from app.cli.options import ApiKeyOption, JsonOption, StackOption, UrlOption, nested_values, pairs
+from app.cli.render.figures import quote_text
 from app.cli.render.lines import heartbeats, print_to_stderr
 from app.cli.render.report import deliberation_report
 from app.cli.target import full_id, gateway_client
 from app.cli.watch import print_events, until_ended, watch_deliberation
+from app.deliberation.quote import Quote
 from app.deliberation.specification import OnDeadline, Priority
 
 _OPTIONS = {
@@ -137,6 +139,15 @@ async def _ask(
         return exit_of(found.status)
 
 
+async def _price(body: JsonObject, gateway: GatewayClient, *, as_json: bool) -> Exit:
+    async with gateway:
+        if "follows" in body:
+            body = {**body, "follows": [await full_id(gateway, id) for id in body["follows"]]}
+        with naming_options(_OPTIONS):
+            document = await gateway.request("POST", "/deliberations/quote", body=body)
+    return output(document, lambda: quote_text(parsed(Quote, document)), as_json=as_json)
+
+
 async def _submit(gateway: GatewayClient, body: JsonObject, idempotency_key: str) -> JsonObject:
     try:
         with naming_options(_OPTIONS):
@@ -192,6 +203,7 @@ def ask(
         list[str] | None,
         typer.Option(metavar="ID", help="An ended deliberation to build on; repeatable."),
     ] = None,
+    price: Annotated[bool, typer.Option("--quote", help="Print what it would cost, and start nothing.")] = False,
     webhook: Annotated[str | None, typer.Option(metavar="URL", help="Receiver of a signed webhook at the end.")] = None,
     detach: Annotated[bool, typer.Option("--detach", "--no-wait", help="Print the id and exit at once.")] = False,
     watch: Annotated[bool | None, typer.Option(help="Show it live. (default: in a terminal)")] = None,
@@ -235,6 +247,8 @@ def ask(
 
     async def work() -> Exit:
         gateway = gateway_client(url, data_dir, api_key)
+        if price:
+            return await _price(body, gateway, as_json=as_json)
         return await _ask(body, gateway, idempotency_key or uuid4().hex, detach=detach, live=live, as_json=as_json)
 
     run(work, as_json=as_json)

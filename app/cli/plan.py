@@ -1,6 +1,7 @@
 """`deliberate plan approve | show`: starts one deliberation per role of a plan, and shows what became of them."""
 
 import json
+import os
 import sys
 from datetime import UTC, datetime
 from functools import partial
@@ -41,12 +42,20 @@ FileOption = Annotated[str | None, typer.Option("--file", metavar="FILE", help="
 PlanArgument = Annotated[str, typer.Argument(metavar="PLAN", help="Id of the plan.")]
 
 
+def _user() -> str:
+    try:
+        return getuser()
+    except (KeyError, OSError):
+        # Users of containers often have no name.
+        return str(os.getuid())
+
+
 def _example_plan(case: Complexity) -> JsonObject:
     title, description = _TASKS[case]
     return {
         "story_id": f"story-{uuid4().hex[:8]}",
         "plan_id": f"plan-{uuid4().hex[:8]}",
-        "approved_by": getuser(),
+        "approved_by": _user(),
         "timestamp": datetime.now(UTC).isoformat(timespec="seconds"),
         "title": title,
         "description": description,

@@ -23,7 +23,7 @@ from app.cli.render.report import deliberation_report, overview_table, took_text
 from app.cli.render.text import age_text, line_of, plain, status_text
 from app.cli.render.transcript import EVENT_TYPES, delivery_line, transcript
 from app.cli.target import LAST, full_id, on_gateway
-from app.deliberation.facts import TERMINAL_STATUS, Event, Fact, decode
+from app.deliberation.facts import TERMINAL_STATUS, CancelledBy, Event, Fact, decode
 from app.webhooks.resources import Delivery
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -224,12 +224,13 @@ async def cancel(
     *,
     as_json: bool,
     reason: Annotated[str | None, typer.Option(help="Reason to record with the request.")] = None,
+    by: Annotated[CancelledBy | None, typer.Option(help="Who stops it. (default: client)")] = None,
     wait: Annotated[int, typer.Option(metavar="SECONDS", min=0, max=60, help="Wait for the end up to this long.")] = 0,
 ) -> Exit:
     """Cancel a deliberation. A repeated or late request changes nothing."""
     id = await full_id(gateway, deliberation_id)
-    with naming_options({"/reason": "--reason"}):
-        body = {} if reason is None else {"reason": reason}
+    with naming_options({"/reason": "--reason", "/by": "--by"}):
+        body = {name: given for name, given in (("reason", reason), ("by", by)) if given is not None}
         resource = await gateway.request("POST", f"/deliberations/{id}/cancel", body=body, wait_s=wait)
     status = status_text(str(resource.get("status", "cancelling")))
     return output(resource, lambda: Text.assemble(plain(id), " is ", status), as_json=as_json)

@@ -54,14 +54,22 @@ class Context(BaseModel):
 
 
 def context_file() -> Path:
+    """The file of the context, whether or not it exists; raises CommandError for a user without a home directory."""
     home = os.environ.get("XDG_CONFIG_HOME")
-    directory = Path(home) if home and Path(home).is_absolute() else Path.home() / ".config"
+    try:
+        directory = Path(home) if home and Path(home).is_absolute() else Path.home() / ".config"
+    except RuntimeError as exc:
+        remedy = "set HOME or XDG_CONFIG_HOME"
+        raise CommandError(Exit.USAGE, "no_home", "this user has no home directory", remedy=remedy) from exc
     return directory / "deliberate" / "context.json"
 
 
 def read_context() -> Context | None:
     """The context; None without one. Raises CommandError when its file cannot be read."""
-    path = context_file()
+    try:
+        path = context_file()
+    except CommandError:
+        return None
     try:
         return Context.model_validate_json(path.read_bytes())
     except FileNotFoundError:

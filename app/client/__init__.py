@@ -10,6 +10,7 @@ docs/sdks.md describes its guarantees.
 
 from app.api.partial_text import CallText, Texts
 from app.client.events import AnyEvent, TextsOfSeveral, UnknownEvent
+from app.client.quote import quote
 from app.client.stream import EventStream, MultiplexedStream, Retry, StreamLost, StreamRefused, Waits
 from app.sse import Frame, SseDecoder
 
@@ -27,4 +28,5 @@ __all__ = [
     "TextsOfSeveral",
     "UnknownEvent",
     "Waits",
+    "quote",
 ]

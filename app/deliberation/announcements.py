@@ -11,7 +11,18 @@ from pydantic import AwareDatetime, Field
 
 from app.deliberation.calls import FactProblem, Usage
 from app.deliberation.errors import InvalidOutput
-from app.deliberation.facts import TERMINAL_STATUS, CallFinished, Degraded, End, TerminalStatus, TotalUsage, Verdict
+from app.deliberation.facts import (
+    TERMINAL_STATUS,
+    CallFinished,
+    Cancelled,
+    CancelledBy,
+    Degraded,
+    End,
+    Participation,
+    TerminalStatus,
+    TotalUsage,
+    Verdict,
+)
 from app.deliberation.fold import State
 from app.deliberation.outputs import Output, answer_text, parse_output
 from app.deliberation.specification import Token, Value
@@ -46,7 +57,8 @@ class AnswerCounts(Value, frozen=True):
 class Announcement(Value, frozen=True):
     """The end of a deliberation, with all that a consumer needs without asking back.
 
-    `type`, `deliberation_id`, `ts`, `verdict`, `problem`, `usage` and `degraded` are those of the terminal event.
+    `type`, `deliberation_id`, `ts`, `verdict`, `problem`, `usage`, `degraded` and `participation` are those of the
+    terminal event.
     """
 
     type: str
@@ -66,6 +78,9 @@ class Announcement(Value, frozen=True):
     problem: FactProblem | None
     usage: TotalUsage
     degraded: Degraded | None
+    participation: Participation | None
+    cancelled_by: CancelledBy | None = Field(description="Null unless it was cancelled")
+    cancel_reason: str | None
     url: str = Field(description="Path of the deliberation at any gateway")
 
 
@@ -138,6 +153,9 @@ def announcement(tenant: str, end: End, state: State | None) -> Announcement:
         problem=end.problem,
         usage=end.usage,
         degraded=end.degraded,
+        participation=end.participation,
+        cancelled_by=end.by if isinstance(end, Cancelled) else None,
+        cancel_reason=end.reason if isinstance(end, Cancelled) else None,
         url=_path(id),
     )
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from app.deliberation.budget import refused_by, spent_on, stage_deadlines
 from app.deliberation.calls import Ask, Call, Cost, FactProblem
@@ -30,6 +30,7 @@ from app.deliberation.facts import (
 from app.deliberation.fold import Stage, State, usage
 from app.deliberation.outputs import ParsedOutput, parse_output
 from app.deliberation.specification import Parameters, Specification
+from app.deliberation.works import participation
 
 # After this many takeovers without a recorded step in between, the deliberation ends as poisoned.
 POISON_TAKEOVERS = 5
@@ -83,7 +84,8 @@ class StrategyDefinition:
     """A strategy as `GET /strategies` describes it. `version` changes whenever its calls or prompts change.
 
     `parameters` is the model of the request's `parameters`; `rounds` is False when the strategy ignores rounds.
-    `size` is the council's size where a request gives none; None leaves the size to the gateway.
+    `size` is the council's size where a request gives none; None leaves the size to the gateway. `steps` are purposes
+    in order: ` × R` repeats one in each round, other words after ` × ` are for readers. `test` refuses `answer_schema`.
     """
 
     name: str
@@ -136,9 +138,13 @@ def problem_of(error: DeliberationError) -> FactProblem:
     return FactProblem(code=error.code, detail=str(error) or error.code, retryable=error.retryable)
 
 
+def _finish(kind: type[End], state: State, now: datetime, **fields: Any) -> Finish:  # noqa: ANN401 -- of the fact
+    known = {"deliberation_id": state.deliberation_id, "ts": now, "usage": usage(state)}
+    return Finish(kind(**known, participation=participation(state), **fields))
+
+
 def failed(state: State, now: datetime, error: DeliberationError) -> Finish:
-    fact = Failed(deliberation_id=state.deliberation_id, ts=now, problem=problem_of(error), usage=usage(state))
-    return Finish(fact)
+    return _finish(Failed, state, now, problem=problem_of(error))
 
 
 def closing_cause(stage: Stage, finished: Mapping[str, CallFinished], now: datetime) -> Cause | None:
@@ -159,13 +165,12 @@ def decide(state: State, now: datetime, definition: StrategyDefinition) -> Decis
     if state.ended:
         return Done()
     if state.cancel is not None:
-        return Finish(Cancelled(deliberation_id=state.deliberation_id, ts=now, usage=usage(state)))
+        return _finish(Cancelled, state, now, by=state.cancel.by, reason=state.cancel.reason)
     late = _is_late(state, now)
     constraints = state.specification.constraints
     if late and (constraints.on_deadline == "fail" or not any(each.answered for each in state.finished.values())):
         missed = DeadlineExceeded(f"no verdict within {constraints.timeout_seconds} seconds")
-        end = TimedOut(deliberation_id=state.deliberation_id, ts=now, problem=problem_of(missed), usage=usage(state))
-        return Finish(end)
+        return _finish(TimedOut, state, now, problem=problem_of(missed))
     if state.takeovers_without_progress >= POISON_TAKEOVERS:
         detail = f"{state.takeovers_without_progress} coordinators in a row died or hung over it"
         return failed(state, now, Poisoned(detail))
@@ -286,20 +291,13 @@ def _concluded(state: State, now: datetime, conclusion: Conclusion, cut: Sequenc
     context = state.specification.context
     missing = [f"no context: {context.detail}"] if context and context.detail is not None else []
     reasons = (*conclusion.degraded, *sorted(causes), *missing)
-    spent = usage(state)
     verdict = Verdict(
         **{field.name: getattr(conclusion, field.name) for field in fields(conclusion) if field.name != "degraded"},
         strategy=StrategyRef(name=state.specification.strategy, version=state.specification.strategy_version),
-        calls=spent.calls,
+        calls=usage(state).calls,
     )
-    end = Completed(
-        deliberation_id=state.deliberation_id,
-        ts=now,
-        verdict=verdict,
-        usage=spent,
-        degraded=Degraded(reasons=reasons, cut=tuple(cut)) if reasons else None,
-    )
-    return Finish(end)
+    degraded = Degraded(reasons=reasons, cut=tuple(cut)) if reasons else None
+    return _finish(Completed, state, now, verdict=verdict, degraded=degraded)
 
 
 def waits_for_calls(state: State, now: datetime) -> bool:

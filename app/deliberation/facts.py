@@ -19,6 +19,12 @@ from app.deliberation.outputs import OutputKind
 from app.deliberation.specification import AgentSpec, Purpose, Specification, Structured, Token, Value, checked_token
 
 Cause = Literal["all", "quorum", "deadline"]
+CancelledBy = Literal["client", "disconnect", "superseded", "deadline", "operator"]
+"""Who stopped a deliberation.
+
+`client`: whoever asked for it; `disconnect`: its client left; `superseded`: a newer request replaces it; `deadline`:
+the client's own time was over; `operator`: a key with the scope `admin`.
+"""
 CutBy = Literal["deadline", "calls", "tokens", "cost"]
 TerminalStatus = Literal["completed", "failed", "cancelled", "timeout"]
 
@@ -178,9 +184,10 @@ class StageClosed(Envelope, frozen=True):
 
 
 class CancelRequested(Envelope, frozen=True):
-    """A client asked to stop."""
+    """A request to stop: who made it, and why in words."""
 
     type: Literal["deliberation.cancelling"] = "deliberation.cancelling"
+    by: CancelledBy = "client"
     reason: str | None = None
 
 
@@ -306,11 +313,38 @@ class Degraded(Value, frozen=True):
     cut: tuple[CutStage, ...] = ()
 
 
+class Stall(Value, frozen=True):
+    """The calls of one member in one stage without an outcome that counts.
+
+    `code` is that of the last one's problem; it is null where the stage, or the deliberation, ended before the outcome.
+    """
+
+    agent_id: Token
+    stage: int
+    purpose: Purpose
+    round: int
+    calls: int
+    code: str | None
+
+
+class Participation(Value, frozen=True):
+    """Who took part: `counted` of `members` have an answer that counts; `stalled` are calls without such an outcome.
+
+    `took_place` says that it was a council at all: the answers of two members count.
+    """
+
+    took_place: bool
+    members: int
+    counted: int
+    stalled: tuple[Stall, ...] = ()
+
+
 class _End(Envelope, frozen=True):
     verdict: Verdict | None = None
     problem: FactProblem | None = None
     usage: TotalUsage = TotalUsage()
     degraded: Degraded | None = None
+    participation: Participation | None = None
 
 
 class Completed(_End, frozen=True):
@@ -326,9 +360,11 @@ class Failed(_End, frozen=True):
 
 
 class Cancelled(_End, frozen=True):
-    """The end: stopped on request."""
+    """The end: stopped on request. `by` and `reason` are the request's."""
 
     type: Literal["deliberation.cancelled"] = "deliberation.cancelled"
+    by: CancelledBy = "client"
+    reason: str | None = None
 
 
 class TimedOut(_End, frozen=True):

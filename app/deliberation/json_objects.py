@@ -15,8 +15,8 @@ _TOKEN = re.compile(
     rf"[ \t\r\n]*+(?:(?P<mark>[{{}}\[\],:])|(?P<string>{_STRING})|-?[0-9][0-9.eE+-]*+|true|false|null|NaN|-?Infinity)",
     re.DOTALL,
 )
-# No object begins otherwise. Prose and formulas are full of braces.
-_BEGINNING = re.compile(rf"\{{(?=[ \t\r\n]*+(?:\}}|{_STRING}[ \t\r\n]*+:))", re.DOTALL)
+# No object with a name begins otherwise. Prose and formulas are full of braces.
+_BEGINNING = re.compile(rf"\{{(?=[ \t\r\n]*+{_STRING}[ \t\r\n]*+:)", re.DOTALL)
 _NAME = r"(?:\w{1,20}:)?(?:think(?:ing)?|thoughts?|reasoning)"
 _REASONING_TAG = re.compile(
     rf"(?P<end><\s?/\s?{_NAME}\s?>|\[/THINK\]|◁/think▷|<\|end_of_thought\|>|<\|END_THINKING\|>"
@@ -32,7 +32,7 @@ _Expected = Literal["value", "value or ]", "name or }", ":", ", or the end"]
 
 
 def objects(text: str) -> list[Span]:
-    """The objects of a text in the order of their ends, without those within another one.
+    """The objects of a text in the order of their ends, without those within another one. Empty ones may be left out.
 
     A run reads tokens from a beginning until its object ends or a token is unfit. It decides every beginning that it
     reads as a token; another run from one of them would fail alike. A later run reads outside of strings what an

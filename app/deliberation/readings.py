@@ -19,9 +19,9 @@ from app.deliberation.json_objects import Reasoning, Span, mended, objects, reas
 from app.deliberation.outputs import WHERE_CHARS_MAX, IssueResponse, Output, json_schema, parse_output
 
 # The end of a longer reply is read. A token may be a hundred blanks.
-READ_CHARS_MAX = 1_048_576
+READ_CHARS_MAX = 524_288
 # As long as so many values of a client's schema, the look at an object takes.
-OBJECT_STEPS = 20
+OBJECT_STEPS = 100
 
 Leniency = Literal[
     "thinking",
@@ -118,6 +118,9 @@ class _Reader:
             return Reading(bare)
         except InvalidOutput as fault:
             whole = fault
+        if (inner := _unquoted(bare)) is not None:
+            found = self.reading(inner, cut_off)
+            return Reading(found.text, tuple(sorted({*found.lenient, "text"})))
         self._schema = json_schema(self._output)
         thoughts = reasoning(text)
         for span in _candidates(text, thoughts, cut_off):
@@ -185,6 +188,15 @@ class _Reader:
         text = json.dumps(fields, ensure_ascii=False)
         parse_output(self._output, text)
         return Reading(text, tuple(notes))
+
+
+def _unquoted(text: str) -> str | None:
+    """The text within a reply that is one JSON string, as of engines that encode an answer twice."""
+    try:
+        value: object = _TOLERANT.decode(text) if text.startswith('"') else None
+    except ValueError:
+        return None
+    return value if isinstance(value, str) else None
 
 
 def _wrapper(fields: Fields, value: Fields) -> set[Leniency]:

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from app.deliberation.calls import FactProblem, Usage
 from app.deliberation.errors import InvalidOutput
-from app.deliberation.facts import CallFinished, PlannedCall, StageOpened, Standing
+from app.deliberation.facts import CallFinished, Participation, PlannedCall, StageOpened, Stall, Standing
 from app.deliberation.fold import State
 from app.deliberation.outputs import (
     VERSION_KINDS,
@@ -166,6 +166,25 @@ def works(state: State) -> tuple[AgentWork, ...]:
         )
         for agent in sorted(state.specification.agents, key=lambda agent: places.get(agent.agent_id, len(places)))
     )
+
+
+def participation(state: State) -> Participation:
+    found = works(state)
+    counted = sum(work.status == "answered" for work in found)
+    stalled: dict[tuple[str, int], Stall] = {}
+    for opened, planned, finished, left_out in calls(state):
+        if finished is not None and finished.answered and not left_out:
+            continue
+        key = planned.agent_id, opened.stage
+        stalled[key] = Stall(
+            agent_id=planned.agent_id,
+            stage=opened.stage,
+            purpose=opened.purpose,
+            round=opened.round,
+            calls=1 + (stalled[key].calls if key in stalled else 0),
+            code=None if left_out or finished is None or finished.problem is None else finished.problem.code,
+        )
+    return Participation(took_place=counted > 1, members=len(found), counted=counted, stalled=tuple(stalled.values()))
 
 
 def winner(state: State) -> AgentWork | None:

@@ -32,17 +32,19 @@ from app.deliberation.errors import (
     NotFound,
     QueueFull,
 )
-from app.deliberation.facts import Accepted, CancelRequested, Deleted, decode, prefix
+from app.deliberation.facts import Accepted, CancelledBy, CancelRequested, Deleted, decode, prefix
 from app.deliberation.fold import State, begin, state_of
 from app.deliberation.ports import Appended, Clock, Journal, Record
+from app.deliberation.quote import Quote, QuoteHistory, quote
 from app.deliberation.roles import Role
 from app.deliberation.specification import Evidence
-from app.lifecycle.context import ContextHydrator, cut_to_bytes
+from app.lifecycle.context import EVIDENCE_ID, ContextHydrator, cut_to_bytes
 from app.lifecycle.specify import Identity, accepted, body_sha256, deliberation_id, issued_at, specification
 
 # Even beside much evidence, the beginning of a verdict that is followed, and of a context.
 EVIDENCE_BYTES_MIN = 600
 SWEEP_S = 60.0
+HISTORY = timedelta(days=30)
 # A process that had read the end before the deletion has announced it within this time.
 YOUNG = timedelta(seconds=2 * SWEEP_S)
 SubmissionOutcome = Literal["accepted", "replayed", "refused"]
@@ -77,6 +79,8 @@ class Deliberations:
     context: ContextHydrator | None = None
     spends: DailySpends | None = None
     outcomes: Counter[SubmissionOutcome] = field(default_factory=Counter[SubmissionOutcome])
+    quoting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    quoting_of: dict[str, asyncio.Lock] = field(default_factory=dict[str, asyncio.Lock])
 
     async def find(self, tenant: str, deliberation_id: str) -> Found:
         """Returns the deliberation of the log, else of the archive, which a tombstone in the log hides.
@@ -145,11 +149,11 @@ class Deliberations:
                 return True
         return await self.catalog.ended(tenant, deliberation_id, timeout_s)
 
-    async def cancel(self, tenant: str, state: State, reason: str | None) -> State:
+    async def cancel(self, tenant: str, state: State, reason: str | None, by: CancelledBy = "client") -> State:
         """The state with a request to cancel. Idempotent: the first reason stays, and an ended state is unchanged."""
         if state.cancel is not None or state.ended:
             return state
-        fact = CancelRequested(deliberation_id=state.deliberation_id, ts=self.clock.now(), reason=reason)
+        fact = CancelRequested(deliberation_id=state.deliberation_id, ts=self.clock.now(), by=by, reason=reason or None)
         await self.journal.append(tenant, fact)
         return await self.load(tenant, state.deliberation_id)
 
@@ -236,6 +240,27 @@ class Deliberations:
         if found is not None and not await self.journal.facts(tenant, id):
             raise Gone("What this Idempotency-Key started has left the log; use a new key.")
 
+    async def quote(self, tenant: str, request: DeliberationRequest, *, read: bool) -> Quote:
+        """The price of a request, which starts nothing. A caller that may `read` gets it by the archive's history.
+
+        The context service is not asked: its text counts at its longest. Raises ValidationFailed as `accept` does.
+        """
+        added = await self._verdicts(tenant, request)
+        if self.context is not None and request.metadata.get("story_id"):
+            text = "x" * BYTES_PER_TOKEN * _context_tokens(request, added)
+            added.append(Evidence(id=EVIDENCE_ID, title="", text=text))
+        timeout_s = request.constraints.timeout_seconds or self.timeout_s
+        asked = specification(request, self.roles, self.strategies, timeout_s=timeout_s, added=added)
+        history = QuoteHistory() if read else None
+        if read and self.archive is not None:
+            today = self.clock.now().replace(hour=0, minute=0, second=0, microsecond=0)
+            with suppress(ArchiveUnavailable):
+                history = await self.archive.history(tenant, asked, today - HISTORY)
+        # One at a time in a thread: a large council takes up to a second of the processor. A tenant waits for its own
+        # quotes first, so that all tenants take turns.
+        async with self.quoting_of.setdefault(tenant, asyncio.Lock()), self.quoting:
+            return await asyncio.to_thread(quote, asked, self.strategies[asked.strategy], self.roles, history)
+
     def spend(self, tenant: str) -> Spend | None:
         """The spend of a tenant today; None without a limit. Raises JournalUnavailable before the log was read."""
         return None if self.spends is None else self.spends.view(tenant, self._ceilings(tenant))
@@ -265,8 +290,7 @@ class Deliberations:
             self.spends.check(key, request.budget.max_cost, self._ceilings(tenant))
         added, context = await self._verdicts(tenant, request), None
         if self.context is not None:
-            tokens_max = max(EVIDENCE_BYTES_MIN // BYTES_PER_TOKEN, _tokens_left([*request.evidence, *added]))
-            context, known = await self.context.ask(tenant, same.id, request, tokens_max)
+            context, known = await self.context.ask(tenant, same.id, request, _context_tokens(request, added))
             added += [] if known is None else [known]
         specified = specification(
             request, self.roles, self.strategies, timeout_s=timeout_s, added=added, context=context
@@ -274,6 +298,10 @@ class Deliberations:
         fact = accepted(specified, same, submission, now=self.clock.now())
         with backlog.place(key, roles, timeout_s, request.priority), self._spend_place(key, request.budget.max_cost):
             return await self.journal.append(tenant, fact)
+
+
+def _context_tokens(request: DeliberationRequest, added: Iterable[Evidence]) -> int:
+    return max(EVIDENCE_BYTES_MIN // BYTES_PER_TOKEN, _tokens_left([*request.evidence, *added]))
 
 
 def _tokens_left(evidence: Iterable[EvidenceRequest | Evidence]) -> int:

@@ -23,6 +23,8 @@ from app.log.stream_settings import (
 )
 
 NO_SEQUENCE = 10043
+# What nats-server 2.15.1 says of a message that another request erases at the same time, or that came first.
+_ERASED = "no message found"
 REMOVALS_AT_ONCE = 64
 
 
@@ -73,7 +75,9 @@ class Erasure:
             self._client, f"$JS.API.STREAM.MSG.DELETE.{stream}", json.dumps({"seq": sequence}).encode()
         )
         error = reply.get("error")
-        if error is not None and error.get("err_code") != NO_SEQUENCE:
+        if error is None or error.get("description") == _ERASED:
+            return
+        if error.get("err_code") != NO_SEQUENCE:
             raise JournalUnavailable(f"the log refused to erase message {sequence}: {error.get('description')}")
 
     async def _purge_subject(self, stream: str, subject: str) -> None:

@@ -13,6 +13,7 @@ from app.api.requests import (
     COMPLETION_TOKENS_MAX,
     DEFAULT_ROLE,
     DEFAULT_STRATEGY,
+    SEED_MAX,
     TASK_CHARS_MAX,
     DeliberationRequest,
     SamplingRequest,
@@ -22,7 +23,7 @@ from app.api.suggestions import did_you_mean
 from app.deliberation.answer_schema import replaced_keywords
 from app.deliberation.specification import TIMEOUT_S_MAX
 from app.openai.problems import ModelNotFound
-from app.openai.requests import SIDE_BY_SIDE, ChatCompletionRequest, ChatRequestMessage, DeliberationOptions
+from app.openai.requests import SIDE_BY_SIDE, TOP_P_MIN, ChatCompletionRequest, ChatRequestMessage, DeliberationOptions
 
 # The options that are `constraints` of a deliberation's request.
 CONSTRAINTS = ("rubric", "requirements", "timeout_seconds", "on_deadline")
@@ -72,12 +73,14 @@ def model_names(registry: Registry) -> list[str]:
 def within_bounds(chat: ChatCompletionRequest) -> tuple[ChatCompletionRequest, list[str]]:
     """The request with limits beyond ours replaced by ours, and each change, as `max_tokens=32768`.
 
-    Clients set a limit for the largest model that they know, or a negative one for none.
+    Clients set a limit for the largest model that they know, and a negative limit or seed for none.
     """
-    bounds = {"n": AGENTS_MAX, "max_tokens": COMPLETION_TOKENS_MAX, "max_completion_tokens": COMPLETION_TOKENS_MAX}
+    limits = dict.fromkeys(("max_tokens", "max_completion_tokens"), COMPLETION_TOKENS_MAX)
+    bounds = {"n": AGENTS_MAX, "seed": SEED_MAX, **limits}
     given = {name: getattr(chat, name) or 0 for name in bounds}
     changed: dict[str, Any] = {name: bound for name, bound in bounds.items() if given[name] > bound}
     changed |= {name: None for name in bounds if given[name] < 0}
+    changed |= {"top_p": TOP_P_MIN} if chat.top_p is not None and chat.top_p < TOP_P_MIN else {}
     changes = [f"{name}={value or 'default'}" for name, value in changed.items()]
     if chat.deliberation is not None and (chat.deliberation.timeout_seconds or 0) > TIMEOUT_S_MAX:
         changed["deliberation"] = chat.deliberation.model_copy(update={"timeout_seconds": TIMEOUT_S_MAX})

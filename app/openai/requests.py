@@ -22,7 +22,6 @@ from app.api.problems import ValidationFailed, body_fault
 from app.api.requests import (
     AGENTS_MAX,
     COMPLETION_TOKENS_MAX,
-    SEED_MAX,
     BudgetRequest,
     MaybeWhole,
     Metadata,
@@ -35,6 +34,8 @@ from app.deliberation.specification import TIMEOUT_S_MAX, OnDeadline, Priority
 
 MESSAGES_MAX = 1_024
 STOPS_MAX = 4
+# Engines refuse 0, which OpenAI takes.
+TOP_P_MIN = 0.001
 # The strategy that returns every agent's answer: for it, `n` is the number of agents.
 SIDE_BY_SIDE = "independent"
 IgnoredField = Annotated[Any, Field(description="Accepted and ignored")]
@@ -231,14 +232,14 @@ class ChatCompletionRequest(RequestModel):
     temperature: float | None = Field(
         default=None, ge=0, le=2, description="The first agent's temperature; the others vary"
     )
-    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_p: float | None = Field(default=None, ge=0, le=1, description=f"At least {TOP_P_MIN} applies")
     max_completion_tokens: TokenLimit = Field(
         default=None,
         description=f"Limit of each agent's completion, including its reasoning; at most {COMPLETION_TOKENS_MAX} "
         "apply, and the role's limit for a negative one",
     )
     max_tokens: TokenLimit = Field(default=None, description="Deprecated name of `max_completion_tokens`")
-    seed: MaybeWhole = Field(default=None, ge=0, le=SEED_MAX)
+    seed: MaybeWhole = Field(default=None, description="A negative one is none")
     stop: Annotated[list[Annotated[str, Field(min_length=1)]] | None, BeforeValidator(_listed)] = Field(
         default=None, max_length=STOPS_MAX, description="The answer is truncated before the first of these"
     )

@@ -86,7 +86,7 @@ class PendingCompletion:
         try:
             if await gateway["deliberations"].ended(self.tenant, id, 0):
                 return
-            await gateway["deliberations"].cancel(self.tenant, self.state, "the client of /v1 left")
+            await gateway["deliberations"].cancel(self.tenant, self.state, "the client of /v1 left", "disconnect")
         except JournalUnavailable as error:
             log.warning("chat_cancel_failed", deliberation_id=id, detail=str(error))
 

@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 from app.api.cursor import CURSOR_PATTERN
 from app.api.headers import submission_of, wait_of
 from app.api.problems import ValidationFailed, parameter_problems
+from app.api.refusals import InsufficientScope
 from app.api.request_body import body_of
 from app.api.requests import CancelRequest, DeliberationRequest
 from app.api.resource import resource
@@ -30,8 +31,9 @@ from app.catalog.entries import ListFilter, summary
 from app.catalog.index import NOT_READ
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.fold import State
+from app.deliberation.quote import Quote
 from app.lifecycle.lists import AFTER_S
-from app.routes.dependencies import DeliberationId, Gateway, InGateway, Instant, MayRead, OfTenant, api_router
+from app.routes.dependencies import DeliberationId, Gateway, InGateway, Instant, MayRead, OfCaller, OfTenant, api_router
 
 POLL_AFTER_S = 1
 PAGE_MAX = 200
@@ -121,6 +123,13 @@ async def _revised(gateway: Gateway, tenant: str, state: State, wait_s: int) -> 
         return state
 
 
+async def _asked(request: Request, gateway: Gateway, *, read: bool) -> DeliberationRequest:
+    settings = gateway["settings"]
+    webhooks = settings.webhook_rules if settings.webhooks else None
+    known = {"roles": gateway["roles"], "strategies": gateway["strategies"], "webhooks": webhooks, "read": read}
+    return await body_of(request, DeliberationRequest, known)
+
+
 @router.post(
     "/deliberations",
     summary="Accept a deliberation",
@@ -141,15 +150,28 @@ async def create_deliberation(request: Request, gateway: InGateway, tenant: OfTe
 
     Without the scope `read` the answer is a receipt: id, status, times and links.
     """
-    settings = gateway["settings"]
-    webhooks = settings.webhook_rules if settings.webhooks else None
-    known = {"roles": gateway["roles"], "strategies": gateway["strategies"], "webhooks": webhooks, "read": read}
-    asked = await body_of(request, DeliberationRequest, known)
+    asked = await _asked(request, gateway, read=read)
     state, replayed = await gateway["deliberations"].accept(tenant, asked, submission_of(request))
     headers = {"Location": f"/deliberations/{state.deliberation_id}"}
     if replayed:
         headers["Idempotency-Replayed"] = "true"
     return await _awaited_response(gateway, tenant, state, wait_of(request), headers, _shown(read=read))
+
+
+@router.post(
+    "/deliberations/quote",
+    summary="Price a deliberation before it runs",
+    responses={200: answer("The price; nothing was started", model=Quote), **problems(400, 408, 413, 415, 422, 503)},
+    openapi_extra={"requestBody": body("DeliberationRequest")},
+)
+async def quote_deliberation(request: Request, gateway: InGateway, tenant: OfTenant, read: MayRead) -> Response:
+    """Calls, tokens and cost of the same body, at most and as expected, for each stage. Nothing is written or charged.
+
+    Without the scope `read` the tenant's history is left out.
+    """
+    asked = await _asked(request, gateway, read=read)
+    found = await gateway["deliberations"].quote(tenant, asked, read=read)
+    return Response(dump(found), headers={"Cache-Control": "no-store"}, media_type="application/json")
 
 
 class DeliberationQuery(BaseModel):
@@ -204,15 +226,17 @@ async def get_deliberation(
     openapi_extra={"requestBody": body("CancelRequest", required=False), "parameters": [PREFER]},
 )
 async def cancel_deliberation(
-    request: Request, gateway: InGateway, tenant: OfTenant, deliberation_id: DeliberationId, read: MayRead
+    request: Request, gateway: InGateway, caller: OfCaller, deliberation_id: DeliberationId, read: MayRead
 ) -> Response:
     """Idempotent: the first reason stays. The answer is 200 once the deliberation has ended for any reason.
 
     Without the scope `read` the answer is a receipt: id, status, times and links.
     """
-    asked = await body_of(request, CancelRequest)
+    asked, tenant = await body_of(request, CancelRequest), caller.tenant
+    if asked.by == "operator" and "admin" not in caller.scopes:
+        raise InsufficientScope(("submit", "admin"), ("admin",))
     found = await gateway["deliberations"].find(tenant, deliberation_id)
-    state = await gateway["deliberations"].cancel(tenant, found.state, asked.reason)
+    state = await gateway["deliberations"].cancel(tenant, found.state, asked.reason, asked.by)
     return await _awaited_response(gateway, tenant, state, wait_of(request), {}, _shown(read=read), found.epoch)
 
 

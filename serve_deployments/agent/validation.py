@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
@@ -13,6 +14,8 @@ from serve_deployments.engine.replies import EngineReply
 QUOTED_CHARS_MAX = 80
 # A longer text, or one of a client's schema, may take longer than other calls on the event loop should wait.
 ON_LOOP_CHARS_MAX = 4_096
+# One at a time: threads share the interpreter with the event loop, and each keeps the memory that it has used.
+_READER = ThreadPoolExecutor(1, "reading")
 _REMEDY = (
     "The engine must honour `response_format` with a JSON Schema, as vLLM, SGLang and llama.cpp's server do; declare "
     "`structured: prompt` for one that does not, whose model must follow a schema in the prompt."
@@ -29,13 +32,13 @@ async def valid_reply(call: Call, reply: EngineReply) -> EngineReply:
     read = partial(read_output, call.output, text, cut_off=cut_off)
     on_loop = not call.output.answer_schema and len(text) <= ON_LOOP_CHARS_MAX
     try:
-        reading = read() if on_loop else await asyncio.to_thread(read)
+        reading = read() if on_loop else await asyncio.get_running_loop().run_in_executor(_READER, read)
     except InvalidOutput as fault:
         if reply.remark:
             raise InvalidOutput(reply.remark) from fault
         where = "the engine wrote into the field of reasoning alone: " if misplaced else ""
         raise InvalidOutput(f"{where}{fault}; {_beginning(text)}. {_REMEDY}") from fault
-    found = {*reading.lenient, "thinking"} if misplaced else reading.lenient
+    found = {*reading.lenient, *reply.lenient, *(("thinking",) if misplaced else ())}
     return replace(reply, text=reading.text, lenient=tuple(sorted(found)))
 
 

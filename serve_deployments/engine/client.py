@@ -6,6 +6,7 @@ redirects, cookies and merging took an eighth of an agent's CPU (py-spy under `m
 """
 
 import asyncio
+import re
 import time
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Sequence
@@ -19,13 +20,19 @@ from httpx_aiohttp import AiohttpTransport
 from pydantic_core import from_json
 
 from app.deliberation.calls import BATCH_AFTER, Call
-from app.deliberation.errors import CallTimeout, EngineRejected, EngineUnavailable
+from app.deliberation.errors import AnswerWithheld, CallTimeout, EngineRejected, EngineUnavailable
 from app.deliberation.roles import EngineSpec
 from serve_deployments.engine.limits import Hedges, RetryBudget
 from serve_deployments.engine.pool import EnginePool
 from serve_deployments.engine.reachability import NOT_CONNECTED, cause_of, check_connection, never_connected
-from serve_deployments.engine.replies import EngineReply, Meter, OnText, StreamedChoice, StreamedReply
-from serve_deployments.engine.request_body import BeforeSending, Dialect, RequestBody, request_body
+from serve_deployments.engine.replies import EngineReply, ErrorInBody, Meter, OnText, StreamedChoice, StreamedReply
+from serve_deployments.engine.request_body import (
+    BeforeSending,
+    Dialect,
+    RequestBody,
+    failed_generation,
+    request_body,
+)
 from serve_deployments.engine.state import (
     KEY_REFUSED,
     EngineState,
@@ -50,16 +57,27 @@ EXTENDED_ENGINES = frozenset({"vllm", "simulator"})
 # Bounds of a list of models and of an error, in bytes and seconds.
 LIST_BYTES_MAX = 1024 * 1024
 ERROR_BYTES_MAX = 64 * 1024
+HEADER_BYTES_MAX = 64 * 1024
 ERROR_WITHIN_S = 5.0
 MODELS_MAX = 256
 MODEL_CHARS_MAX = 256
 _DECODED_BYTES = 64 * 1024
+_ENCODINGS = re.compile(r"\b(?:x-gzip|gzip|deflate|br|zstd|x-compress|compress|dcb|dcz)\b", re.IGNORECASE)
 # vLLM's refusal of a priority under `--scheduling-policy fcfs`; to a streamed request it comes in the stream.
 _NO_PRIORITY = "priority scheduling is not enabled"
 # The statuses of a server that is up and has no list of models.
 _NO_SUCH_PATH = frozenset({404, 405, 501})
 
 log = structlog.get_logger(__name__)
+
+
+class _Transport(AiohttpTransport):
+    """Connections without a bound, which is aiohttp's 0: roles and engines bound the calls, and no probe waits."""
+
+    def get_client(self) -> aiohttp.ClientSession:
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S, ssl=self.ssl_context)
+        # aiohttp's own bound is 8 KiB, which headers of proxies exceed.
+        return aiohttp.ClientSession(connector=connector, max_field_size=HEADER_BYTES_MAX)
 
 
 class Engines(EnginePool):
@@ -71,12 +89,9 @@ class Engines(EnginePool):
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         super().__init__(engines, fallback)
-        # Without a bound, which is aiohttp's 0: roles and engines bound the calls, and no probe waits for their end.
-        limits = httpx.Limits(max_connections=0, keepalive_expiry=KEEPALIVE_S)
         proxies = {engine.spec.proxy for engine in self.engines}
         self._transports: dict[str | None, httpx.AsyncBaseTransport] = {
-            proxy: transport or AiohttpTransport(limits=limits, proxy=httpx.Proxy(proxy) if proxy else None)
-            for proxy in proxies
+            proxy: transport or _Transport(proxy=httpx.Proxy(proxy) if proxy else None) for proxy in proxies
         }
         self.retries = RetryBudget()
         self.hedges = Hedges()
@@ -316,7 +331,7 @@ class Engines(EnginePool):
                     engine.not_connected(exc)
                 raise EngineUnreachable(f"{engine.label} cannot be reached: {cause_of(exc)}") from exc
             raise EngineUnavailable(f"{engine.label} refused or broke off: {type(exc).__name__} {exc}") from exc
-        except (RetryLater, EngineRejected):
+        except (RetryLater, EngineRejected, AnswerWithheld):
             # A refusal proves that the engine is up.
             self._succeeded(engine)
             raise
@@ -351,14 +366,19 @@ class Engines(EnginePool):
             raise
         engine.connected()
         try:
-            if response.status_code != 200:
+            if not response.is_success:
+                refused = await _beginning(engine, response)
+                if (text := failed_generation(refused)) is not None:
+                    return await reading.generated(engine, text)
                 for meter in body.meters:
                     meter.sent_bytes = 0
-                raise refusal_of(engine, response, await _beginning(engine, response))
+                raise refusal_of(engine, response.status_code, response.headers, refused)
             engine.circuit.reached()
             self._wake()
             async with aclosing(_decoded(engine, response)) as chunks:
                 return await reading.read(engine, chunks, idle_s=idle_s if body.yields else None)
+        except ErrorInBody as error:
+            raise refusal_of(engine, error.status, response.headers, error.content, " within a success") from error
         finally:
             await response.aclose()
 
@@ -409,8 +429,10 @@ def _listed(content: bytes) -> list[tuple[str, str]]:
 async def _decoded(engine: EngineState, response: httpx.Response) -> AsyncGenerator[bytes]:
     """The body's bytes. Requested unencoded; a proxy may compress it all the same. Raises EngineUnavailable."""
     chunks = cast("AsyncIterator[bytes]", response.stream)
-    encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
-    if encoding in ("identity", ""):
+    # Others, such as `utf-8`, are no encodings: clients pass over them.
+    encodings = _ENCODINGS.findall(response.headers.get("Content-Encoding", ""))
+    encoding = ", ".join(encodings).lower()
+    if not encodings:
         async for chunk in chunks:
             yield chunk
         return
@@ -418,9 +440,13 @@ async def _decoded(engine: EngineState, response: httpx.Response) -> AsyncGenera
         raise EngineUnavailable(
             f"{engine.label} answered in the encoding {encoding[:40]!r}, although it was asked for none"
         )
-    decoder = zlib.decompressobj(zlib.MAX_WBITS | 32)
+    decoder = None
     try:
         async for chunk in chunks:
+            if decoder is None:
+                # Some servers send deflate without the head of zlib, whose first four bits are those of an 8.
+                bare = encoding == "deflate" and chunk[:1] and chunk[0] & 0x0F != 8
+                decoder = zlib.decompressobj(-zlib.MAX_WBITS if bare else zlib.MAX_WBITS | 32)
             # In pieces, because a few bytes may decode to any number.
             while chunk and not decoder.eof:
                 yield decoder.decompress(chunk, _DECODED_BYTES)

@@ -10,6 +10,7 @@ choice that has not ended carries the prompt and whatever no other carries: the 
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
@@ -27,9 +28,15 @@ from app.sse import EventTooLong, SseDecoder
 # How much of an engine's reply goes into an error.
 DETAIL_CHARACTERS = 300
 # A reply has at most REPLY_BYTES_MIN and so many bytes for each token: engines repeat much in each chunk.
-REPLY_BYTES_MIN = 8 * 1024 * 1024
-REPLY_BYTES_PER_TOKEN = 4 * 1024
-EVENT_BYTES_MAX = 2 * 1024 * 1024
+REPLY_BYTES_MIN = 4 * 1024 * 1024
+REPLY_BYTES_PER_TOKEN = 2 * 1024
+# The same of one event, and of a completion that was not streamed: each is parsed at once.
+DOCUMENT_BYTES_MIN = 1024 * 1024
+DOCUMENT_BYTES_PER_TOKEN = 128
+# A stream has about one event for each token, and others are served after so many.
+EVENTS_MIN = 8_192
+EVENTS_PER_TOKEN = 8
+EVENTS_AT_ONCE = 256
 # A token has about four bytes. A text with four times as many comes from an engine that does not heed `max_tokens`.
 TEXT_BYTES_PER_TOKEN = 16
 TEXT_BYTES_MIN = 16 * 1024
@@ -38,13 +45,25 @@ TEMPLATE_TOKENS_MAX = 4_096
 # After the finish reason only the usage and the end are left.
 END_WITHIN_S = 5.0
 _REASON_CHARACTERS = 40
-_LENGTH = frozenset({"length", "max_tokens", "max_output_tokens", "model_length"})
-_FILTERED = frozenset({"content_filter", "safety", "blocked", "recitation", "prohibited_content", "sensitive"})
+_LENGTH = frozenset({"length", "max_tokens", "max_output_tokens", "model_length", "model_context_window_exceeded"})
+# OpenAI's, Gemini's, Bedrock's and others' words.
+_FILTERED = re.compile(r"filter|safety|block|recitation|prohibited|sensitive|spii|guardrail")
+_NO_REASON = ("null", "none")
+_STATUS = re.compile("[45][0-9][0-9]")
 _BROKEN = frozenset({"error", "abort", "aborted"})
 _TOOLS = frozenset({"tool_calls", "function_call", "tool_use"})
 _AFTER_THE_END = (EngineUnavailable, EventTooLong, TimeoutError, httpx.HTTPError, aiohttp.ClientError)
 
 OnText = Callable[[str], Coroutine[Any, Any, None]]
+
+
+class ErrorInBody(EngineUnavailable):
+    """An error that came with status 200 before any text, and names the `status` that it should have had."""
+
+    def __init__(self, detail: str, status: int, content: bytes) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.content = content
 
 
 class Replying(Protocol):
@@ -120,7 +139,9 @@ class Meter:
         if self.carries_prompt:
             prompt = _count(self.reported.get("prompt_tokens"), self.sent_bytes + TEMPLATE_TOKENS_MAX)
         completion = _count(self.reported.get("completion_tokens"), self.choices * self.call.max_tokens)
-        cached = None if prompt is None else _count(details.get("cached_tokens") or 0, prompt)
+        # DeepSeek and Moonshot count them beside the details.
+        claimed = (details.get("cached_tokens"), *map(self.reported.get, ("prompt_cache_hit_tokens", "cached_tokens")))
+        cached = None if prompt is None else _count(next(filter(None, claimed), 0), prompt)
         estimated = self.guessed
         if not prompt and self.carries_prompt:
             prompt, cached, estimated = sum(tokens_of(message.content) for message in self.call.messages), 0, True
@@ -141,6 +162,8 @@ class StreamedChoice:
     on_end: Callable[[EngineReply], None] | None = None
     texts: list[str] = field(default_factory=list[str])
     reasoning: list[str] = field(default_factory=list[str])
+    # Of the first tool that the model calls. No tool is offered, so that they can only be the answer.
+    arguments: list[str] = field(default_factory=list[str])
     refusal: str = ""
     remark: str = ""
     piece: str = ""
@@ -166,6 +189,12 @@ class StreamedChoice:
         elif isinstance(content, list):
             for part in cast("list[object]", content):
                 self._hear_part(part)
+        elif isinstance(content, dict):
+            # Some engines parse the answer, and forget to write it as a text again.
+            self.piece += json.dumps(content, ensure_ascii=False)
+        if (message.get("tool_calls") or message.get("function_call")) and (arguments := _arguments(message)):
+            self.arguments.append(arguments)
+            self._written(len(arguments.encode("utf-8", "replace")))
         for name in ("reasoning_content", "reasoning"):
             if isinstance(thought := message.get(name), str) and thought:
                 self._think(thought)
@@ -221,14 +250,18 @@ class StreamedChoice:
         return piece
 
     def finish(self, reason: object) -> None:
-        if not self.finish_reason:
+        """Take a finish reason. The last one counts, but for a choice that was cut off here."""
+        if not self.remark:
             self.finish_reason = _reason(reason)
 
     def reply(self, structured: Structured | None) -> EngineReply:
         text, reason = "".join(self.texts), self.finish_reason or "stop"
-        remark, withheld = self.remark, ""
-        if self.refusal and not text:
-            withheld = f"the model refused: {json.dumps(_whole(self.refusal), ensure_ascii=False)}"
+        remark, withheld, lenient = self.remark, "", ()
+        if not text and self.arguments:
+            text, lenient = _whole("".join(self.arguments)), ("wrapper",)
+        if not text and (self.refusal or reason == "refusal"):
+            said = f": {json.dumps(_whole(self.refusal), ensure_ascii=False)}" if self.refusal else ""
+            withheld = f"the model refused{said}"
         elif reason == "content_filter":
             withheld = f"a content filter of the engine stopped the answer after {len(text)} characters"
         elif reason == "length" and not remark:
@@ -236,7 +269,8 @@ class StreamedChoice:
         elif reason in _TOOLS:
             remark = "the model called a tool in place of an answer"
         reasoning = _whole("".join(self.reasoning))
-        return EngineReply(text, reason, self.meter.usage, self.ttft_s, structured, reasoning, withheld, remark)
+        usage = self.meter.usage
+        return EngineReply(text, reason, usage, self.ttft_s, structured, reasoning, withheld, remark, lenient)
 
     def _why_cut(self) -> str:
         usage, most = self.meter.usage, self.call.max_tokens
@@ -253,7 +287,19 @@ def _reason(given: object) -> str:
     if not isinstance(given, str):
         return "stop"
     word = _whole(given).lower()[:_REASON_CHARACTERS]
-    return "length" if word in _LENGTH else "content_filter" if word in _FILTERED else word
+    return "length" if word in _LENGTH else "content_filter" if _FILTERED.search(word) else word
+
+
+def _arguments(message: Mapping[str, Any]) -> str:
+    """Returns what a message says of the arguments of the first tool that is called."""
+    try:
+        call: Any = (message.get("tool_calls") or [{"function": message.get("function_call")}])[0]
+        given: Any = call["function"]["arguments"] or ""
+        if call.get("index"):
+            return ""
+    except (AttributeError, LookupError, TypeError):
+        return ""
+    return given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
 
 
 def _whole(text: str) -> str:
@@ -293,7 +339,11 @@ class StreamedReply:
         self._ended: EngineReply | None = None
         self._heard_events = False
         self._beginning = b""
-        self.bytes_max = REPLY_BYTES_MIN + REPLY_BYTES_PER_TOKEN * sum(choice.call.max_tokens for choice in choices)
+        self._events = 0
+        tokens_max = sum(choice.call.max_tokens for choice in choices)
+        self.bytes_max = REPLY_BYTES_MIN + REPLY_BYTES_PER_TOKEN * tokens_max
+        self.document_bytes_max = DOCUMENT_BYTES_MIN + DOCUMENT_BYTES_PER_TOKEN * tokens_max
+        self.events_max = EVENTS_MIN + EVENTS_PER_TOKEN * tokens_max
         for choice in choices:
             choice.meter.call, choice.meter.choices = choice.call, len(choices)
 
@@ -303,7 +353,7 @@ class StreamedReply:
         Raises EngineUnavailable for a reply that is incomplete, unreadable or too long, and TimeoutError after `idle_s`
         without a text, if given, from the first text on.
         """
-        decoder, size, began = SseDecoder(EVENT_BYTES_MAX), 0, False
+        decoder, size, began = SseDecoder(self.document_bytes_max), 0, False
         self._idle_s = idle_s
         try:
             async with asyncio.timeout(None) as self._silence:
@@ -327,6 +377,15 @@ class StreamedReply:
                 if isinstance(failure, EventTooLong):
                     raise EngineUnavailable(f"{engine.label} streamed nonsense: {failure}") from failure
                 raise
+            # The text that came right before the failure.
+            await self._publish()
+        return self._last(engine)
+
+    async def generated(self, engine: Replying, text: str) -> EngineReply:
+        """The reply of an engine that gives a text which breaks its form within an error."""
+        self.choices[0].piece = text
+        self.choices[0].finish("stop")
+        await self._publish()
         return self._last(engine)
 
     @property
@@ -339,8 +398,8 @@ class StreamedReply:
         content = bytearray(first)
         async for chunk in chunks:
             content += chunk
-            if len(content) > self.bytes_max:
-                raise EngineUnavailable(f"{engine.label} sent more than {self.bytes_max:,} bytes")
+            if len(content) > self.document_bytes_max:
+                raise EngineUnavailable(f"{engine.label} sent more than {self.document_bytes_max:,} bytes at once")
         try:
             body = _parsed(bytes(content))
         except ValueError as exc:
@@ -350,7 +409,7 @@ class StreamedReply:
         finally:
             self._charge()
         for choice in self.open:
-            if choice.piece or choice.reasoning or choice.refusal:
+            if not choice.finish_reason and (choice.piece or choice.reasoning or choice.arguments or choice.refusal):
                 choice.finish("stop")
         if not any(choice.finish_reason for choice in self.choices):
             raise self._nonsense(engine, bytes(content), "answered nonsense")
@@ -361,10 +420,12 @@ class StreamedReply:
         done = False
         try:
             if decoder.between_events:
-                chunk = self._hear_whole_events(engine, chunk)
+                chunk = await self._hear_whole_events(engine, chunk)
             for frame in decoder.feed(chunk) if chunk else ():
+                if frame.event == "error":
+                    self._fail(engine, frame.fields() or frame.data)
                 if frame.data:
-                    done |= self._hear_event(engine, frame.data)
+                    done |= await self._hear_event(engine, frame.data)
         finally:
             self._charge()
         await self._publish()
@@ -387,7 +448,7 @@ class StreamedReply:
                 self._charged += choice.tokens
                 self._charge()
 
-    def _hear_whole_events(self, engine: Replying, chunk: bytes) -> bytes:
+    async def _hear_whole_events(self, engine: Replying, chunk: bytes) -> bytes:
         """Take whole events of one line of JSON, as most are, without the decoder; returns the rest of the chunk."""
         at = 0
         while chunk.startswith(b"data: ", at):
@@ -401,10 +462,22 @@ class StreamedReply:
             if self._only is None or not self._hear_piece(self._only, event):
                 self._hear(engine, event)
             at = end + 2
+            self._events += 1
+            if self._events % EVENTS_AT_ONCE == 0:
+                await self._let_others_run(engine)
         return chunk[at:]
 
-    def _hear_event(self, engine: Replying, data: str) -> bool:
+    async def _let_others_run(self, engine: Replying) -> None:
+        """Serve other calls in between; raises EngineUnavailable beyond the bound of events."""
+        if self._events > self.events_max:
+            raise EngineUnavailable(f"{engine.label} sent more than {self.events_max:,} events")
+        await asyncio.sleep(0)
+
+    async def _hear_event(self, engine: Replying, data: str) -> bool:
         """Read the data of one event; returns whether it was the last."""
+        self._events += 1
+        if self._events % EVENTS_AT_ONCE == 0:
+            await self._let_others_run(engine)
         payload = data.strip()
         if payload == "[DONE]":
             return True
@@ -414,7 +487,7 @@ class StreamedReply:
             lines = payload.split("\n")
             if len(lines) > 1:
                 # Some engines leave the blank line between two events out.
-                return any([self._hear_event(engine, line) for line in lines])
+                return any([await self._hear_event(engine, line) for line in lines])
             if payload[:1] in "{[":
                 raise self._nonsense(engine, payload.encode("utf-8", "replace"), "streamed nonsense") from exc
             return False
@@ -468,22 +541,34 @@ class StreamedReply:
             choice.hear(cast("dict[str, Any]", delta))
         elif isinstance(message := heard.get("message"), dict) and not choice.texts and not choice.piece:
             choice.hear(cast("dict[str, Any]", message))
+        elif isinstance(text := heard.get("text"), str):
+            choice.piece += text
         if not single and self._usage:
             choice.tokens = _count(self._usage.get("completion_tokens"), choice.call.max_tokens) or choice.tokens
-        if reason := heard.get("finish_reason"):
-            if _reason(reason) in _BROKEN and not choice.finish_reason:
-                self._fail(engine, heard)
+        reason = heard.get("finish_reason")
+        if not reason or reason in _NO_REASON:
+            return
+        if single and isinstance(usage := heard.get("usage"), dict):
+            # Moonshot's place for it.
+            self._total = self._total or cast("dict[str, Any]", usage)
+        if _reason(reason) not in _BROKEN:
             choice.finish(reason)
+        elif not choice.finish_reason:
+            self._fail(engine, heard)
 
     def _fail(self, engine: Replying, error: object) -> None:
-        begun = any(choice.texts or choice.piece for choice in self.choices)
+        begun = any(choice.texts or choice.piece or choice.reasoning or choice.arguments for choice in self.choices)
+        what = "failed in mid-stream" if begun else "answered an error with status 200"
+        said = json.dumps(error, ensure_ascii=False).encode("utf-8", "replace")
+        detail = f"{engine.label} {what}: {engine.quote(said)!r}"
         if not begun:
             # Refused, although with the status of a success.
             for choice in self.choices:
                 choice.meter.sent_bytes = 0
-        what = "failed in mid-stream" if begun else "answered an error with status 200"
-        said = json.dumps(error, ensure_ascii=False).encode("utf-8", "replace")
-        raise EngineUnavailable(f"{engine.label} {what}: {engine.quote(said)!r}")
+            code = cast("dict[str, Any]", error).get("code") if isinstance(error, dict) else None
+            if _STATUS.fullmatch(str(code)):
+                raise ErrorInBody(detail, int(str(code)), said)
+        raise EngineUnavailable(detail)
 
     def _nonsense(self, engine: Replying, content: bytes, what: str) -> EngineUnavailable:
         page = content[:1] == b"<"

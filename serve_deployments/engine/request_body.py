@@ -25,11 +25,12 @@ _READ_CHARACTERS = 4_000
 _WEAKER: dict[Structured, Structured] = {"json_schema": "json_object", "json_object": "prompt"}
 _OPTIONAL = ("max_tokens", "stream_options", "seed", "temperature", "top_p")
 _FIELDS = {name: re.compile(rf"(?<![a-z_]){name}(?![a-z_])") for name in (*_OPTIONAL, "n")}
-_STRUCTURED = re.compile(r"response[_ ]format|json[_ ](?:schema|object|mode)|structured output|grammar")
+_STRUCTURED = re.compile(r"response[_ ](?:format|schema)|json[_ ](?:schema|object|mode)|structured output|grammar")
 _SYSTEM = re.compile(r"system (?:role|message|prompt)")
 _REFUSED = re.compile(
     r"unsupported|not support|unknown|unrecogni|unexpected|extra (?:inputs|fields)|extra_forbidden|not permitted|"
-    r"not allowed|not available|unavailable|leave it unset|input should be '"
+    r"not allowed|not available|unavailable|leave it unset|input should be '|"
+    r"only .{1,40} (?:is|are) (?:allowed|supported)|cannot both be|only one of"
 )
 _BOUND = re.compile(
     r"context (?:length|size|window)|too (?:large|long|many)|exceed|greater than|less than|at (?:most|least)"
@@ -166,6 +167,15 @@ class RequestBody:
         yield self.content
 
 
+def failed_generation(content: bytes) -> str | None:
+    """The text within an error with which Groq answers one that breaks its form; None for another error."""
+    try:
+        text: object = from_json(content)["error"]["failed_generation"]
+    except (ValueError, TypeError, LookupError):
+        return None
+    return text if isinstance(text, str) else None
+
+
 def refused_fields(status: int, content: bytes) -> frozenset[str]:
     if status not in REFUSING:
         return frozenset()
@@ -173,6 +183,8 @@ def refused_fields(status: int, content: bytes) -> frozenset[str]:
     found: set[str] = {"response_format"} if _STRUCTURED.search(text) and (status < 500 or _refuses(text)) else set()
     if _refuses(text):
         found |= {name for name, pattern in _FIELDS.items() if pattern.search(text)}
+        # Claude takes one of the two.
+        found -= {"temperature"} if "top_p" in found and "both" in text else set()
         found |= {"system"} if _SYSTEM.search(text) else set()
     return frozenset(found)
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import httpx
 import structlog
 
-from app.deliberation.errors import EngineRejected, EngineUnavailable, InvalidRequest
+from app.deliberation.errors import AnswerWithheld, CallFailure, EngineRejected, EngineUnavailable, InvalidRequest
 from app.deliberation.roles import EngineSpec, KeyRejected, api_key, engine_endpoint
 from app.process_settings import read_text
 from serve_deployments.engine.limits import Circuit
@@ -24,6 +24,13 @@ from serve_deployments.engine.request_body import Dialect, refused_fields
 # While another engine can take a call, an engine that refused its key gets none for so long.
 REFUSED_FOR_S = 30.0
 KEY_REFUSED = frozenset({401, 403})
+# The statuses below 500 after which clients of OpenAI ask again, beside 429.
+_PASSING = frozenset({408, 409, 425})
+# Content filters of Azure, OpenAI, DashScope and LiteLLM, which refuse a prompt with 400.
+_FILTERED = re.compile(
+    rb'"(?:code|type)"\s*:\s*"[^"]{0,40}(?:content_?(?:filter|policy)|inspection|ResponsibleAI)|ContentPolicyViolation',
+    re.IGNORECASE,
+)
 # Longer than any deadline.
 RETRY_AFTER_MAX_S = 86_400.0
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{0,9})?")
@@ -217,18 +224,25 @@ class RetryLater(EngineUnavailable):
         self.after_s = after_s
 
 
-def refusal_of(engine: EngineState, response: httpx.Response, content: bytes) -> EngineUnavailable | EngineRejected:
-    status = response.status_code
+def refusal_of(
+    engine: EngineState, status: int, headers: httpx.Headers, content: bytes, within: str = ""
+) -> CallFailure:
+    """The failure that an error means; `within` says where its status stood, if not in the response's first line."""
     if status in KEY_REFUSED:
         # Not quoted, because such answers tend to repeat a part of the key.
         engine.refuses_key(status)
         return KeyRefused(engine, status)
-    detail = f"{engine.label} answered {status}: {engine.quote(content)}"
-    if status == 429 or status == 503:
-        after_s = retry_after_s(response.headers, datetime.now(UTC))
+    detail = f"{engine.label} answered {status}{within}: {engine.quote(content)}"
+    if status < 500 and _FILTERED.search(content):
+        return AnswerWithheld(detail)
+    after_s = retry_after_s(headers, datetime.now(UTC))
+    if status in (429, 503) or (after_s > 0 and (status >= 500 or status in _PASSING)):
         engine.told_to_wait_until_s = max(engine.told_to_wait_until_s, time.monotonic() + after_s)
         return RetryLater(detail, after_s)
-    error = EngineUnavailable(detail) if status >= 500 or status == 408 else EngineRejected(detail)
+    if 300 <= status < 400:
+        place = engine.quote(headers.get("Location", "").encode("utf-8", "replace"))
+        return EngineRejected(f"{engine.label} answered {status} and names the address {place!r}: give it as the `url`")
+    error = EngineUnavailable(detail) if status >= 500 or status in _PASSING else EngineRejected(detail)
     fields = refused_fields(status, content)
     return FieldsRefused(error, fields) if fields else error
 

@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 _CHUNK = re.compile(rb"[0-9a-f]+\r\n(.*)\r\n", re.DOTALL)
-_HEADERS = (b"content-type", b"content-encoding", b"retry-after")
+_HEADERS = (b"content-type", b"content-encoding", b"retry-after", b"location")
 
 
 class RecordedReply(NamedTuple):

@@ -10,7 +10,7 @@ from tests.conftest import NatsServer
 
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
-    for report in terminalreporter.getreports("passed"):
+    for report in (*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")):
         for name, figure in report.user_properties:
             terminalreporter.write_line(f"{report.nodeid.rpartition('::')[2]}: {name} {figure}")
 

@@ -1,23 +1,30 @@
 """Texts of models, tenants and engines against each parser of the core: bytes in, time out."""
 
+import asyncio
 import json
 import random
 import time
 from collections.abc import Callable
 
+import httpx
 import pytest
 
 from app.api.cursor import parse_cursor
+from app.api.request_body import parsed_body
+from app.api.requests import DeliberationRequest
 from app.api.webhook_targets import UnfitUrl, parsed
 from app.deliberation.answer_schema import SchemaRefused, rebuilt_schema
 from app.deliberation.answers import normalise
 from app.deliberation.choice.anonymity import fence
-from app.deliberation.errors import InvalidCursor, InvalidOutput
+from app.deliberation.errors import DeliberationError
 from app.deliberation.facts import decode
 from app.deliberation.json_objects import mended, objects, reasoning
 from app.deliberation.outputs import Output, parse_output
 from app.deliberation.readings import read_output
+from app.deliberation.roles import EngineSpec
 from serve_deployments.agent.validation import ON_LOOP_CHARS_MAX
+from serve_deployments.engine.client import Engines
+from tests.fuzz.replies import read_by_agent
 
 BYTES = 100_000
 ON_LOOP_WITHIN_S = 0.05
@@ -31,7 +38,8 @@ ATOMS = [
     *" \t\n.,:;!?*_`~#>-+()[]{}\"'\\/01$%^|<aA", "```\n", "~~~", "\\boxed{", "answer is ", "answer: ", "option ", "(A",
     "1,", "1.", "1e", "10^", "²", "×", "<<<", "# Task\n", "candidate ", "- ", "def ", "…", "。", "1/2", "−", "\u200b<",
     '{"a":', '{"', '{"{', '{"\\"', '{"a":{},', '{"a":"{",', '{"a":"{",":"{",', '["', "{}", '{"answer":', "{}</think>",
-    '{"answer":1}', "<think>", "</think>", "<think>{}", '{"answer":{"answer":', "\\u", "<|channel|>", "\ud83d", "[[",
+    '{"answer":1}', "data: x\n", "data: []\n", "data: {\n", ": x\n",
+    "<think>", "</think>", "<think>{}", '{"answer":{"answer":', "\\u", "<|channel|>", "\ud83d", "[[",
     '{"reasoning":"","answer":{},"confidence":1,"x":', '{"A":{"criteria":[{"score":8.5}]},"x":', "answer======", "1.5,",
 ]  # fmt: skip
 OPTIONS = tuple(f"option {number}, {'x' * number}" for number in range(64))
@@ -41,6 +49,42 @@ BRANCHES = {"anyOf": [{"type": "integer", "minimum": 10**6 + number} for number 
 OF_BRANCHES = Output(kind="answer").with_answers_of(
     rebuilt_schema({"type": "object", "properties": {"x": {"type": "array", "items": BRANCHES}}})
 )
+
+
+# Contents of an engine's answer to a request for a completion, and for its models.
+FROM_ENGINE: dict[str, Callable[[str], str]] = {
+    "a stream": lambda text: f"data: {text}\n\n",
+    "events": lambda text: "data: " + text.replace("}", "}\n\ndata: "),
+    "a choice": lambda text: f'data: {{"choices": [{text}]}}\n\n',
+    "a delta": lambda text: f'data: {{"choices": [{{"delta": {{"content": {json.dumps(text)}}}}}]}}\n\n',
+    "a completion": lambda text: f'{{"choices": [{text}',
+    "a list of models": lambda text: f'{{"data": [{text}]}}',
+}
+
+
+def held_s(content: str, status: int) -> float:
+    """The longest CPU time for which the loop serves nobody else while an answer of an engine is read."""
+    longest_s = 0.0
+
+    async def tick() -> None:
+        nonlocal longest_s
+        while True:
+            began_s = time.process_time()
+            await asyncio.sleep(0)
+            longest_s = max(longest_s, time.process_time() - began_s)
+
+    async def read() -> None:
+        sent = content.encode(errors="replace")
+        transport = httpx.MockTransport(lambda _: httpx.Response(status, content=sent))
+        engines = Engines([EngineSpec(url="http://engine")], transport=transport)
+        ticking = asyncio.create_task(tick())
+        await read_by_agent(engines)
+        await engines.probe()
+        ticking.cancel()
+
+    asyncio.run(read())
+    return longest_s
+
 
 ON_LOOP: dict[str, Callable[[str], object]] = {
     **{
@@ -55,6 +99,10 @@ ON_LOOP: dict[str, Callable[[str], object]] = {
     "a fact": lambda text: decode(text.encode(errors="replace")),
     "a cursor": lambda text: parse_cursor(text, "after"),
     "a URL": lambda text: parsed(f"https://{text}"),
+    "a body": lambda text: parsed_body(text.encode(errors="replace"), DeliberationRequest),
+    "a council": lambda text: parsed_body(
+        f'{{"task": "t", "agents": [{text}]}}'.encode(errors="replace"), DeliberationRequest
+    ),
     "a schema": lambda text: rebuilt_schema(
         {"type": "object", "required": [text], "properties": {text: {"enum": [text]}}}
     ),
@@ -68,7 +116,7 @@ OFF_LOOP: dict[str, Callable[[str], object]] = {
     "mended": mended,
     "reasoning": reasoning,
 }
-REFUSALS = (InvalidOutput, InvalidCursor, UnfitUrl, SchemaRefused, ValueError)
+REFUSALS = (DeliberationError, UnfitUrl, SchemaRefused, ValueError)
 
 
 def seconds(parser: Callable[[str], object], text: str) -> float:
@@ -120,6 +168,20 @@ def test_no_text_of_100_kb_holds_an_event_loop_up(name: str, record_property: Ca
     for _ in range(60):
         text = inputs(chance)
         worst = max(worst, (at_best(ON_LOOP[name], text, ON_LOOP_WITHIN_S), text[:60]))
+    record_property("slowest text ms", f"{worst[0] * 1_000:.0f} ({worst[1]!r})")
+    assert worst[0] <= ON_LOOP_WITHIN_S, worst
+
+
+@pytest.mark.parametrize("status", [200, 400])
+@pytest.mark.parametrize("name", FROM_ENGINE)
+def test_no_reply_of_100_kb_holds_an_event_loop_up(
+    name: str, status: int, record_property: Callable[[str, object], None]
+) -> None:
+    chance, worst = random.Random(name), (0.0, "")
+    for _ in range(60):
+        text = inputs(chance)
+        content = FROM_ENGINE[name](text)
+        worst = max(worst, (min(held_s(content, status) for _ in range(2)), text[:60]))
     record_property("slowest text ms", f"{worst[0] * 1_000:.0f} ({worst[1]!r})")
     assert worst[0] <= ON_LOOP_WITHIN_S, worst
 

@@ -8,7 +8,7 @@ from tests.unit.strategies.stories import STORIES, events_of, read, story
 
 pytestmark = pytest.mark.browser
 
-SHOWN = [name for name in STORIES if name.startswith(("council", "relay"))]
+SHOWN = [name for name in STORIES if name.startswith(("council", "test-relay"))]
 
 
 @pytest.fixture(scope="module")

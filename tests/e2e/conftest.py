@@ -14,7 +14,9 @@ import httpx
 import pytest
 
 from app.cli.options import nats_url_file
+from app.client import quote
 from app.deliberation.facts import CallFinished, decode
+from app.deliberation.quote import Quote
 from app.log.journal import JetStreamJournal
 from app.log.signature import LogSigner
 
@@ -75,6 +77,9 @@ class Stack:
         response = await self.client.post("/deliberations", json={"task": TASK, **body})
         assert response.status_code == 202, response.text
         return response.json()["id"]
+
+    async def quoted(self, **body: Any) -> Quote:
+        return await quote(self.client, {"task": TASK, **body})
 
     async def read(self, deliberation_id: str) -> dict[str, Any]:
         async with asyncio.timeout(60):

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.e2e
 COUNCIL = [{"role": "DEV", "count": 2}, {"role": "QA", "count": 1}]
 N = 3
 CANARY = "zirconium-heron"
+EXPECTED_FACTOR = 2.0
 REVIEWING = ("critique", "score", "judge", "pick")
 WRITING = ("answer", "turn", "program", "revision", "fusion")
 PERSONAS = {name: role.persona for name, role in read_roles(None).items()}
@@ -161,6 +162,21 @@ def test_the_engine_gets_as_many_requests_as_the_strategy_plans(
     assert set(ended.counts) == asked, "every planned call reaches the engine but those of a sandbox, and no other"
     assert {count["started"] for count in ended.counts.values()} == {1}
     accounted(ended)
+
+
+@every_strategy
+async def test_a_run_costs_no_more_than_its_quote_and_about_what_is_expected(
+    any_stack: Stack, undisturbed: dict[str, Deliberated], strategy: str
+) -> None:
+    ended = undisturbed[strategy]
+    usage, quote = ended.found["usage"], await any_stack.quoted(**ended.real.body)
+    for name in ("calls", "prompt_tokens", "completion_tokens"):
+        assert usage[name] <= getattr(quote.at_most, name), name
+    for spent, expected in (
+        (usage["calls"], quote.expected.calls),
+        (usage["prompt_tokens"] + usage["completion_tokens"], quote.expected.tokens),
+    ):
+        assert expected / EXPECTED_FACTOR <= spent <= expected * EXPECTED_FACTOR
 
 
 @every_strategy

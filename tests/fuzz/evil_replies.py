@@ -1,4 +1,6 @@
-"""Replies that an engine may send, valid or not: each leads to a deliberation that ends, and can be read and archived.
+"""Replies that an engine may send, valid or not: each leads to a deliberation that ends.
+
+It can be read, archived, cancelled at any fact, and deleted.
 
 python -m tests.fuzz.evil_replies --count 20000
 """
@@ -6,28 +8,32 @@ python -m tests.fuzz.evil_replies --count 20000
 import argparse
 import asyncio
 import json
+import logging
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from random import Random
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import httpx
+import structlog
 
+from app.admission.backlog import Backlog
 from app.api.resource import resource
 from app.archive.database.rows import Written, row_of
+from app.catalog.index import Catalog
 from app.deliberation.announcements import announcement
-from app.deliberation.facts import CallFinished, End, decode, encode
-from app.deliberation.fold import fold
-from app.deliberation.ports import Record
+from app.deliberation.facts import CallFinished, Fact, decode, encode
 from app.deliberation.roles import EngineSpec, Role
 from app.deliberation.strategies import STRATEGIES
+from app.lifecycle.deliberations import Deliberations
 from serve_deployments.agent import call as calls
 from serve_deployments.agent.agent import AgentReplica
 from serve_deployments.engine.client import Engines
-from tests.fakes import InMemoryJournal, Reply, ScriptedAgents
+from tests.fakes import FakeClock, InMemoryJournal, Reply, ScriptedAgents
 from tests.fuzz.replies import Pieces, reply
 from tests.integration.agent.test_agent_replica import ANSWER, call, request
 from tests.story import Story
@@ -84,21 +90,39 @@ def evil(seed: int) -> tuple[int, dict[str, str], list[bytes]]:
     return draw.choice([200] * 9 + [500]), headers, [bytes(content[:cut]), bytes(content[cut:])]
 
 
-def _read(outcome: CallFinished) -> None:
-    """End a deliberation with this outcome of its only call, and read it in every form; raises what is wrong."""
+async def _live(outcome: CallFinished, cancelled_after: int) -> None:
+    """End a deliberation with this outcome of its only call, then one that is cancelled; raises what is wrong."""
     assert decode(encode(outcome)) == outcome
     assert outcome.usage.prompt_tokens < 10**6 and outcome.usage.completion_tokens < 10**6
-    story = Story("d1", size=1)
+    agents = ScriptedAgents(lambda _: Reply(text=outcome.text, problem=outcome.problem, usage=outcome.usage))
     version = STRATEGIES["single"].version
-    accepted = story.accepted(strategy="single", strategy_version=version)
-    answers = ScriptedAgents(lambda _: Reply(text=outcome.text, problem=outcome.problem, usage=outcome.usage))
-    facts = [decode(encode(fact)) for fact in answers.deliberate([accepted])]
-    state = fold(enumerate(facts, start=1))  # pyright: ignore[reportArgumentType] -- facts alone
-    assert state is not None and isinstance(state.end, End)
-    json.loads(resource(state, epoch="e", retention_s=60).model_dump_json())
-    announcement("default", state.end, state).model_dump_json()
-    records = [Record(f"deliberations.default.d1.{n}", n, encode(fact)) for n, fact in enumerate(facts, start=1)]
-    row_of(Written("default", "d1", datetime.now(UTC), state, records), 1)
+    facts = agents.deliberate([Story("d1", size=1).accepted(strategy="single", strategy_version=version)])
+    clock, journal = FakeClock(), InMemoryJournal()
+    service = Deliberations(
+        journal,
+        clock,
+        Catalog(clock, Backlog(clock, 1, {}), retention_s=60),
+        roles={},
+        strategies=STRATEGIES,
+        kept_s=lambda _: 60,
+        timeout_s=60,
+        draining=lambda: False,
+    )
+    for begun in (facts, facts[:cancelled_after]):
+        for fact in begun:
+            await journal.append("default", fact)
+        state = await service.cancel("default", (await service.find("default", "d1")).state, "enough")
+        known = [cast("Fact", decode(record.data)) for record in await journal.facts("default", "d1")]
+        for fact in agents.deliberate(known)[len(known) :]:
+            await journal.append("default", fact)
+        state = await service.load("default", "d1")
+        assert state.end is not None
+        json.loads(resource(state, epoch="e", retention_s=60).model_dump_json())
+        announcement("default", state.end, state).model_dump_json()
+        row_of(Written("default", "d1", datetime.now(UTC), state, await journal.facts("default", "d1")), 1)
+        await service.delete("default", "d1")
+        assert [record.tokens[-1] for record in journal.records] == ["deleted"]
+        journal.records.clear()
 
 
 async def play(seeds: Sequence[int], report: Callable[[str], None] = print) -> int:
@@ -123,7 +147,7 @@ async def play(seeds: Sequence[int], report: Callable[[str], None] = print) -> i
                     await agent.run_stage(request((call(),), deadline_s=10))
             (outcome,) = (each for record in journal.records if isinstance(each := decode(record.data), CallFinished))
             assert outcome.problem is None or "internal error" not in outcome.problem.detail, outcome.problem
-            _read(outcome)
+            await _live(outcome, 1 + seed % 4)
         except Exception:
             faults += 1
             report(f"seed {seed}: {traceback.format_exc(limit=-2)}")
@@ -136,8 +160,11 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=20_000)
     parser.add_argument("--from-seed", type=int, default=0)
     arguments = parser.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    began_s = time.monotonic()
     faults = asyncio.run(play(range(arguments.from_seed, arguments.from_seed + arguments.count)))
-    print(f"{arguments.count} replies, {faults} faults")
+    rate = arguments.count / (time.monotonic() - began_s)
+    print(f"{arguments.count} replies, {faults} faults, {rate:.0f} replies/s")
     sys.exit(1 if faults else 0)
 
 

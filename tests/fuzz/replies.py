@@ -51,6 +51,8 @@ OTHER_EVENTS = [
     {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 9}},
     {"usage": {"prompt_tokens": None}},
     {"error": None, "choices": []},
+    {"choices": [{"index": 0, "delta": {"reasoning_content": "hm"}}]},
+    {"choices": [{"index": 0, "delta": {"content": None, "tool_calls": [], "refusal": None}}]},
 ]
 # One difference is by choice: behind a byte order mark, which the standard drops, OpenAI's client loses an event.
 _BOM = b"\xef\xbb\xbf"
@@ -89,7 +91,10 @@ def reply(seed: int, *, marked: bool = True) -> tuple[dict[str, str], list[bytes
     blocks = [f"{colon}{json.dumps(event, ensure_ascii=ascii_only)}{end}{end}" for event in events]
     blocks += [f"{colon}[DONE]{end}{end}"] if draw.random() < 0.85 else []
     for _ in range(draw.choice([0, 0, 0, 2])):
-        added = draw.choice([f": comment{end}{end}", f"data:{end}{end}", f"id: 7{end}", f"retry: 10{end}{end}", end])
+        ping = f"event: ping{end}data: {{}}{end}{end}"
+        added = draw.choice(
+            [f": comment{end}{end}", f"data:{end}{end}", f"id: 7{end}", f"retry: 10{end}{end}", end, ping]
+        )
         blocks.insert(draw.randint(0, len(blocks)), added)
     begins_marked = draw.random() < 0.05
     body = "".join(blocks).encode()
@@ -99,6 +104,8 @@ def reply(seed: int, *, marked: bool = True) -> tuple[dict[str, str], list[bytes
     headers = {"Content-Type": "text/event-stream"}
     if draw.random() < 0.05:
         headers["Content-Encoding"], body = "gzip", gzip.compress(body)
+    elif draw.random() < 0.05:
+        headers["Content-Encoding"] = draw.choice(["none", "utf-8", "identity", ""])
     borders = sorted(draw.randint(0, len(body)) for _ in range(draw.choice([0, 1, 5, len(body)])))
     return headers, [body[a:b] for a, b in zip([0, *borders], [*borders, len(body)], strict=True)]
 

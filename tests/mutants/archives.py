@@ -3,6 +3,7 @@
 from tests.mutants.guard import Guard
 
 SEARCHES = "tests/integration/archive/test_search.py::"
+POOLER = "tests/integration/archive/test_pooler.py::"
 TRANSFER = "tests/integration/archive/test_transfer.py::test_what_is_no_export_is_refused_by_its_line"
 SUMS = "tests/integration/archive/test_statistics.py::"
 ROUTE = "tests/components/routes/test_statistics.py::"
@@ -101,5 +102,19 @@ ARCHIVES = (
         "        if isinstance(at, datetime) and not EARLIEST <= at <= now + LEAD_MAX:\n",
         "        if False:\n",
         f"{TRANSFER}[<lambda>-Line 2 has a time in ts]",
+    ),
+    Guard(
+        "settings of a read end with its transaction",
+        "app/archive/database/connection.py",
+        "set_config('jit', 'off', true)",
+        "set_config('jit', 'off', false)",
+        f"{POOLER}test_settings_and_the_bound_of_a_search_end_with_their_transaction",
+    ),
+    Guard(
+        "a migration refuses a pooler that loses prepared statements",
+        "app/archive/database/migrate.py",
+        "            await _execute_prepared(engine)\n",
+        "            pass\n",
+        f"{POOLER}test_a_pooler_that_keeps_no_prepared_statements_is_refused_by_name",
     ),
 )

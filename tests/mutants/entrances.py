@@ -12,6 +12,10 @@ SITES = "tests/components/access/test_sites.py::"
 HABITS = "tests/components/routes/test_client_habits.py::"
 COMMANDS = "tests/components/cli/test_deliberations.py::"
 ENGINE_KEYS = "tests/integration/engine/test_engine_keys.py::"
+MACHINES = "tests/e2e/test_machines.py::"
+REFUSED = "tests/integration/cli/test_machines.py::test_a_machine_is_refused_by_name_before_anything_starts"
+
+QUOTES = "tests/components/routes/test_quotes.py::"
 
 MCP = "tests/components/facades/test_mcp.py::"
 MCP_TOOLS = "app/facades/mcp/tools.py"
@@ -51,6 +55,41 @@ ENTRANCES = (
         "encoded([session, request_id])",
         "encoded([request_id])",
         f"{MCP}test_a_notification_of_an_earlier_protocol_cancels_on_any_gateway",
+    ),
+    Guard(
+        "only an operator cancels as one",
+        "app/routes/deliberations.py",
+        '    if asked.by == "operator" and "admin" not in caller.scopes:\n',
+        "    if False:\n",
+        "tests/components/routes/test_deliberations.py::test_only_an_operator_cancels_as_one[scopes0-403]",
+    ),
+    Guard(
+        "a reason is kept on one line",
+        "app/api/requests.py",
+        "Annotated[str, AfterValidator(_on_one_line)]",
+        "str",
+        "tests/components/routes/test_deliberations.py::test_a_cancellation_says_who_stopped_it_and_why_on_one_line",
+    ),
+    Guard(
+        "a key that may not read gets no history in a quote",
+        "app/routes/deliberations.py",
+        "quote(tenant, asked, read=read)",
+        "quote(tenant, asked, read=True)",
+        f"{QUOTES}test_a_key_that_may_not_read_gets_no_history",
+    ),
+    Guard(
+        "a quote counts the schema that an engine may be shown",
+        "app/deliberation/quote.py",
+        "(own + _schema_bytes(self.call.output))",
+        "own",
+        "tests/oracles/strategies/test_every_quote.py::test_no_run_costs_more_than_its_quote[single]",
+    ),
+    Guard(
+        "a quote bounds a vote whose members fail",
+        "app/deliberation/quote.py",
+        "    if bare.quorum > 2:\n",
+        "    if False:\n",
+        "tests/oracles/strategies/test_every_quote.py::test_failures_that_cost_more_calls_are_within_the_quote",
     ),
     Guard(
         "an engine's words are quoted without its key",
@@ -268,5 +307,33 @@ ENTRANCES = (
         "    return 1 if refused else 0\n",
         "    return 0\n",
         "tests/deploy/test_supply_chain.py::test_another_licence_fails_the_bill_of_materials",
+    ),
+    Guard(
+        "a data directory is named in UTF-8",
+        "app/cli/machine.py",
+        'if os.fsencode(path) != path.encode(errors="replace"):',
+        "if False:",
+        f"{REFUSED}[a locale without UTF-8]",
+    ),
+    Guard(
+        "a stack has room to write before it starts",
+        "app/cli/stack/layout.py",
+        "        check_room(path)\n",
+        "",
+        f"{REFUSED}[a disk of 4 MiB]",
+    ),
+    Guard(
+        "a module of the user's directory runs in place of no part",
+        "app/cli/stack/children.py",
+        '"PYTHONSAFEPATH": "1", ',
+        "",
+        f"{MACHINES}test_names_and_variables_of_others_change_no_part",
+    ),
+    Guard(
+        "Ray's replicas import nothing from the user's directory",
+        "serve_deployments/application.py",
+        "with chdir(Path(__file__).parents[1]):",
+        "if True:",
+        f"{MACHINES}test_names_and_variables_of_others_change_no_part",
     ),
 )

@@ -190,8 +190,8 @@ OVERLOAD = (
     Guard(
         "a probe waits for the end of no call",
         "serve_deployments/engine/client.py",
-        "max_connections=0,",
-        "max_connections=100,",
+        "TCPConnector(limit=0,",
+        "TCPConnector(limit=100,",
         "tests/integration/engine/test_busy_engine.py::test_a_probe_is_answered_beside_any_number_of_streams",
     ),
     Guard(
@@ -253,6 +253,34 @@ OVERLOAD = (
         f"{REPLIES}test_evil_engines.py::test_a_flood_is_cut_off_and_named_within_its_bytes",
     ),
     Guard(
+        "a stream has a bound of events",
+        "serve_deployments/engine/replies.py",
+        "        if self._events > self.events_max:\n",
+        "        if False:\n",
+        f"{REPLIES}test_evil_engines.py::test_more_events_than_tokens_can_mean_are_cut_off",
+    ),
+    Guard(
+        "other calls run while one chunk of many events is read",
+        "serve_deployments/engine/replies.py",
+        "        await asyncio.sleep(0)\n",
+        "",
+        f"{REPLIES}test_evil_engines.py::test_others_run_while_a_chunk_of_many_events_is_read",
+    ),
+    Guard(
+        "a completion that is not streamed has a bound of bytes",
+        "serve_deployments/engine/replies.py",
+        "            if len(content) > self.document_bytes_max:\n",
+        "            if False:\n",
+        f"{REPLIES}test_evil_engines.py::test_a_document_beyond_its_bytes_is_not_parsed",
+    ),
+    Guard(
+        "a message that another request erases at the same time is erased",
+        "app/log/erasure.py",
+        """error.get("description") == _ERASED""",
+        "False",
+        "tests/integration/log/test_deleted_streams.py::test_a_message_that_many_erase_at_once_is_erased",
+    ),
+    Guard(
         "a usage that cannot be is estimated",
         "serve_deployments/engine/replies.py",
         " or not 0 <= claimed <= most:\n",
@@ -265,6 +293,20 @@ OVERLOAD = (
         "            if not self._complete:\n",
         "            if True:\n",
         f"{REPLIES}test_engine_client.py::test_what_breaks_after_the_finish_reason_takes_nothing_away",
+    ),
+    Guard(
+        "the text right before a failure counts",
+        "serve_deployments/engine/replies.py",
+        "            # The text that came right before the failure.\n            await self._publish()\n",
+        "",
+        f"{REPLIES}test_recorded_replies.py::test_a_readable_answer_is_taken_at_its_first_request",
+    ),
+    Guard(
+        "a content filter that answers 400 withholds an answer",
+        "serve_deployments/engine/state.py",
+        "    if status < 500 and _FILTERED.search(content):\n",
+        "    if False:\n",
+        f"{REPLIES}test_recorded_replies.py::test_a_reply_without_an_answer_says_why",
     ),
     Guard(
         "a withheld answer is not asked again at the same engine",

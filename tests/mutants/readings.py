@@ -32,7 +32,7 @@ READINGS_GUARDS = (
     Guard(
         "a long text is read off the event loop",
         "serve_deployments/agent/validation.py",
-        "read() if on_loop else await asyncio.to_thread(read)",
+        "read() if on_loop else await asyncio.get_running_loop().run_in_executor(_READER, read)",
         "read()",
         "tests/components/agent/test_validation.py::test_a_long_text_is_read_while_the_event_loop_goes_on[True]",
     ),

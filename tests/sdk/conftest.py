@@ -1,11 +1,15 @@
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
@@ -38,9 +42,34 @@ async def json_of(command: Sequence[str | Path], cwd: Path | None = None) -> Any
     return json.loads((await output_of(command, cwd)).strip().rpartition("\n")[2])
 
 
+class Page(NamedTuple):
+    """A page that holds OpenAI's client: its URL at the origin that the gateway lists, and at another one."""
+
+    listed: str
+    unlisted: str
+
+
+class Handler(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
 @pytest.fixture(scope="session")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    process, ready = start_up(tmp_path_factory.mktemp("up"))
+def page_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    folder = tmp_path_factory.mktemp("page")
+    for name in ("index.html", "openai_client.mjs"):
+        shutil.copy(Path(__file__).parent / "clients" / name, folder)
+    (folder / "openai").symlink_to(build.work() / "node_modules" / "openai")
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=folder)) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield Page(*(f"http://{host}:{server.server_port}/" for host in ("localhost", "127.0.0.1")))
+        server.shutdown()
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory, page_server: Page) -> Iterator[dict[str, Any]]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("CORS_ORIGINS", page_server.listed.removesuffix("/"))
+        process, ready = start_up(tmp_path_factory.mktemp("up"), "--agents", "nats")
     yield ready
     if process.poll() is None:
         stop_up(process)

@@ -127,11 +127,13 @@ def test_finds_the_objects_that_a_quadratic_search_finds() -> None:
                 value, end = json.JSONDecoder().raw_decode(text, start)
             except ValueError:
                 continue
-            if isinstance(value, dict) and not any(begin <= start and end <= until for begin, until in tried):
+            if isinstance(value, dict) and value and not any(a <= start and end <= b for a, b in tried):
                 tried.append((start, end))
         # A comma before an end is let pass, and mended later.
         if re.search(r",\s*[}\]]", text) is None:
-            assert sorted(objects(text)) == sorted(tried), text
+            # Empty objects are no answers, and may be left out.
+            found = [span for span in objects(text) if json.loads(text[span.start : span.end])]
+            assert sorted(found) == sorted(tried), text
             seen += len(tried)
     assert seen > 500
 

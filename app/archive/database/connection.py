@@ -31,6 +31,21 @@ _SSL_FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
 # Classes of SQLSTATE: a value cannot be stored, breaks a constraint, or exceeds a limit of PostgreSQL.
 _OF_VALUES = ("22", "23", "54")
 _QUERY_CANCELED = "57014"
+# A prepared statement is missing, or exists already: a pooler has changed the connection to the server.
+_OF_POOLERS = ("26000", "42P05")
+POOLER = (
+    "The pooler before PostgreSQL keeps no prepared statements: add prepared_statement_cache_size=0 to the query of "
+    "DATABASE_URL, or let PgBouncer 1.21 or newer keep them by max_prepared_statements."
+)
+# For each transaction, because a pooler takes no settings for a connection. A plan for any values would look at every
+# row where a filter's value is rare. Reading a page takes less time than compiling its plan or starting workers for it.
+# The rows of a search are read ahead, as PostgreSQL 18 does by itself. The slowest searches after a restart then take a
+# third of the time.
+_SET = text(
+    "SELECT set_config('plan_cache_mode', 'force_custom_plan', true), set_config('jit', 'off', true), "
+    "set_config('max_parallel_workers_per_gather', '0', true), set_config('effective_io_concurrency', '16', true)"
+)
+
 # asyncpg takes these from a URL as libpq does.
 _OF_LIBPQ = {"sslmode", *_SSL_FILES, "sslpassword", "application_name", "options", "passfile", "target_session_attrs"}
 # SQLAlchemy takes these from its URL.
@@ -61,16 +76,7 @@ def engine_of(url: str, *, statement_s: float | None = STATEMENT_S) -> AsyncEngi
         engine = create_async_engine(given, connect_args=arguments)
         event.listen(engine.sync_engine, "connect", _prepare_sqlite)
         return engine
-    # A plan for any values would look at every row where a filter's value is rare. Reading a page takes less time than
-    # compiling its plan or starting workers for it. The rows of a search are read ahead, as PostgreSQL 18 does by
-    # itself. The slowest searches after a restart then take a third of the time.
-    planning = {"plan_cache_mode": "force_custom_plan", "jit": "off", "max_parallel_workers_per_gather": "0"}
-    reading = {"effective_io_concurrency": "16"}
-    options: dict[str, Any] = {
-        "command_timeout": statement_s,
-        "server_settings": {**planning, **reading},
-        **_options_of(given.normalized_query),
-    }
+    options = {"command_timeout": statement_s, **_options_of(given.normalized_query)}
     given = given.difference_update_query(given.query.keys() - _OF_SQLALCHEMY)
     return create_async_engine(
         given, pool_size=CONNECTIONS_MAX, max_overflow=0, pool_pre_ping=True, connect_args=options
@@ -99,9 +105,11 @@ def _options_of(query: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     for name in sorted(given.keys() & set(_SSL_FILES)):
         if not Path(given[name]).is_file():
             raise InvalidRequest(f"DATABASE_URL has a {name!r} that is no file; write the path of a PEM file.")
+    # Without a cache the driver names no statement, and SQLAlchemy takes this option from its URL.
+    unnamed = {"statement_cache_size": 0} if int(given.get("prepared_statement_cache_size", "1")) == 0 else {}
     read = {name: value for name, value in given.items() if name in _OF_LIBPQ}
     # The host and the rest come beside this URL.
-    return {"timeout": timeout_s, **({"dsn": f"postgresql://?{urlencode(read)}"} if read else {})}
+    return {"timeout": timeout_s, **unnamed, **({"dsn": f"postgresql://?{urlencode(read)}"} if read else {})}
 
 
 class _Connection(sqlite3.Connection):
@@ -152,6 +160,8 @@ class Database:
         """A transaction, committed at the end of the body; raises ArchiveUnavailable and ArchiveRefused."""
         try:
             async with self._engine.begin() as connection:
+                if self.dialect == "postgresql":
+                    await connection.execute(_SET)
                 yield connection
         except (OverflowError, UnicodeEncodeError) as exc:
             # sqlite3's own, for an integer beyond 64 bits and a lone surrogate.
@@ -238,4 +248,6 @@ def _kind(exc: BaseException) -> str:
 
 def cause(exc: BaseException) -> str:
     """The driver's own words; SQLAlchemy's would quote the statement and its values."""
-    return repr(exc.orig) if isinstance(exc, DBAPIError) else repr(exc)
+    if not isinstance(exc, DBAPIError):
+        return repr(exc)
+    return POOLER if getattr(exc.orig, "sqlstate", None) in _OF_POOLERS else repr(exc.orig)

@@ -19,6 +19,7 @@ from app.archive.database.rows import microseconds, storable
 from app.archive.database.tables import AMOUNTS, NAME_CHARS_MAX, ROLLUP_KEY, measures, rollups
 from app.deliberation.calls import Usage
 from app.deliberation.fold import State
+from app.deliberation.specification import Specification
 from app.deliberation.works import winner
 
 DAY_US = 86_400_000_000
@@ -40,7 +41,7 @@ def duration_class(took_us: int) -> int:
 
 
 def measures_of(tenant: str, state: State) -> Iterator[Measure]:
-    """Yields a row for the strategy, and for each role and model that took part.
+    """Yields a row for the strategy, for its shape, and for each role and model that took part.
 
     In the row of a role or model `won`, tokens and cost are its own, and other amounts those of the deliberation.
     """
@@ -70,15 +71,23 @@ def measures_of(tenant: str, state: State) -> Iterator[Measure]:
         yield {**common, "kind": kind, "name": name, "won": int((kind, name) in winners), **_usage(spent)}
 
 
+def shape(specification: Specification) -> str:
+    """The name of all deliberations with this strategy, so many members and rounds."""
+    return f"{specification.strategy} {specification.size} {specification.rounds}"
+
+
 def _name(text: str) -> str:
     return storable(text)[:NAME_CHARS_MAX]
 
 
 def _spent(state: State) -> dict[tuple[str, str], list[Usage]]:
     strategy = ("strategy", _name(state.specification.strategy))
-    spent = {strategy: list[Usage]()} | {("role", _name(agent.role)): [] for agent in state.specification.agents}
+    whole = [strategy, ("shape", _name(shape(state.specification)))]
+    spent = {key: list[Usage]() for key in whole} | {
+        ("role", _name(each.role)): [] for each in state.specification.agents
+    }
     for finished in state.finished.values():
-        counted = [strategy, ("role", _name(finished.role))]
+        counted = [*whole, ("role", _name(finished.role))]
         if finished.model is not None:
             counted.append(("model", _name(finished.model)))
         for key in counted:
@@ -90,7 +99,7 @@ def _usage(spent: Sequence[Usage]) -> Measure:
     total = Usage.total(spent)
     cost, calls = total.cost, max(0, total.calls)
     return {
-        **{name: min(max(0, getattr(total, name)), _AMOUNT_MAX) for name in _TOKENS},
+        **{name: min(max(0, getattr(total, name)), _AMOUNT_MAX) for name in (*_TOKENS, "calls")},
         "currency": "" if cost is None else cost.currency,
         "cost_millionths": 0 if cost is None else min(cost.millionths, _AMOUNT_MAX),
         "unpriced_calls": min(calls if cost is None else cost.unpriced_calls, _AMOUNT_MAX),

@@ -9,15 +9,17 @@ from decimal import Decimal
 from math import ceil
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, Table, func, select, union_all
+from sqlalchemy import ColumnElement, Select, Table, and_, func, or_, select, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.api.schemas import Durations, Figures, GroupFigures, Stats, StatsGroup, Tokens, Wins
-from app.archive.database.measures import DAY_US, MILLION, WIDTHS_US
+from app.archive.database.measures import DAY_US, MILLION, WIDTHS_US, shape
 from app.archive.database.rows import instant, microseconds
 from app.archive.database.tables import AMOUNTS, active, deliberations, logs, measures, rollups
 from app.deliberation.calls import Money, UsageCost
 from app.deliberation.facts import TERMINAL_STATUS
+from app.deliberation.quote import QuoteHistory, RoleHistory
+from app.deliberation.specification import Specification
 
 # A whole number of days, after the last time that a request can name.
 _LATEST_US = 4_000_000 * DAY_US
@@ -114,6 +116,22 @@ async def statistics(connection: AsyncConnection, asked: StatsFilter) -> Stats:
     )
     period = {"from_": asked.since, "to": asked.until or asked.as_of}
     return Stats(**period, by=asked.by, groups=tuple(found), **dict(total.figures(running[""])))
+
+
+async def history(connection: AsyncConnection, tenant: str, asked: Specification, since: datetime) -> QuoteHistory:
+    """What a tenant completed on whole days since then: like this one in shape, and of its roles."""
+    row, roles = rollups.c, {agent.role for agent in asked.agents}
+    like = or_(and_(row.kind == "shape", row.name == shape(asked)), and_(row.kind == "role", row.name.in_(roles)))
+    of = (row.width_us == DAY_US, row.tenant == tenant, row.begin_us >= microseconds(since), row.status == "completed")
+    sums = [func.sum(row[name]).label(name) for name in ("number", "calls", "completion_tokens")]
+    rows = await connection.execute(select(row.kind, row.name, *sums).where(like, *of).group_by(row.kind, row.name))
+    deliberations, calls, by_role = 0, 0, dict[str, RoleHistory]()
+    for found in rows:
+        if found.kind == "shape":
+            deliberations, calls = int(found.number), int(found.calls)
+        elif found.calls:
+            by_role[found.name] = RoleHistory(calls=int(found.calls), completion_tokens=int(found.completion_tokens))
+    return QuoteHistory(deliberations=deliberations, calls=calls, by_role=by_role)
 
 
 async def _active(connection: AsyncConnection, asked: StatsFilter) -> Counter[str]:

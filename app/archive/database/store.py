@@ -16,12 +16,14 @@ from app.archive.database.connection import Database, StatementTooSlow, insert
 from app.archive.database.pages import beginning, placed_entry, selection
 from app.archive.database.rows import DELETED, Written, instant, microseconds, unpack_facts
 from app.archive.database.search_query import Search, SearchTooSlow
-from app.archive.database.statistics import StatsFilter, statistics
+from app.archive.database.statistics import StatsFilter, history, statistics
 from app.archive.database.tables import VERSION_MAX, deliberations, labels, logs
 from app.archive.database.writing import Opening, Rows, put, put_openings, rows_of
 from app.catalog.entries import Entry, ListFilter
 from app.deliberation.errors import Gone
 from app.deliberation.ports import Record
+from app.deliberation.quote import QuoteHistory
+from app.deliberation.specification import Specification
 
 EXPIRED_AT_ONCE = 1_000
 SEARCH_S = 2.0
@@ -195,6 +197,10 @@ class Store:
     async def stats(self, asked: StatsFilter) -> tuple[Stats, Copied | None]:
         async with self._database.begin() as connection:
             return await statistics(connection, asked), (await _copied(connection))[1]
+
+    async def history(self, tenant: str, asked: Specification, since: datetime) -> QuoteHistory:
+        async with self._database.begin() as connection:
+            return await history(connection, tenant, asked, since)
 
     async def logs(self) -> list[str]:
         async with self._database.begin() as connection:

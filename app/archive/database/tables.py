@@ -108,7 +108,7 @@ texts = Table(
 
 AMOUNTS = (
     *("number", "took_us", "decided", "won", "agreeing", "agreement_ppm", "degraded"),
-    *("prompt_tokens", "cached_tokens", "completion_tokens", "cost_millionths", "unpriced_calls"),
+    *("prompt_tokens", "cached_tokens", "completion_tokens", "calls", "cost_millionths", "unpriced_calls"),
 )
 """The amounts that statistics sum, see `measures.measures_of`."""
 ROLLUP_KEY = ("kind", "width_us", "tenant", "begin_us", "name", "status", "duration", "currency")
@@ -141,7 +141,7 @@ measures = Table(
     Index("measures_by_deliberation", "tenant", "id"),
     sqlite_with_rowid=False,
 )
-"""The measures of ended deliberations: a row for the strategy, for each role and for each model."""
+"""The measures of ended deliberations: a row for the strategy, for its shape, for each role and for each model."""
 
 rollups = Table(
     "rollups",

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from app.cli.exits import EXIT_HELP, CommandError, Exit, run, usage_errors
-from app.cli.stack.layout import DATABASE_URL_FILE
+from app.cli.stack.layout import DATABASE_URL_FILE, sqlite_url
 from app.cli.target import find_data_dir
 from app.deliberation.errors import ArchiveUnavailable
 
@@ -47,7 +47,7 @@ def archive_url(database_url: str | None, data_dir: Path | None) -> str:
         raise CommandError(
             Exit.USAGE, "missing_setting", f"there is no archive {own}", remedy=f"{remedy}, or the stack by --data-dir"
         )
-    return f"sqlite:///{own}"
+    return sqlite_url(own)
 
 
 @archive_cli.callback()

@@ -1,14 +1,17 @@
-"""Statistics on a screen of 80 columns: the figures of a period, and a row for each group."""
+"""Statistics and quotes on a screen of 80 columns: the figures of a period, and a row for each group."""
 
 from collections.abc import Iterator
 from datetime import UTC
 
 from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from app.api.schemas import Figures, GroupFigures, Spend, Stats
-from app.cli.render.text import figure, named_rows, plain, seconds
+from app.cli.render.lanes import stage_text
+from app.cli.render.text import counted, figure, named_rows, plain, printable, seconds
 from app.deliberation.calls import Money
+from app.deliberation.quote import Quote
 
 _UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -33,6 +36,24 @@ def spend_text(spend: Spend) -> str:
     return (
         f"{spent} of {limit} today{running}; a new day begins at {spend.resets_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
     )
+
+
+def quote_text(found: Quote) -> Group:
+    """A row for each stage and for the whole, each figure as expected and at most."""
+    table = Table("", *("calls", "tokens", "cost"), box=None, pad_edge=False, title="expected ≤ at most")
+    rows = [(stage_text(each.purpose, each.round), each.expected, each.at_most) for each in found.stages]
+    for name, *both in [*rows, ("in all", found.expected, found.at_most)]:
+        shown = [(each.calls, brief_number(each.tokens), each.cost or "–") for each in both]
+        table.add_row(name, *(f"{expected} ≤ {most}" for expected, most in zip(*shown, strict=True)))
+    notes = list[Text]()
+    if found.budget is not None:
+        told = f": {printable(found.budget.detail)}" if found.budget.detail else ""
+        notes.append(Text.assemble(("budget ", "yellow"), f"covers {found.budget.covers.replace('_', ' ')}{told}"))
+    if found.history is not None:
+        calls = counted(sum(each.calls for each in found.history.by_role.values()), "call")
+        like = counted(found.history.deliberations, "deliberation")
+        notes.append(Text(f"expected from {like} like it and {calls} of its roles", "dim"))
+    return Group(table, *notes)
 
 
 def _figures(found: Figures) -> Iterator[tuple[str, str]]:

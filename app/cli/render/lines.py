@@ -33,6 +33,10 @@ def parameter_texts(parameters: Mapping[str, object]) -> list[str]:
     ]
 
 
+def cancelled_text(by: facts.CancelledBy, reason: str | None) -> str:
+    return f"by {by}{f': {reason}' if reason else ''}"
+
+
 def _accepted(event: facts.Accepted) -> str:
     specification = event.specification
     agents = ", ".join(f"{agent.agent_id} ({agent.role})" for agent in specification.agents)
@@ -68,7 +72,7 @@ def _describe(event: facts.Event) -> str | None:
         case facts.StageClosed():
             return f"stage {event.stage} closed ({event.reason}): {len(event.seen)} seen"
         case facts.CancelRequested():
-            return f"cancelling{f': {event.reason}' if event.reason else ''}"
+            return f"cancelling, {cancelled_text(event.by, event.reason)}"
         case facts.Resumed(given_back=True):
             return f"given back by {event.replica}, which stops; recorded results are kept"
         case facts.Resumed():

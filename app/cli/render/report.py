@@ -13,7 +13,7 @@ from rich.text import Text
 
 from app.api.schemas import Deliberation, Proposal
 from app.cli.render.lanes import is_simulated, stage_text
-from app.cli.render.lines import parameter_texts
+from app.cli.render.lines import cancelled_text, parameter_texts
 from app.cli.render.text import (
     counted,
     figure,
@@ -26,7 +26,7 @@ from app.cli.render.text import (
     status_text,
 )
 from app.deliberation.calls import Money
-from app.deliberation.facts import DEGRADED_REASONS, Dissent, Tally, Verdict
+from app.deliberation.facts import DEGRADED_REASONS, Dissent, Participation, Tally, Verdict
 from app.deliberation.fold import TERMINAL
 from app.deliberation.strategies import STRATEGIES
 
@@ -216,6 +216,19 @@ def degraded_text(reason: str) -> str:
     return printable(reason if meaning is None else f"{reason}: {meaning}")
 
 
+def _participation(found: Participation) -> Iterator[Text]:
+    """A line if it was no council, and one for each member that stalled, with the stages."""
+    if not found.took_place and found.members > 1:
+        yield Text.assemble(
+            ("no council ", "yellow"), f"{found.counted} of {found.members} members have an answer that counts"
+        )
+    for each in found.stalled:
+        count = counted(each.calls, "call")
+        why = printable(each.code or "no outcome before its end")
+        where = stage_text(each.purpose, each.round)
+        yield Text.assemble(("stalled ", "yellow"), f"{each.agent_id} in {where}: {count}, {why}")
+
+
 def deliberation_report(deliberation: Deliberation) -> Group:
     parts: list[RenderableType] = []
     verdict, degraded, problem = deliberation.verdict, deliberation.degraded, deliberation.problem
@@ -231,6 +244,11 @@ def deliberation_report(deliberation: Deliberation) -> Group:
             Text.assemble(("cut ", "yellow"), f"{stage_text(each.purpose, each.round)}, by the {_LIMITS[each.by]}")
             for each in degraded.cut
         ]
+    if deliberation.participation is not None:
+        parts += _participation(deliberation.participation)
+    if (cancelled := deliberation.cancellation) is not None:
+        told = printable(cancelled_text(cancelled.by, cancelled.reason))
+        parts.append(Text.assemble((f"{deliberation.status} ", "yellow"), told))
     if problem is not None:
         detail = _FIELDS.sub(lambda field: _OPTIONS[field[0]], printable(problem.detail))
         parts.append(Text.assemble((f"{printable(problem.code)}: ", "red"), detail))

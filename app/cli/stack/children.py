@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from app.cli.exits import CommandError, Exit
+from app.cli.machine import FREE_BYTES_MIN
 from app.cli.render.progress import PartGiven, ProgressReport
 from app.cli.stack import checks
 from app.cli.stack.layout import LOOPBACK, Layout, mask_credentials
@@ -24,9 +25,10 @@ from app.log.signature import LOG_KEY_VARIABLE
 from app.log.stream_settings import KEYS_STREAM
 
 _HERE = Path(__file__).parent
-FREE_BYTES_MIN = 16 * 1024 * 1024
 _STREAMS_WITHIN_S = 30.0
 _SECRETS = ("KEY_PEPPER", "WEBHOOK_SECRETS", "NATS_URL", "DATABASE_URL", DEFAULT_KEY_VARIABLE)
+# Variables that change how Ray and Python run, such as RAY_ADDRESS and PYTHONWARNINGS.
+_FOREIGN = ("RAY_", "PYTHON")
 # Added to the time that a child's settings allow its work, before it is killed.
 _STOP_MARGIN_S = 5.0
 # A gRPC client's first bytes (RFC 9113, 3.4): the preface and an empty SETTINGS frame. The server must respond.
@@ -74,17 +76,23 @@ def _program(name: str) -> str:
 
 
 def _inherited(layout: Layout) -> dict[str, str]:
-    """Returns the environment without secrets: a child that needs one gets it explicitly."""
+    """Returns the environment without secrets, which a child that needs one gets explicitly, and without _FOREIGN.
+
+    No part uses a proxy of the environment, and Ray's gRPC would ask it for ports of this machine.
+    """
     secret = {*_SECRETS, *layout.engine_variables}
-    return {key: value for key, value in os.environ.items() if not key.startswith("RAY_") and key not in secret}
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(_FOREIGN) and key not in secret}
+    return {key: value for key, value in kept.items() if not key.lower().endswith("_proxy")}
 
 
 def _python_environment(layout: Layout, nats_user: str | None, **more: str) -> dict[str, str]:
-    inherited = _inherited(layout)
-    path = filter(None, [str(_HERE.parents[2]), inherited.get("PYTHONPATH")])
+    # Without a safe path, a module `app` in the user's directory would run in place of the package.
+    python = {"PYTHONSAFEPATH": "1", "PYTHONUTF8": "1"}
+    path = filter(None, [str(_HERE.parents[2]), os.environ.get("PYTHONPATH")])
     roles = {"ROLES_FILE": str(layout.options.roles_file.resolve())} if layout.options.roles_file else {}
     log = {"NATS_URL": layout.nats_url_of(nats_user), LOG_KEY_VARIABLE: str(layout.log_key_file)} if nats_user else {}
-    return {**inherited, "PYTHONPATH": os.pathsep.join(path), "AGENTS": layout.options.agents, **log, **roles, **more}
+    python["PYTHONPATH"] = os.pathsep.join(path)
+    return {**_inherited(layout), **python, "AGENTS": layout.options.agents, **log, **roles, **more}
 
 
 def _nats(layout: Layout) -> Child:
@@ -196,8 +204,9 @@ def _simulator(layout: Layout) -> Child:
 def _ray_environment(layout: Layout) -> dict[str, str]:
     lines = (_HERE / "ray.env").read_text(encoding="utf-8").splitlines()
     fixed = dict(line.split("=", 1) for line in lines if not line.startswith("#"))
-    token_file = {"RAY_AUTH_TOKEN_PATH": str(layout.data_dir / "ray_token")}
-    return _python_environment(layout, "agents", **layout.engine_variables, **fixed, **token_file)
+    # Where /dev/shm is small, Ray keeps its objects in TMPDIR, and the user's may be no directory.
+    places = {"RAY_AUTH_TOKEN_PATH": str(layout.data_dir / "ray_token"), "TMPDIR": str(layout.ray_dir)}
+    return _python_environment(layout, "agents", **layout.engine_variables, **fixed, **places)
 
 
 def _ray(layout: Layout) -> Child:

@@ -1,5 +1,6 @@
 """The layout of one run of the stack: directories, ports, URLs and secrets, kept through all restarts of its parts."""
 
+import errno
 import fcntl
 import os
 import re
@@ -8,7 +9,6 @@ import shutil
 import socket
 import stat
 import sys
-import tempfile
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 from app.access.keys import Pepper
 from app.cli.exits import CommandError, Exit, cause, usage_errors
+from app.cli.machine import LOOPBACK, address_unusable, check_path, check_room
 from app.cli.options import DATA_DIR, nats_url_file
 from app.cli.render.progress import PortShifted, ProgressReport
 from app.cli.stack.supervisor import StackRun, write_private
@@ -27,9 +28,8 @@ from app.log.signature import LOG_KEY_NAME, LOG_KEY_VARIABLE, LogSigner
 from app.log.stream_settings import StreamSettings
 
 if TYPE_CHECKING:
-    from app.process_settings import StackSettings
+    from app.settings import StackSettings
 
-LOOPBACK = "127.0.0.1"
 WEBHOOK_SECRET_FILE = "webhook_secret"
 DATABASE_URL_FILE = "database_url"
 # Those of users.conf, and `monitor`, which may ask for nats-server's health and nothing else.
@@ -56,6 +56,11 @@ class StackOptions:
 def mask_credentials(url: str) -> str:
     """Returns a URL with its user information, which may hold a password or a token, replaced by `***`."""
     return re.sub(r"://[^/?#]*@", "://***@", url)
+
+
+def sqlite_url(path: Path) -> str:
+    """Returns the URL of a database file. In a URL `?` ends the path, and `%` begins an escape."""
+    return f"sqlite:///{str(path).replace('%', '%25').replace('?', '%3F')}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,14 +122,21 @@ class Layout:
 def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
     """Choose ports and make the data directory; raises CommandError for unusable roles, secrets and settings."""
     # Imported here, because pydantic-settings would slow every command.
-    from app.process_settings import StackSettings, default_engines, load_roles
+    from app.process_settings import default_engines, load_roles
+    from app.settings import StackSettings
 
     with usage_errors("correct the file or the variable"):
         roles = load_roles(options.roles_file)
         engines = [*engines_of(roles), *default_engines(["http://default"])]
         for setting in filter(os.environ.get, ("SPEND_PER_DAY", "SPENDS_PER_DAY")):
             currency_of(roles, setting)
-        settings = StackSettings(key_pepper=options.key_pepper)  # pyright: ignore[reportArgumentType] -- validated
+        if database_url := os.environ.get("DATABASE_URL"):
+            from app.archive.database.connection import engine_of
+
+            engine_of(database_url)
+        # Children get these from here, and the variables of the user's environment may have another meaning.
+        given = {"host": options.host, "port": options.port, "agents": options.agents, "roles_file": options.roles_file}
+        settings = StackSettings(**given, nats_url="unused", key_pepper=options.key_pepper)  # pyright: ignore[reportArgumentType] -- validated
         make_data_dir(options.data_dir)
         data_dir = options.data_dir.resolve()
         (data_dir / "logs").mkdir(exist_ok=True)
@@ -138,7 +150,7 @@ def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
     worker_roles = roles_over_nats(roles, options.agents)
     _kept_secret(data_dir / "ray_token")
     (data_dir / DATABASE_URL_FILE).unlink(missing_ok=True)
-    if database_url := os.environ.get("DATABASE_URL"):
+    if database_url:
         # For commands that run without the variable; it may hold a password.
         write_private(data_dir / DATABASE_URL_FILE, database_url)
     return Layout(
@@ -152,7 +164,7 @@ def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
         webhook_secrets=os.environ.get("WEBHOOK_SECRETS") or _kept_secret(data_dir / WEBHOOK_SECRET_FILE).read_text(),
         nats_passwords=_nats_users(data_dir, options.nats_url or "", nats_url),
         nats_url=nats_url,
-        database_url=database_url or f"sqlite:///{data_dir / 'archive.db'}",
+        database_url=database_url or sqlite_url(data_dir / "archive.db"),
         engine_urls=engine_urls,
         ray_address=f"{LOOPBACK}:{ports['ray']}",
         roles=tuple(roles),
@@ -172,10 +184,9 @@ def make_data_dir(path: Path) -> None:
     os.umask(0o077)
     remedy = "name a directory that you may write to by --data-dir"
     try:
-        if not str(path.absolute()).isprintable():
-            raise OSError(0, "its path has characters that cannot be printed")
+        check_path(os.path.realpath(path))
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=path).close()
+        check_room(path)
         remedy = "remove what others have put there, or name another directory by --data-dir"
         own = path.resolve()
         if own.stat().st_uid == os.geteuid():
@@ -224,7 +235,10 @@ def _ports(options: StackOptions, report: ProgressReport) -> dict[str, int]:
 
 
 def _reserved(host: str, port: int) -> bool:
-    """Reserve a free port until this process ends; False if it is taken, or reserved by another stack."""
+    """Reserve a free port until this process ends; False if it is taken, privileged, or reserved by another stack.
+
+    Raises CommandError for an address on which no port can be free.
+    """
     try:
         # It reuses addresses: a port with connections of an earlier run in TIME_WAIT is free.
         socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
@@ -233,8 +247,10 @@ def _reserved(host: str, port: int) -> bool:
             with socket.socket(socket.AF_UNIX) as reservation:
                 reservation.bind(f"\0deliberate-port-{port}")
                 reservation.detach()
-    except OSError:
-        return False
+    except OSError as error:
+        if error.errno in (errno.EADDRINUSE, errno.EACCES):
+            return False
+        raise address_unusable(host, error) from error
     return True
 
 

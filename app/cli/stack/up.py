@@ -17,7 +17,8 @@ import typer
 from rich.console import Console
 
 from app.access.origins import is_loopback
-from app.cli.exits import Exit, print_json, run
+from app.cli.exits import CommandError, Exit, cause, print_json, run
+from app.cli.machine import check_machine, check_room
 from app.cli.options import DATA_DIR, AgentsOption, JsonOption, RolesOption, checked_nats_url, checked_url
 from app.cli.render.progress import Checklist, Noticed, PartGiven, ProgressReport, StackReady, as_document
 from app.cli.stack.checks import status_of
@@ -49,6 +50,7 @@ async def running_stack(options: StackOptions, report: ProgressReport = lambda _
     the data directory: the next stack there continues the same log.
     """
     began_s = time.monotonic()
+    check_machine()
     make_data_dir(options.data_dir)
     with exclusive(options.data_dir):
         await _end_leftovers(options.data_dir, report)
@@ -84,7 +86,12 @@ async def running_stack(options: StackOptions, report: ProgressReport = lambda _
 def _ray_directory(layout: Layout, report: ProgressReport) -> Generator[None]:
     """Make Ray's directory and remove it afterwards; `logs/ray` links to Ray's logs, and has them in the end."""
     kept, logs = layout.stack_run.logs_dir / "ray", layout.ray_dir / "session_latest" / "logs"
-    layout.ray_dir.mkdir(mode=0o700)
+    try:
+        check_room(layout.ray_dir.parent)
+        layout.ray_dir.mkdir(mode=0o700)
+    except OSError as error:
+        detail = f"{layout.ray_dir.parent} cannot hold Ray's files: {cause(error)}"
+        raise CommandError(Exit.USAGE, "ray_dir_unusable", detail, remedy="run without Ray by --agents nats") from error
     shutil.rmtree(kept, ignore_errors=True)
     kept.unlink(missing_ok=True)
     kept.symlink_to(logs)
@@ -144,9 +151,8 @@ def up(
 ) -> NoReturn:
     """Start NATS, the engine simulator, Ray Serve and the gateway; keep them running until Ctrl-C, then stop them.
 
-    With `--agents nats` a coordinator and a worker run without Ray Serve.
-
-    After Ctrl-C or SIGTERM the exit code is 0 if everything was ready and has stopped. A second signal kills the rest.
+    With `--agents nats` a coordinator and a worker run without Ray Serve. After Ctrl-C or SIGTERM the
+    exit code is 0 if everything was ready and has stopped. A second signal kills the rest.
     """
     try:
         simulator_arguments = tuple(shlex.split(simulate))

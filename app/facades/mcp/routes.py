@@ -43,7 +43,7 @@ async def call_mcp(request: Request, gateway: InGateway, tenant: OfTenant) -> Re
     if message.method == "notifications/cancelled" and session is not None and message.params:
         key = submission_key(session, message.params.get("requestId"))
         id = deliberation_id(tenant, key, gateway["clock"].now())
-        await in_process(request)("POST", path_of(id, "/cancel"), body={"reason": ABANDONED})
+        await in_process(request)("POST", path_of(id, "/cancel"), body={"reason": ABANDONED, "by": "disconnect"})
     # The first message imports the package.
     exchange = await asyncio.to_thread(_exchange)
     return exchange(content, initializes=message.method == "initialize")

@@ -132,7 +132,7 @@ async def deliberate(ask: AskRoute, context: McpContext, arguments: JsonDocument
     except asyncio.CancelledError:
         if arguments.get("idempotency_key") is None:
             with anyio.move_on_after(CANCEL_TIMEOUT_S, shield=True):
-                await ask("POST", path_of(id, "/cancel"), body={"reason": ABANDONED})
+                await ask("POST", path_of(id, "/cancel"), body={"reason": ABANDONED, "by": "disconnect"})
         raise
 
 
@@ -145,7 +145,7 @@ async def get_deliberation(ask: AskRoute, context: McpContext, arguments: JsonDo
 async def cancel_deliberation(ask: AskRoute, context: McpContext, arguments: JsonDocument) -> RouteAnswer:
     """Cancel a deliberation. One that has ended stays as it is."""
     asked = _read(CancelArguments, arguments)
-    answer = await ask("POST", path_of(asked.id, "/cancel"), body={"reason": asked.reason})
+    answer = await ask("POST", path_of(asked.id, "/cancel"), body=asked.model_dump(exclude={"id"}))
     if answer.refused or "verdict" not in answer.document:
         return answer
     return await ask("GET", path_of(asked.id, SUMMARY))

@@ -5,6 +5,7 @@ Understood are `type`, `enum`, `const`, `properties`, `required`, `items`, bound
 """
 
 import math
+import re
 from collections.abc import Callable
 from random import Random
 from typing import Any, cast
@@ -19,6 +20,16 @@ _DEPTH_MAX = 32
 # Deeper than this only required properties and items are written, so that a recursive schema ends.
 _OPTIONAL_DEPTH_MAX = 6
 _NUMBER_SPAN = 100
+# A format stands in a description, as agents are told it.
+_FORMAT = re.compile(r"\(format: ([a-z-]+)")
+_FORMATTED = {
+    "date": "2026-01-31",
+    "date-time": "2026-01-31T12:00:00Z",
+    "time": "12:00:00Z",
+    "email": "ann@example.com",
+    "uri": "https://example.com/",
+    "uuid": "00000000-0000-4000-8000-000000000000",
+}
 _EXTRA_ITEMS = 2
 
 
@@ -62,6 +73,8 @@ def schema_value(
             high = min(known.get("maxItems", math.inf), low + _EXTRA_ITEMS) if optional else low
             return [inner(known.get("items", True)) for _ in range(chance.randint(low, high))]
         case "string":
+            if (told := _FORMAT.search(known.get("description", ""))) and told[1] in _FORMATTED:
+                return _FORMATTED[told[1]]
             return sentence()[: known.get("maxLength")].ljust(known.get("minLength", 0), ".")
         case "integer" | "number" as number:
             low = known.get("minimum", min(0, known.get("maximum", 0)))

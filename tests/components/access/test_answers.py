@@ -142,6 +142,10 @@ def requests(kept: Kept, name: str, method: str, path: str) -> Iterator[Asked]:
             yield method, path, {}, {**BODY, "role": "NOBODY"}
             yield method, path, {}, {"task": "No role is named."}
             yield method, path, {}, b"{"
+        case "quote_deliberation":
+            yield method, path, {}, BODY
+            yield method, path, {}, {**BODY, "role": "NOBODY"}
+            yield method, path, {}, {**BODY, "budget": {"max_calls": 1}}
         case "create_chat_completion":
             yield method, path, {"Idempotency-Key": "chat"}, CHAT
             yield method, path, {"Idempotency-Key": "chat"}, {**CHAT, "stream": True}

@@ -330,6 +330,7 @@ SCOPE_MEANS: Mapping[Scope, tuple[str, str]] = {
 _OUTLINE = "id, status, revision, times, cursor, links; with `read` everything"
 _ANSWERS: Mapping[str, str] = {
     "create_deliberation": _OUTLINE,
+    "quote_deliberation": "calls, tokens and cost of the request; with `read` by the tenant's means",
     "cancel_deliberation": _OUTLINE,
     "delete_deliberation": "nothing",
     "create_chat_completion": "the verdict",

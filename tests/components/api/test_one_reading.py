@@ -96,7 +96,7 @@ def test_openai_clients_get_every_standing_answer_of_an_unranked_council() -> No
 
 
 def test_a_relays_winner_answered_although_nothing_is_called_a_proposal() -> None:
-    state = folded(story("relay: completed"))
+    state = folded(story("test-relay: completed"))
     assert isinstance(state.end, Completed) and state.end.verdict is not None
     first = resource(state, epoch="e", retention_s=60).proposals[0]
     assert (first.agent_id, first.status, first.content) == ("dev-003", "answered", state.end.verdict.content)

@@ -18,6 +18,7 @@ from app.deliberation.strategies import STRATEGIES
 from app.webhooks.resources import Delivery
 from tests.components.cli.real_gateway import RealGateway
 from tests.components.routes.served import Served, played, written
+from tests.components.routes.test_deliberations import decided
 from tests.conditions import until
 from tests.story import Story
 
@@ -388,6 +389,32 @@ def strings_in(value: object) -> Iterator[str]:
 def test_a_transcript_to_keep_shows_what_is_hidden(gateway: RealGateway, hostile: str) -> None:
     shown = invoke(gateway, "show", hostile, "--transcript").stdout
     assert UNSAFE.findall(shown.replace("\n", "")) == [] and "<U+202E>" in shown
+
+
+def test_ask_prints_a_quote_and_starts_nothing(gateway: RealGateway) -> None:
+    before = json.loads(invoke(gateway, "list", "--json").stdout)
+    shown = invoke(gateway, "ask", "Name a colour.", "--quote", "--agents", "7", "--budget-calls", "20")
+    rows = [" ".join(line.split()) for line in shown.stdout.splitlines()]
+    for begin in ("score 7 ≤ 7 ", "in all 25 ≤ 28 "):
+        assert any(row.startswith(begin) for row in rows), rows
+    assert "budget covers first stage: budget.max_calls is 20; 25 expected, 28 possible" in shown.stdout
+    assert "expected from 0 deliberations like it" in shown.stdout
+    assert json.loads(invoke(gateway, "ask", "t", "--quote", "--json").stdout)["at_most"]["calls"] == 12
+    refused = invoke(gateway, "ask", "t", "--quote", "--rounds", "9")
+    assert refused.exit_code == 2 and "--rounds" in refused.stderr
+    assert json.loads(invoke(gateway, "list", "--json").stdout) == before
+
+
+def test_a_report_says_who_stopped_a_council_and_who_stalled(gateway: RealGateway) -> None:
+    id = gateway.do(lambda served: served.accepted(num_agents=2))
+    told = invoke(gateway, "cancel", id, "--by", "superseded", "--reason", "asked again")
+    assert told.exit_code == 0, told.stderr
+    assert "cancelling by superseded: asked again" in invoke(gateway, "show", id).stdout
+    gateway.do(lambda served: decided(served, id))
+    shown = invoke(gateway, "show", id).stdout
+    assert "cancelled by superseded: asked again" in shown
+    assert "no council 0 of 2 members have an answer that counts" in shown
+    assert invoke(gateway, "cancel", id, "--by", "nobody").exit_code == 2
 
 
 @pytest.mark.parametrize("option", [None, "--full"])

@@ -86,6 +86,8 @@ def test_the_index_states_the_cost_for_three_agents_and_one_round(definition: St
     row = re.search(rf"^\| \[`{definition.name}`\]\({definition.name}\.md\) \|[^|]+\| (\S+) \|", index, re.MULTILINE)
     assert row is not None, f"the index has a row of {definition.name}"
     assert row[1] == cost
+    which = index[: index.index("## The cost-matched rule")].partition("## Which, when")[2]
+    assert f"`{definition.name}`" in which, f"'Which, when' says when to take {definition.name}"
 
 
 def test_links_between_documents_resolve() -> None:

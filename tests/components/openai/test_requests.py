@@ -147,7 +147,6 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"deliberation": {"agents": 5}}, "deliberation.agents", "extra_forbidden"),
     ({"temperature": 2.1}, "temperature", "less_than_equal"),
     ({"temperature": "1"}, "temperature", "float_type"),
-    ({"seed": -1}, "seed", "greater_than_equal"),
     ({"max_tokens": 1, "max_completion_tokens": 2}, "max_tokens", "invalid_value"),
     ({"stream_options": {"include_usage": True}}, "stream_options", "invalid_value"),
     ({"stop": ["a", "b", "c", "d", "e"]}, "stop", "too_long"),

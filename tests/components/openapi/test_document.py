@@ -19,6 +19,7 @@ from tests.components.routes.served import served
 # SDKs are generated from these names: changing one breaks their users.
 OPERATIONS = {
     "create_deliberation": "POST /deliberations",
+    "quote_deliberation": "POST /deliberations/quote",
     "list_deliberations": "GET /deliberations",
     "get_deliberation": "GET /deliberations/{deliberation_id}",
     "cancel_deliberation": "POST /deliberations/{deliberation_id}/cancel",

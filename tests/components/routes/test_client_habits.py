@@ -143,6 +143,32 @@ async def test_more_agents_and_time_than_allowed_are_clamped_and_named(gateway: 
     assert (len(answer.json()["choices"]), specified.constraints.timeout_seconds) == (32, 3_600)
 
 
+async def test_a_negative_seed_is_none_and_a_top_p_of_0_the_least(gateway: Gateway) -> None:
+    answer = await chat(gateway, "12a", seed=-1, top_p=0)
+    assert answer.headers["x-adjusted"] == "seed=default, top_p=0.001"
+    specified = accepted_in(gateway)[-1].specification
+    assert specified.seed >= 0 and specified.agents[0].sampling.top_p == 0.001
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("/chat/completions", "/v1/chat/completions"),
+        ("/v1/chat/completions/", "/v1/chat/completions"),
+        ("/v1//chat/completions", "/v1/chat/completions"),
+        ("/v1/v1/chat/completions", "/v1/chat/completions"),
+        ("/v1/deliberations", "/deliberations"),
+        ("/api/chat", None),
+    ],
+)
+async def test_a_path_of_another_base_url_is_refused_with_the_one_that_exists(
+    gateway: Gateway, path: str, meant: str | None
+) -> None:
+    answer = await gateway.client.post(path, json=BODY)
+    assert answer.status_code == 404
+    assert (f"Did you mean {meant}?" in answer.text) if meant else ("Did you mean" not in answer.text)
+
+
 def schema_format(properties: dict[str, Any]) -> dict[str, Any]:
     schema = {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
     return {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}
@@ -285,10 +311,11 @@ TASK = '{"task": "Name a colour: größer.", "strategy": "single"}'
         (gzip.compress(TASK.encode()), {}, (400, "GZIP", "Send it uncompressed")),
         (gzip.compress(TASK.encode()), {"Content-Encoding": "gzip"}, (415, "gzip", "Send it uncompressed")),
         (b"\x28\xb5\x2f\xfd", {"Content-Encoding": "zstd"}, (415, "zstd", "Send it uncompressed")),
+        (TASK.replace("größer", r"\ud83d").encode(), {}, (400, "half of a surrogate pair", "Cut texts between")),
     ],
     ids=[
         *("case B8a: BOM", "identity", "a charset", "case B8b: UTF-16", "UTF-16 without a mark", "UTF-32", "Latin-1"),
-        *("gzip unnamed", "case B8c: gzip", "zstd"),
+        *("gzip unnamed", "case B8c: gzip", "zstd", "half of an emoji"),
     ],
 )
 async def test_a_body_is_taken_or_refused_with_its_own_remedy(

@@ -8,8 +8,12 @@ from typing import Any
 
 import pytest
 
+from app.access.keys import Scope
+from app.deliberation.decider import Finish, decide
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import Cancelled, CancelRequested, Completed, decode
+from app.deliberation.strategies import STRATEGIES
+from tests.components.access.keyed import PEPPER, bearer, make_key
 from tests.components.routes.served import Served, served
 from tests.conditions import held_back, until
 from tests.fakes import InMemoryJournal
@@ -402,7 +406,38 @@ async def test_concurrent_cancels_agree(gateway: Served) -> None:
     assert len({answer.content for answer in answers}) == 1
 
 
-@pytest.mark.parametrize("body", [{"reason": "x" * 501}, {"because": "x"}, [], {"reason": 5}])
+async def decided(gateway: Served, id: str) -> None:
+    """The end that a coordinator writes now."""
+    state = await gateway.gateway["deliberations"].load("default", id)
+    decision = decide(state, gateway.clock.now(), STRATEGIES[state.specification.strategy])
+    assert isinstance(decision, Finish)
+    await gateway.append(decision.fact)
+
+
+async def test_a_cancellation_says_who_stopped_it_and_why_on_one_line(gateway: Served) -> None:
+    id = await gateway.accepted()
+    body = {"by": "superseded", "reason": " asked\nagain \u202e\x1b[2J "}
+    shown = (await gateway.client.post(f"/deliberations/{id}/cancel", json=body)).json()["cancellation"]
+    assert (shown["by"], shown["reason"]) == ("superseded", "asked again [2J")
+    await decided(gateway, id)
+    ended = (await gateway.client.get(f"/deliberations/{id}")).json()
+    assert ended["status"] == "cancelled" and ended["cancellation"]["by"] == "superseded"
+    last = decode(gateway.journal.records[-1].data)
+    assert isinstance(last, Cancelled) and (last.by, last.reason) == ("superseded", "asked again [2J")
+    assert ended["participation"] == {"took_place": False, "members": 3, "counted": 0, "stalled": []}
+
+
+@pytest.mark.parametrize(("scopes", "status"), [(("submit", "read"), 403), (("submit", "admin"), 202)])
+async def test_only_an_operator_cancels_as_one(scopes: tuple[Scope, ...], status: int) -> None:
+    journal = InMemoryJournal()
+    key = await make_key(journal, "acme", scopes)
+    async with served(journal=journal, key_pepper=PEPPER) as gateway:
+        response = await gateway.client.post("/deliberations", json={"task": "Name a colour."}, headers=bearer(key))
+        cancel = f"{response.json()['links']['self']}/cancel"
+        assert (await gateway.client.post(cancel, json={"by": "operator"}, headers=bearer(key))).status_code == status
+
+
+@pytest.mark.parametrize("body", [{"by": "nobody"}, {"reason": "x" * 501}, {"because": "x"}, [], {"reason": 5}])
 async def test_rejects_invalid_cancel_reasons(gateway: Served, body: object) -> None:
     id = await gateway.accepted()
     response = await gateway.client.post(f"/deliberations/{id}/cancel", json=body)

@@ -1,4 +1,5 @@
 import json
+from datetime import date
 from random import Random
 from typing import Any
 
@@ -102,6 +103,11 @@ def test_another_schema_gets_a_valid_value_fixed_by_its_seed(schema: Schema) -> 
         value = document(schema, seed)
         jsonschema.Draft202012Validator(schema).validate(value)
         assert value == document(schema, seed)
+
+
+def test_a_format_that_a_description_tells_is_written() -> None:
+    written = document({"type": "string", "description": "The day (format: date; minLength: 3)"}, 1)
+    assert isinstance(written, str) and date.fromisoformat(written)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from app.archive.database.tables import AMOUNTS, ROLLUP_KEY, measures, rollups
 from app.deliberation.calls import Usage, UsageCost
 from app.deliberation.facts import Degraded, StrategyRef, Verdict
 from app.deliberation.fold import state_of
+from app.deliberation.quote import QuoteHistory, RoleHistory
 from app.deliberation.specification import AgentSpec
 from tests.integration.archive.conftest import opened
 from tests.integration.archive.test_store import EPOCH, records_of, written
@@ -104,6 +105,23 @@ async def test_roles_and_models_have_their_own_tokens_and_wins(store: Store) -> 
         ("independent", 4, 80, None)
     ]
     assert [each.name for each in (*found["tenant"], *found["day"])] == ["acme", "2026-01-01"]
+
+
+async def test_a_history_is_of_the_tenants_completed_deliberations_of_one_shape(store: Store) -> None:
+    """Each one makes two calls of 10 tokens, 4 of them cached, and 5; `d3` is another tenant's and `d4` is old."""
+    others = [ended("d3", tenant="globex", first=30), ended("d4", at=NOW - 40 * DAY, first=40)]
+    await store.write(EPOCH, [ended("d1"), ended("d2", first=20), *others])
+    state = ended("d1").state
+    assert state is not None
+    asked, since = state.specification, NOW.replace(hour=0, minute=0, second=0, microsecond=0) - 30 * DAY
+
+    found = await store.history("acme", asked, since)
+
+    assert (found.deliberations, found.calls) == (2, 4)
+    assert found.by_role == dict.fromkeys(("DEV", "QA"), RoleHistory(calls=2, completion_tokens=10))
+    larger = asked.model_copy(update={"rounds": asked.rounds + 1})
+    assert (await store.history("acme", larger, since)).deliberations == 0
+    assert await store.history("nobody", asked, since) == QuoteHistory()
 
 
 async def test_costs_are_summed_exactly_and_roles_and_models_have_their_own(store: Store) -> None:

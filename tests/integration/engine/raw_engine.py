@@ -7,6 +7,8 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.resources import files
+from socket import SO_LINGER, SOL_SOCKET
+from struct import pack
 from typing import Any
 
 RECORDED: dict[str, dict[str, Any]] = {
@@ -21,17 +23,23 @@ def whole(body: bytes, status: str = "200 OK", kind: str = "application/json", h
 
 @dataclass
 class RawEngine:
-    """Plays `replies` in their order, and the last one again and again. `models` answers the list of models."""
+    """Plays `replies` in their order, and the last one again and again. `models` answers the list of models.
+
+    `waits_s` is the time before a reply, `pause_s` that between its pieces. At its end it `holds_open` the connection,
+    or `resets` it.
+    """
 
     replies: Sequence[Sequence[bytes]]
     models: Sequence[bytes] = (whole(LIST),)
     waits_s: float = 0.0
+    pause_s: float = 0.0
     bodies: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     paths: list[str] = field(default_factory=list[str])
     url: str = ""
     holds_open: bool = False
+    resets: bool = False
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 self.paths.append(head.split(b" ", 2)[1].decode())
@@ -46,7 +54,11 @@ class RawEngine:
                 for piece in pieces:
                     writer.write(piece)
                     await writer.drain()
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(self.pause_s if content else 0)
+                if self.resets and content:
+                    # An end without a lingering time is a reset.
+                    writer.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_LINGER, pack("ii", 1, 0))
+                    break
                 while self.holds_open and content and not writer.is_closing() and not reader.at_eof():
                     await reader.read(1)
                 if b"connection: close" in b"".join(pieces).lower():
@@ -58,7 +70,7 @@ class RawEngine:
 
     @asynccontextmanager
     async def serving(self) -> AsyncGenerator["RawEngine"]:
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        server = await asyncio.start_server(self.serve, "127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         try:
             yield self

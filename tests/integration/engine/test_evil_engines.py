@@ -1,37 +1,29 @@
 """Engines that send without end, in vain, or what cannot be: each call ends, within bounds, and others go on."""
 
 import asyncio
-import gzip
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
 import httpx
 import pytest
 
+from app.deliberation.errors import EngineUnavailable
 from app.deliberation.facts import CallFinished, decode, encode
 from app.deliberation.roles import EngineSpec, Role
 from serve_deployments.agent.agent import AgentReplica
-from serve_deployments.engine.client import LIST_BYTES_MAX, Engines
+from serve_deployments.engine.client import Engines
+from serve_deployments.engine.replies import EVENTS_AT_ONCE, Meter, StreamedChoice, StreamedReply
 from serve_deployments.engine.state import RETRY_AFTER_MAX_S, retry_after_s
 from tests.conditions import until
 from tests.fakes import InMemoryJournal
 from tests.integration.agent.test_agent_replica import ANSWER, PERSONA, call, outcomes, request
-from tests.integration.engine.raw_engine import LIST, RawEngine, whole
+from tests.integration.engine.evil_engines import FLOODS, HEAD, LISTS, REPLIES, USAGES, answered, chunk
+from tests.integration.engine.raw_engine import RawEngine
 
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
 MAX_TOKENS = 64
-
-
-def chunk(text: str = "", finish: str | None = None, **more: object) -> bytes:
-    body = {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": finish}], **more}
-    return b"data: " + json.dumps(body).encode() + b"\n\n"
-
-
-def answered(**more: object) -> list[bytes]:
-    return [HEAD, chunk(ANSWER), chunk(finish="stop", **more), b"data: [DONE]\n\n"]
 
 
 def replica(*engines: EngineSpec) -> AgentReplica:
@@ -50,23 +42,6 @@ async def outcome_of(pieces: Iterable[bytes], deadline_s: float = 20) -> tuple[C
     return outcome, agent.journal
 
 
-FLOODS = {
-    "a text far beyond max_tokens": [HEAD, *([chunk("word " * 2_000)] * 2_000)],
-    "reasoning without end": [
-        HEAD,
-        *([b'data: {"choices": [{"delta": {"reasoning": "%s"}}]}\n\n' % (b"x" * 10_000)] * 2_000),
-    ],
-    "a line without end": [HEAD, b"data: {", *([b" " * 100_000] * 300)],
-    "pings without end": [HEAD, *([b": ping\n\n" * 10_000] * 300)],
-    "empty events without end": [HEAD, *([b'data: {"choices": []}\n\n' * 5_000] * 200)],
-    "a whole completion without end": [
-        HEAD.replace(b"event-stream", b"plain"),
-        b'{"choices": "',
-        *([b"x" * 100_000] * 300),
-    ],
-}
-
-
 @pytest.mark.parametrize("pieces", FLOODS.values(), ids=FLOODS.keys())
 async def test_a_flood_is_cut_off_and_named_within_its_bytes(pieces: list[bytes]) -> None:
     began_s = time.process_time()
@@ -77,19 +52,49 @@ async def test_a_flood_is_cut_off_and_named_within_its_bytes(pieces: list[bytes]
     assert time.process_time() - began_s < 15, "three attempts at ten megabytes each"
 
 
-USAGES = [
-    {"prompt_tokens": int("9" * 4_000), "completion_tokens": 5},
-    {"prompt_tokens": -1, "completion_tokens": -5},
-    {"prompt_tokens": 1e30, "completion_tokens": 1e30},
-    {"prompt_tokens": "12", "completion_tokens": True},
-    {"prompt_tokens": 10, "completion_tokens": 65},
-    {"prompt_tokens": 10, "completion_tokens": 0},
-    {"prompt_tokens": 10, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 11}},
-    {"prompt_tokens": 10.5, "completion_tokens": 5},
-]
+async def read(*chunks: bytes) -> int:
+    """Read chunks that are there at once; returns how often another task ran meanwhile."""
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def arriving() -> AsyncIterator[bytes]:
+        for each in chunks:
+            yield each
+
+    running = asyncio.create_task(other())
+    await asyncio.sleep(0)
+    engine = Engines([EngineSpec(url="http://engine")]).engines[0]
+    try:
+        await StreamedReply([StreamedChoice(call(), "d.c.1", None, Meter())]).read(engine, arriving())
+    finally:
+        running.cancel()
+    return turns
 
 
-@pytest.mark.parametrize("usage", USAGES, ids=range(len(USAGES)))
+@pytest.mark.parametrize("event", [b'data: {"choices": []}\n\n', b"data: []\n"])
+async def test_others_run_while_a_chunk_of_many_events_is_read(event: bytes) -> None:
+    assert await read(event * 5_000 + b"\n", chunk(ANSWER, "stop")) >= 5_000 // EVENTS_AT_ONCE
+
+
+@pytest.mark.parametrize("event", [b'data: {"choices": []}\n\n', b"data: []\n"])
+async def test_more_events_than_tokens_can_mean_are_cut_off(event: bytes) -> None:
+    with pytest.raises(EngineUnavailable, match="sent more than 8,704 events"):
+        await read(event * 10_000 + b"\n", chunk(ANSWER, "stop"))
+
+
+async def test_a_document_beyond_its_bytes_is_not_parsed() -> None:
+    with pytest.raises(EngineUnavailable, match="sent more than 1,056,768 bytes at once"):
+        await read(b'{"choices": "', *([b"x" * 100_000] * 11))
+    with pytest.raises(EngineUnavailable, match="an event has more than 1,056,768 bytes"):
+        await read(b'data: {"choices": "', *([b"x" * 100_000] * 11))
+
+
+@pytest.mark.parametrize("usage", USAGES.values(), ids=USAGES.keys())
 async def test_a_usage_that_cannot_be_is_estimated(usage: dict[str, object]) -> None:
     outcome, _ = await outcome_of(answered(usage=usage))
     assert outcome.text == ANSWER and outcome.usage_estimated
@@ -116,19 +121,6 @@ async def test_an_answer_that_was_read_is_paid_when_its_stream_breaks_or_its_tim
         await agent.engines.close()
     assert late.problem is not None and late.problem.code == "call_timeout"
     assert late.usage_estimated and late.usage.prompt_tokens > 0 and late.usage.completion_tokens >= 12
-
-
-LISTS = {
-    "200 kB of brackets": whole(b"[" * 200_000),
-    "a megabyte of names": whole(b'{"data": [{"id": "%s"}]}' % (b"m" * LIST_BYTES_MAX)),
-    "a gzip of 50 MB": whole(gzip.compress(b" " * 50_000_000), headers="Content-Encoding: gzip\r\n"),
-    "an encoding that is none": whole(LIST, headers="Content-Encoding: zstd\r\n"),
-    "no gzip": whole(LIST, headers="Content-Encoding: gzip\r\n"),
-    "a number": whole(b"7"),
-    "names that are none": whole(b'{"data": [{"id": 7}, {"id": null}, {}, [], "' + b"m" * 3_000 + b'"]}'),
-    "numbers of 5,000 digits": whole(b'{"data": ' + b"9" * 5_000 + b"}"),
-    "a lone surrogate": whole(b'{"data": [{"id": "\\ud83d"}]}'),
-}
 
 
 @pytest.mark.parametrize("models", LISTS.values(), ids=LISTS.keys())
@@ -172,8 +164,7 @@ def test_retry_after_is_read_in_all_its_forms(headers: dict[str, str], seconds: 
 
 
 async def test_an_error_without_an_end_is_quoted_within_bounds() -> None:
-    error = [b"HTTP/1.1 500 Oops\r\nConnection: close\r\n\r\n", *([b"no " * 100_000] * 50)]
-    outcome, _ = await outcome_of(error)
+    outcome, _ = await outcome_of(REPLIES["an error without an end"])
     assert outcome.problem is not None and len(outcome.problem.detail) < 1_000
 
 

@@ -1,10 +1,12 @@
 """The replies of engines as public reports show them, each with its right value, over a real socket."""
 
 import json
+import zlib
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from app.deliberation.calls import Usage
 from app.deliberation.facts import CallFinished
 from app.deliberation.roles import EngineSpec, Role
 from serve_deployments.agent.agent import AgentReplica
@@ -14,9 +16,17 @@ from tests.integration.agent.test_agent_replica import PERSONA, call, outcomes, 
 from tests.integration.engine.raw_engine import RECORDED, RawEngine, recorded, whole
 from tests.integration.simulator.test_simulator_server import simulating
 
+ANSWER = '{"reasoning": "r", "answer": "42", "confidence": 90}'
 ANSWERED = (
-    "1a 2a 2b 2c 2e 2f 3a 4a 4b 5a 6a 8a 8c 9 13a 13b 13e 13f 15 16a 18a 20a 20c 20d 21a 32a 33a 33d 33e 33f".split()
-)
+    "1a 2a 2b 2c 2e 2f 3a 4a 4b 5a 6a 8a 8c 9 13a 13b 13e 13f 15 16a 18a 20a 20c 20d 21a 32a 33a 33d 33e 33f "
+    "tool-call tool-call-object encoded-twice content-object choice-text status-201 reason-null-text reason-twice "
+    "harmony harmony-bare encoding-none usage-in-choice cache-hits failed-generation error-at-the-end"
+).split()
+# After a refusal that costs nothing, or one that comes in place of a text.
+ANSWERED_LATER = (
+    "failed-generation-empty temperature-1 temperature-or-top-p response-schema error-400-in-200 error-429-in-200 "
+    "overloaded-529 conflict-409"
+).split()
 
 
 async def outcome_of(engine: RawEngine, path: str = "/v1", *, max_tokens: int = 512, **spec: str) -> CallFinished:
@@ -24,7 +34,7 @@ async def outcome_of(engine: RawEngine, path: str = "/v1", *, max_tokens: int = 
     agent = AgentReplica(
         "DEV", Role(persona=PERSONA), engines, InMemoryJournal(), stream_deltas=True, engine_away_timeout_s=5
     )
-    asked = call().model_copy(update={"max_tokens": max_tokens})
+    asked = call().model_copy(update={"max_tokens": max_tokens, "top_p": 0.9})
     try:
         (outcome,) = await outcomes(agent, request((asked,), deadline_s=25))
     finally:
@@ -42,13 +52,71 @@ async def test_a_readable_answer_is_taken_at_its_first_request(case: str) -> Non
     assert len(engine.bodies) == outcome.usage.calls == 1
 
 
+@pytest.mark.parametrize("case", ANSWERED_LATER)
+async def test_a_refusal_is_heeded_and_asked_again_once(case: str) -> None:
+    async with recorded(case).serving() as engine:
+        outcome = await outcome_of(engine)
+    assert outcome.problem is None and json.loads(outcome.text or "")["answer"] == "42", RECORDED[case]["right"]
+    first, second = engine.bodies
+    lacks = {"temperature-1": {"temperature"}, "temperature-or-top-p": {"top_p"}}.get(case, set())
+    assert first.keys() - second.keys() == lacks
+    weaker = case in ("response-schema", "error-400-in-200")
+    assert (second["response_format"]["type"] == "json_object") == weaker
+
+
+async def test_usage_and_cached_tokens_count_where_an_engine_gives_them() -> None:
+    usages = {}
+    for case in ("usage-in-choice", "cache-hits"):
+        async with recorded(case).serving() as engine:
+            usages[case] = (await outcome_of(engine)).usage
+    assert usages["usage-in-choice"] == Usage(prompt_tokens=9, completion_tokens=7, calls=1)
+    assert usages["cache-hits"] == Usage(prompt_tokens=900, completion_tokens=7, cached_tokens=512, calls=1)
+
+
+async def test_what_was_read_leniently_is_recorded() -> None:
+    found = {}
+    for case in ("tool-call", "encoded-twice", "harmony", "failed-generation"):
+        async with recorded(case).serving() as engine:
+            found[case] = (await outcome_of(engine)).lenient
+    assert found == {
+        "tool-call": ("wrapper",),
+        "encoded-twice": ("text",),
+        "harmony": ("prose", "thinking"),
+        "failed-generation": ("fence",),
+    }
+
+
+async def test_an_answer_may_come_with_headers_of_many_kibibytes() -> None:
+    """As of proxies that give policies and cookies."""
+    body = json.dumps({"choices": [{"message": {"content": ANSWER}, "finish_reason": "stop"}]}).encode()
+    async with RawEngine([[whole(body, headers=f"X-Policy: {'x' * 32_768}\r\n")]]).serving() as engine:
+        outcome = await outcome_of(engine)
+    assert outcome.problem is None and len(engine.bodies) == 1
+
+
+@pytest.mark.parametrize(("encoding", "bits"), [("gzip", 31), ("x-gzip", 31), ("deflate", 15), ("deflate", -15)])
+async def test_a_compressed_reply_is_decoded(encoding: str, bits: int) -> None:
+    compressor = zlib.compressobj(wbits=bits)
+    body = json.dumps({"choices": [{"message": {"content": ANSWER}, "finish_reason": "stop"}]}).encode()
+    body = compressor.compress(body) + compressor.flush()
+    async with RawEngine([[whole(body, headers=f"Content-Encoding: {encoding}\r\n")]]).serving() as engine:
+        outcome = await outcome_of(engine)
+    assert outcome.problem is None and len(engine.bodies) == 1
+
+
 @pytest.mark.parametrize(
     ("case", "code", "words", "requests"),
     [
+        ("blocked", "answer_withheld", "a content filter of the engine stopped the answer", 1),
+        ("reason-refusal", "answer_withheld", "the model refused", 1),
+        ("filter-400", "answer_withheld", "content management policy", 1),
+        ("error-401-in-200", "engine_rejected", "wants a key", 1),
+        ("error-event", "engine_unavailable", "upstream out of memory", 3),
+        ("redirect-307", "engine_rejected", "'https://engine.example/v1/chat/completions': give it as the `url`", 1),
         ("6c", "engine_unavailable", "broke its stream off", 3),
         ("14a", "answer_withheld", 'the model refused: "I can\'t assist."', 1),
         ("14b", "answer_withheld", "a content filter of the engine stopped the answer", 1),
-        ("21b", "engine_unavailable", "quota", 3),
+        ("21b", "engine_unavailable", 'answered 429 within a success: {"message": "quota"', 3),
         ("29", "invalid_output", "stopped at 196 of 4,096 tokens: its context is full", 2),
     ],
 )
@@ -102,7 +170,7 @@ async def test_an_engine_without_a_list_and_without_a_named_model_is_named() -> 
 
 async def test_the_simulator_plays_each_recorded_reply_by_name() -> None:
     async with simulating("--model", "simulated-m") as (simulator, client):
-        for name in ("4a", "16a", "32a", "33e", "21a"):
+        for name in ("4a", "16a", "32a", "33e", "21a", "tool-call", "status-201", "failed-generation"):
             (await client.post("/simulator/script", json={"reply": name})).raise_for_status()
             outcome = await outcome_of(RawEngine([], url=simulator.url))
             assert outcome.problem is None and json.loads(outcome.text or "")["answer"] == "42", name

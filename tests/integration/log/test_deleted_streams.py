@@ -167,3 +167,11 @@ async def test_a_delete_reads_its_own_tasks_however_many_wait(
     left = {subject for subject, _ in await stored(journal, TASKS_STREAM)}
     assert len(left) == await queued(journal) == others
     assert f"agent.task.assigned.DEV.default.{story.id}" not in left
+
+
+async def test_a_message_that_many_erase_at_once_is_erased(jetstream_journal: JetStreamJournal, fresh_id: str) -> None:
+    written = [await jetstream_journal.append("default", Story(each).accepted()) for each in (fresh_id, fresh_id[::-1])]
+    for each in written:
+        erasures = (jetstream_journal.erase("DELIBERATIONS", each.record.sequence) for _ in range(8))
+        await asyncio.gather(*erasures)
+        assert await jetstream_journal.last([each.record.subject]) == []

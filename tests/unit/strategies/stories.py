@@ -55,7 +55,7 @@ def _relay(specification: Specification) -> Strategy:
 
 
 RELAY = StrategyDefinition(
-    name="relay",
+    name="test-relay",
     version=1,
     summary="Each agent improves the text of the one before.",
     steps=("revise",),
@@ -63,16 +63,16 @@ RELAY = StrategyDefinition(
     source="a test",
     run=_relay,
 )
-WAYS = {**MAIN_WAYS, "relay": Way("relay", "", lambda n, r: n)}
+WAYS = {**MAIN_WAYS, "test-relay": Way("test-relay", "", lambda n, r: n)}
 
 
-STRATEGIES_AND_RELAY = {**STRATEGIES, "relay": RELAY}
+STRATEGIES_AND_RELAY = {**STRATEGIES, "test-relay": RELAY}
 
 
 def _asked(way: Way, **changed: Any) -> Specification:
-    if way.strategy != "relay":
+    if way.strategy != "test-relay":
         return way.asked(SIZE, agents=MEMBERS).model_copy(update=changed)
-    return specification(SIZE, strategy="relay", agents=MEMBERS).model_copy(update=changed)
+    return specification(SIZE, strategy="test-relay", agents=MEMBERS).model_copy(update=changed)
 
 
 def _run(facts: Sequence[Fact], script: Script) -> list[Fact]:

@@ -11,7 +11,7 @@ down_revision = None
 
 _AMOUNTS = (
     *("number", "took_us", "decided", "won", "agreeing", "agreement_ppm", "degraded"),
-    *("prompt_tokens", "cached_tokens", "completion_tokens", "cost_millionths", "unpriced_calls"),
+    *("prompt_tokens", "cached_tokens", "completion_tokens", "calls", "cost_millionths", "unpriced_calls"),
 )
 
 

@@ -1,0 +1,346 @@
+"""The price of a deliberation before it runs: its strategy runs over outcomes that no engine wrote.
+
+A text in such an outcome is a mark, which stands for a completion of a length that is set afterwards. So calls and
+prompts are the strategy's own, and prompts that quote the longest answers stay short.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import lru_cache
+from math import ceil
+from typing import Any, Literal
+
+from pydantic import Field
+
+from app.deliberation.budget import BYTES_PER_TOKEN, needs_of_first_stage, refused_by
+from app.deliberation.calls import Call, Cost, Usage, UsageCost
+from app.deliberation.choice.anonymity import nonce
+from app.deliberation.decider import Outcomes, StrategyDefinition
+from app.deliberation.facts import CallFinished
+from app.deliberation.outputs import VERSION_KINDS, Output, json_schema
+from app.deliberation.prompts.form import persona_section, schema_section
+from app.deliberation.roles import Role
+from app.deliberation.specification import Budget, Purpose, Specification, Value
+
+TEMPLATE_TOKENS = 64
+"""Tokens that an engine's chat template adds to a prompt at most, as is assumed."""
+ASSUMED_BYTES_PER_TOKEN = 4
+ASSUMED_TOKENS = 400
+ASSUMED_REVIEW_TOKENS = 200
+ASSUMED_SHARE = Decimal("0.5")
+_COUNTS = ("calls", "prompt_tokens", "completion_tokens")
+_REVIEWS = ("critique", "score", "pair", "choice", "analysis")
+# A repair shows this many failed tests, each cut, with a reason of at most 500 characters (`sandbox/verdict.py`).
+_TESTS_SHOWN, _TEST_CHARS, _REASON_BYTES, _REASON_TOKENS = 8, 4_000, 1_500, 16
+_AS_LETTERS = str.maketrans("0123456789", "ghijklmnop")
+
+
+class QuotedStage(Value, frozen=True):
+    """All stages of one purpose in one round; `at_most` holds where every member answers, the whole's in any case."""
+
+    purpose: Purpose
+    round: int
+    at_most: Usage
+    expected: Usage
+
+
+class RoleHistory(Value, frozen=True):
+    """The calls of a role, and the tokens that they wrote."""
+
+    calls: int
+    completion_tokens: int
+
+
+class QuoteHistory(Value, frozen=True):
+    """The completed deliberations of the last 30 days whose means are expected.
+
+    Without any of the same strategy, size and rounds, calls half-way from fewest to most are assumed. For a role
+    without calls 400 tokens are assumed for an answer, and 200 for a review.
+    """
+
+    deliberations: int = Field(default=0, description="Of the same strategy, size and rounds")
+    calls: int = Field(default=0, description="The calls of these")
+    by_role: dict[str, RoleHistory] = Field(default={}, description="Of all deliberations, by role")
+
+
+class BudgetOutlook(Value, frozen=True):
+    """How far the budget of the request goes, and why not further."""
+
+    covers: Literal["at_most", "expected", "first_stage", "nothing"] = Field(
+        description="`first_stage`: later stages may be left out; `nothing`: the deliberation would fail"
+    )
+    detail: str | None
+
+
+class Quote(Value, frozen=True):
+    """The price of a deliberation that does not run: one request for each call, before repeated attempts.
+
+    Costs are at the dearest engine of each role; `cost` is null where none has a price.
+    """
+
+    strategy: str
+    members: int
+    at_most: Usage = Field(description="Of the dearest way: stages that exclude each other are not added up")
+    expected: Usage
+    stages: tuple[QuotedStage, ...]
+    budget: BudgetOutlook | None = Field(description="Null without a budget")
+    history: QuoteHistory | None = Field(description="Null without the scope `read`: all of `expected` is assumed")
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """A text that no engine wrote: a role's completion, or with an empty role a sandbox's report."""
+
+    role: str
+    tokens_max: int
+    assumed: int
+
+    def tokens(self, history: QuoteHistory | None) -> int:
+        """As expected by a history, else at most."""
+        if history is None:
+            return self.tokens_max
+        mean = history.by_role.get(self.role)
+        return min(self.tokens_max, round(mean.completion_tokens / mean.calls) if mean else self.assumed)
+
+
+def _completion(call: Call) -> _Text:
+    assumed = ASSUMED_REVIEW_TOKENS if call.output.kind in _REVIEWS else ASSUMED_TOKENS
+    return _Text(call.role, call.max_tokens, assumed)
+
+
+_Place = tuple[Purpose, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A call in its stage; `quoted` are the unwritten texts in its prompt, which `bytes` leaves out."""
+
+    place: _Place
+    call: Call
+    bytes: int
+    quoted: Sequence[_Text]
+
+    def usage(self, role: Role, extra_bytes: int, history: QuoteHistory | None) -> Usage:
+        """As expected by a history, else at most: then with the schema of the reply, which an engine may be shown."""
+        own = self.bytes + extra_bytes + len(persona_section(role.persona).encode())
+        if history is None:
+            prompt = (own + _schema_bytes(self.call.output)) // BYTES_PER_TOKEN + TEMPLATE_TOKENS
+        else:
+            prompt = own // ASSUMED_BYTES_PER_TOKEN
+        prompt += sum(text.tokens(history) for text in self.quoted)
+        used = Usage(prompt_tokens=prompt, completion_tokens=_completion(self.call).tokens(history), calls=1)
+        return used.at(role.dearest(self.call.role))
+
+
+@lru_cache(maxsize=256)
+def _schema_bytes(output: Output) -> int:
+    return len(schema_section(json_schema(output)).encode())
+
+
+class _Way:
+    """A way in which a deliberation may go. All `agree`, or every two texts differ and every review finds a fault.
+
+    Calls that are `silent` have no outcome.
+    """
+
+    def __init__(
+        self, asked: Specification, silent: Callable[[Call], bool] = lambda _: False, *, agree: bool = False
+    ) -> None:
+        self._asked, self._silent, self._agree = asked, silent, agree
+        self._tag = nonce(asked.seed, "quote").translate(_AS_LETTERS)
+        self._marks = re.compile(f"{self._tag}[g-p]{{6}}")
+        self._texts: dict[str, _Text] = {}
+
+    def planned(self, definition: StrategyDefinition) -> list[_Planned]:
+        strategy, found = definition.run(self._asked), list[_Planned]()
+        try:
+            ask = next(strategy)
+            while True:
+                found += [self._read((ask.purpose, ask.round), call) for call in ask.calls if call.check is None]
+                said = {call.call_id: self._said(call, ask.round) for call in ask.calls if not self._silent(call)}
+                outcomes = {id: CallFinished.model_construct(text=json.dumps(each)) for id, each in said.items()}
+                ask = strategy.send(Outcomes(outcomes))
+        except StopIteration:
+            return found
+
+    def _read(self, place: _Place, call: Call) -> _Planned:
+        marks = [mark for message in call.messages for mark in self._marks.findall(message.content)]
+        return _Planned(place, call, _bytes(call) - sum(map(len, marks)), [self._texts[mark] for mark in marks])
+
+    def _marked(self, text: _Text) -> str:
+        mark = self._tag + f"{len(self._texts):06}".translate(_AS_LETTERS)
+        self._texts[mark] = text
+        return mark
+
+    def _said(self, call: Call, round: int) -> dict[str, Any]:
+        agree, text = self._agree, self._marked(_completion(call))
+        if agree and call.output.kind in VERSION_KINDS:
+            # Everyone gives the first text again.
+            text = next(iter(self._texts))
+        match call.output.kind:
+            case "answer" | "fusion":
+                return {"reasoning": ".", "answer": text}
+            case "program":
+                return {"reasoning": ".", "code": text}
+            case "revision":
+                return {"responses": [], "answer": text}
+            case "turn":
+                return {"reasoning": ".", "error": "x", "answer": text}
+            case "critique":
+                issue = {"severity": "blocker", "where": "", "claim": text, "evidence": "", "fix": ""}
+                return {"issues": [] if agree else [issue], "verdict": "accept" if agree else "reject"}
+            case "score":
+                return {label: self._scored(call, candidate, round) for label, candidate in call.labels.items()}
+            case "pair":
+                return {"notes_a": "", "notes_b": "", "winner": "A", "margin": 1}
+            case "choice":
+                return {"reasoning": "", "choice": call.output.labels[0]}
+            case "analysis":
+                return {"agreements": [text], "conflicts": [], "gaps": []}
+            case "tests":
+                return {"reasoning": ".", "tests": [{"name": text, "call": "f", "expected": call.call_id}]}
+            case "report":
+                return self._report(call)
+
+    def _scored(self, call: Call, candidate: str, round: int) -> dict[str, Any]:
+        """Scores that rise every round and put another author first, so that they end no rounds."""
+        author, _, version = candidate.partition("#")
+        place = next(at for at, agent in enumerate(self._asked.agents) if agent.agent_id == author)
+        score = min(10, 2 * round - 1 + ((place + round) % self._asked.size == 0)) if version else 0
+        return {"criteria": [{"id": each, "rationale": "", "score": score} for each in call.output.criteria]}
+
+    def _report(self, call: Call) -> dict[str, Any]:
+        """All tests pass, or the program cannot be run for a reason as long as the tests that a repair shows."""
+        tests = call.check.tests if call.check is not None else ()
+        outcomes = [{"name": "", "passed": self._agree, "reason": "", "duration_ms": 0} for _ in tests]
+        sizes = sorted(len(f"{test.name}{json.dumps(test.data)[:_TEST_CHARS]}".encode()) for test in tests)
+        given = sum(sizes[-_TESTS_SHOWN:])
+        most = (given + _TESTS_SHOWN * _REASON_BYTES) // BYTES_PER_TOKEN
+        rest = _Text("", most, given // ASSUMED_BYTES_PER_TOKEN + _TESTS_SHOWN * _REASON_TOKENS)
+        written = [test.name for test in tests if test.name in self._texts]
+        fault = "" if self._agree else " ".join([*written, self._marked(rest)])
+        return {"fault": fault, "outcomes": outcomes}
+
+
+def quote(
+    specification: Specification,
+    definition: StrategyDefinition,
+    roles: Mapping[str, Role],
+    history: QuoteHistory | None,
+) -> Quote:
+    """The price of a specification; without a history all is assumed. The largest council takes a second."""
+    bare, known, budget = _bare(specification), history or QuoteHistory(), specification.budget
+    first = next(definition.run(specification))
+    most = _Way(bare).planned(definition)
+    # What every prompt repeats, and the bare specification lacks.
+    extra = _bytes(first.calls[0]) - most[0].bytes
+
+    def by_stage(way: Iterable[_Planned], history: QuoteHistory | None) -> Mapping[_Place, Usage]:
+        found: dict[_Place, list[Usage]] = {}
+        for each in way:
+            found.setdefault(each.place, []).append(each.usage(roles[each.call.role], extra, history))
+        return {place: Usage.total(used) for place, used in found.items()}
+
+    bounds = [by_stage(way, None) for way in (most, *_failing_ways(bare, definition))]
+    fewest, largest = (by_stage(way, known) for way in (_Way(bare, agree=True).planned(definition), most))
+    share = ASSUMED_SHARE
+    low, high = (sum(each.calls for each in way.values()) for way in (fewest, largest))
+    if known.deliberations and low < high:
+        share = max(Decimal(0), min(Decimal(1), (Decimal(known.calls) / known.deliberations - low) / (high - low)))
+    stages = tuple(
+        QuotedStage(
+            purpose=place[0],
+            round=place[1],
+            at_most=_merged([way.get(place, Usage()) for way in bounds], max),
+            expected=_merged(
+                [way.get(place, Usage()) for way in (fewest, largest)],
+                lambda ends: ends[0] + share * (ends[1] - ends[0]),
+            ),
+        )
+        for place in dict.fromkeys(place for way in bounds for place in way)
+    )
+    at_most = _merged([Usage.total(list(way.values())) for way in bounds], max)
+    expected = Usage.total([stage.expected for stage in stages])
+    refused = refused_by(budget, Cost(), first.calls, first.reserve)
+    needs = needs_of_first_stage(budget, first.calls) if refused else ""
+    return Quote(
+        strategy=specification.strategy,
+        members=specification.size,
+        at_most=at_most,
+        expected=expected,
+        stages=stages,
+        budget=_outlook(budget, at_most, expected, needs),
+        history=history,
+    )
+
+
+def _failing_ways(bare: Specification, definition: StrategyDefinition) -> Iterable[list[_Planned]]:
+    """Ways with failures that cost further calls.
+
+    Two answers below the quorum are judged by members without one. A round without ballots is scored once more.
+    """
+    if bare.quorum > 2:
+        members = {agent.agent_id for agent in bare.agents[:2]}
+        yield _Way(bare, lambda call: call.output.kind == "answer" and call.agent_id not in members).planned(definition)
+    if bare.parameters.get("stop") == "settled" or "escalation" in bare.parameters:
+        yield _Way(bare, lambda call: call.output.kind == "score").planned(definition)
+
+
+def _bare(specification: Specification) -> Specification:
+    """The specification without the texts that every prompt repeats, and without a budget.
+
+    Answers are compared as texts: every two of them can differ then, in whatever form they are counted.
+    """
+    constraints = specification.constraints.model_copy(update={"requirements": (), "metadata": {}})
+    changes = {"task": "", "evidence": (), "constraints": constraints, "budget": Budget()}
+    return specification.model_copy(update={**changes, "parameters": _as_texts(specification.parameters)})
+
+
+def _as_texts(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    found = dict(parameters)
+    if found.get("normaliser", "none") != "none":
+        found |= {"normaliser": "text", "options": []}
+    if "escalation" in found:
+        found["escalation"] = _as_texts(found["escalation"])
+    return found
+
+
+def _bytes(call: Call) -> int:
+    return sum(len(message.content.encode()) for message in call.messages)
+
+
+def _merged(usages: Sequence[Usage], rule: Callable[[Sequence[Decimal]], Decimal]) -> Usage:
+    """Usages merged figure by figure, rounded up to whole calls, tokens and millionths."""
+
+    def merged(of: Callable[[Usage], int | Decimal], scale: int = 1) -> int:
+        return ceil(rule([Decimal(of(each)) for each in usages]) * scale)
+
+    calls, prompt, completion = (merged(lambda each, name=name: getattr(each, name)) for name in _COUNTS)
+    found = Usage(calls=calls, prompt_tokens=prompt, completion_tokens=completion)
+    currency = next((each.cost.currency for each in usages if each.cost), None)
+    if currency is None:
+        return found
+    amount = Decimal(merged(lambda each: each.cost.amount if each.cost else 0, 1_000_000)).scaleb(-6)
+    unpriced = merged(lambda each: each.cost.unpriced_calls if each.cost else 0)
+    return found.model_copy(update={"cost": UsageCost(amount=amount, currency=currency, unpriced_calls=unpriced)})
+
+
+def _outlook(budget: Budget, at_most: Usage, expected: Usage, needs: str) -> BudgetOutlook | None:
+    limits = {
+        "max_calls": (budget.max_calls, at_most.calls, expected.calls),
+        "max_tokens": (budget.max_tokens, at_most.tokens, expected.tokens),
+        "max_cost": (budget.max_cost, *(each.cost.amount if each.cost else 0 for each in (at_most, expected))),
+    }
+    given = [(name, limit, most, usual) for name, (limit, most, usual) in limits.items() if limit is not None]
+    short = [each for each in given if each[2] > each[1]]
+    if needs or not short:
+        covers = "nothing" if needs else "at_most"
+        return BudgetOutlook(covers=covers, detail=needs or None) if given else None
+    told = [f"budget.{name} is {limit:,}; {usual:,} expected, {most:,} possible" for name, limit, most, usual in short]
+    return BudgetOutlook(
+        covers="expected" if all(each[3] <= each[1] for each in short) else "first_stage",
+        detail=f"{'; '.join(told)}. Stages that do not fit are left out.",
+    )

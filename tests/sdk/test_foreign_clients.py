@@ -1,0 +1,102 @@
+"""Clients that nobody here wrote, against the whole stack."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import BrowserContext
+
+from app.deliberation.strategies import STRATEGIES
+from sdk import build
+from tests.browser.conftest import chromium
+from tests.sdk.conftest import Page, json_of, output_of
+
+__all__ = ["chromium"]
+pytestmark = pytest.mark.sdk
+
+CLIENTS = Path(__file__).with_name("clients")
+# Tools and images are refused by choice.
+COMPLIANCE = (
+    "chat-basic-response,chat-system-prompt,chat-multi-turn,chat-streaming-response,chat-streaming-usage,"
+    "chat-error-handling"
+)
+
+
+async def in_node(script: str, *arguments: str) -> Any:
+    """The last line of JSON of a module that imports npm's packages."""
+    return await json_of([build.NODE, "--input-type=module", "--eval", script, *arguments])
+
+
+async def in_python(*command: str | Path) -> Any:
+    return await json_of([build.python(), *command])
+
+
+def check_openai(found: dict[str, Any]) -> None:
+    assert {name.partition("/")[0] for name in found["models"]} == {*STRATEGIES}
+    assert found["whole"] and found["deliberation"]
+    assert found["streamed"] == found["gathered"] == found["whole"]
+    assert found["usage"]["total_tokens"] > 0
+    assert found["refused"] == [True, 404, "model_not_found", "model"]
+
+
+async def test_openais_javascript_client_works_in_node(quick_url: str) -> None:
+    script = (CLIENTS / "openai_client.mjs").read_text()
+    run = 'const { default: OpenAI } = await import("openai");\n'
+    check_openai(
+        await in_node(f"{script}\n{run}console.log(JSON.stringify(await ask(OpenAI, process.argv[1])));", quick_url)
+    )
+
+
+async def test_openais_javascript_client_works_in_a_page_of_a_listed_origin(
+    quick_url: str, page_server: Page, chromium: BrowserContext
+) -> None:
+    page = await chromium.new_page()
+    asked = "async (url) => { const { ask, OpenAI } = window.clients; return await ask(OpenAI, url) }"
+    await page.goto(page_server.listed)
+    await page.wait_for_function("window.clients")
+    check_openai(await page.evaluate(asked, quick_url))
+    await page.goto(page_server.unlisted)
+    await page.wait_for_function("window.clients")
+    refused = (
+        "async (url) => { try { await window.clients.ask(window.clients.OpenAI, url) } catch (e) { return e.message } }"
+    )
+    assert "Connection error" in await page.evaluate(refused, quick_url)
+    await page.close()
+
+
+async def test_openais_javascript_client_parses_a_schema_of_zod(quick_url: str) -> None:
+    found = await in_node((CLIENTS / "zod.mjs").read_text(), quick_url)
+    assert found == ["goal", "due", "risk", "steps"]
+
+
+async def test_the_ai_sdk_works(quick_url: str) -> None:
+    found = await in_node((CLIENTS / "ai_sdk.mjs").read_text(), quick_url)
+    assert found["whole"] and found["streamed"] == found["whole"] and found["finish"] == "stop"
+    assert found["usage"]["totalTokens"] > 0
+    assert (found["object"], found["refused"]) == (["name", "warm", "mixedFrom"], 404)
+
+
+async def test_langchain_works(quick_url: str) -> None:
+    found = await in_python(CLIENTS / "langchain_client.py", quick_url)
+    assert found["whole"] and found["streamed"] == found["whole"]
+    whole, streamed = found["tokens"]
+    assert whole == streamed > 0
+    assert found["colour"] == ["name", "first_named", "family", "shares"]
+    assert found["refused"] == "model_not_found"
+
+
+async def test_inspect_evaluates_a_council(quick_url: str, tmp_path: Path) -> None:
+    found = await in_python(CLIENTS / "inspect_task.py", quick_url, str(tmp_path))
+    assert found["status"] == "success" and len(found["answered"]) == 2 and all(found["answered"])
+    assert found["usage"] > 0
+
+
+async def test_answers_comply_with_openais_specification(quick_url: str) -> None:
+    command = [build.python().with_name("llm-comply"), "--format", "openai-chat", "--base-url", f"{quick_url}/v1"]
+    options = ["--api-key", "unused", "--model", "single/DEV", "--json", "--filter", COMPLIANCE]
+    report = json.loads(await output_of([*command, *options]))
+    assert report["summary"] == {"total": 6, "passed": 6, "failed": 0, "skipped": 0}, report
+    # OpenAI's answers have an empty list of them, which its specification does not require.
+    warnings = [warning for result in report["results"] for warning in result.get("warnings", ())]
+    assert all("'annotations'" in warning for warning in warnings), warnings
