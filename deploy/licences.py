@@ -22,9 +22,11 @@ ALLOWED = {
 NAMED: Mapping[str, str] = {
     "colorama": "BSD-3-Clause",  # installed on Windows alone
     "httpx-aiohttp": "BSD-3-Clause",
+    "httpx2-jsfetch": "BSD-3-Clause",  # installed in browsers alone
     "jinja2": "BSD-3-Clause",
     "protobuf": "BSD-3-Clause",
     "pyasn1-modules": "BSD-2-Clause",
+    "pywin32": "PSF-2.0",  # installed on Windows alone
     "uvloop": "MIT OR Apache-2.0",
 }
 # The names that packages without an SPDX expression use.

@@ -54,6 +54,7 @@ GATEWAY = (
     "app.streaming",
     "app.routes",
     "app.facades",
+    "app.facades.mcp",
     "app.webhooks",
     "app.archive",
     "app.planning",
@@ -104,6 +105,8 @@ DRIVERS: dict[str, tuple[str, ...]] = {
     "uvicorn": ("app.routes", "app.main", "app.cli", "serve_deployments.simulator"),
     "typer": ("app.cli", "serve_deployments.simulator"),
     "rich": ("app.cli",),
+    "mcp": ("app.facades.mcp", "app.cli"),
+    "mcp_types": ("app.facades.mcp",),
     "requests": (),
 }
 

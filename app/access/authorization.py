@@ -30,6 +30,8 @@ ACCESS: Mapping[str, tuple[Scope, ...] | None] = {
     "delete_response": ("submit",),
     "list_input_items": ("read",),
     "approve_plan": ("submit", "read"),
+    # What a message of MCP asks for is permitted as the REST operation that it is.
+    "call_mcp": (),
     "get_plan": ("read",),
     "list_deliberations": ("read",),
     "get_deliberation": ("read",),
@@ -125,11 +127,14 @@ class Access:
                 raise CrossSite(development=self.development)
             scope["caller"] = DEVELOPER if self.keyring is None else ANONYMOUS
             return
-        caller = scope["caller"] = self._authenticate(scope)
-        rate = self._rates.take(caller.tenant)
-        scope["rate_headers"] = self._rates.headers(rate)
-        if not rate.admitted:
-            raise RateLimited(self._rates.per_minute, rate.reset_s)
+        # A façade asks operations on behalf of a request that is authenticated and counted already.
+        caller: Caller | None = scope.get("caller")
+        if caller is None:
+            caller = scope["caller"] = self._authenticate(scope)
+            rate = self._rates.take(caller.tenant)
+            scope["rate_headers"] = self._rates.headers(rate)
+            if not rate.admitted:
+                raise RateLimited(self._rates.per_minute, rate.reset_s)
         missing = [each for each in needed if each not in caller.scopes]
         if missing:
             raise InsufficientScope(needed, missing)

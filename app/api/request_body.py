@@ -92,8 +92,13 @@ async def read_body(request: Request) -> bytes:
 async def body_of(request: Request, model: type[_Model], context: dict[str, Any] | None = None) -> _Model:
     """The request's body as `model`; an empty one reads as `{}`.
 
-    Raises UnsupportedMediaType, BodyTooLarge, BodyTimeout, InvalidJson, and ValidationFailed naming every bad field.
+    Raises as `json_body` does, InvalidJson, and ValidationFailed naming every bad field.
     """
+    return parsed_body(await json_body(request), model, context)
+
+
+async def json_body(request: Request) -> bytes:
+    """The whole body, unparsed; raises UnsupportedMediaType, BodyTooLarge and BodyTimeout."""
     content = await read_body(request)
     if content:
         media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -103,7 +108,7 @@ async def body_of(request: Request, model: type[_Model], context: dict[str, Any]
         if coding not in ("identity", ""):
             detail = f"The body has the Content-Encoding {coding[:32]!r}."
             raise UnsupportedCoding(detail, "Content-Encoding", "Send it uncompressed.")
-    return parsed_body(content, model, context)
+    return content
 
 
 def parsed_body(content: bytes, model: type[_Model], context: dict[str, Any] | None = None) -> _Model:

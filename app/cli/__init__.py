@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from app.cli import ask, demo, plan, show, status, strategies, watch
+from app.cli import ask, demo, mcp, plan, show, status, strategies, watch
 from app.cli.admin import archive, context, keys, openapi, streams, transfer, webhooks
 from app.cli.bench import quality
 from app.cli.exits import EXIT_HELP, CommandLine
@@ -30,7 +30,7 @@ for command in (up.up, demo.demo, ask.ask, watch.watch):
 cli.command("list", epilog=EXIT_HELP)(show.list_deliberations)
 for command in (show.stats, show.show, show.cancel, show.delete, show.deliveries, show.redeliver):
     cli.command(epilog=EXIT_HELP)(command)
-for command in (status.status, status.roles, strategies.strategies, status.cluster, openapi.openapi):
+for command in (status.status, status.roles, strategies.strategies, status.cluster, openapi.openapi, mcp.mcp):
     cli.command(epilog=EXIT_HELP)(command)
 cli.command("export", epilog=EXIT_HELP)(transfer.export_command)
 cli.command("import", epilog=EXIT_HELP)(transfer.import_command)

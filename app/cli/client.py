@@ -70,6 +70,11 @@ def _unreachable(url: str, source: str, exc: httpx.TransportError) -> GatewayUnr
     return GatewayUnreachable(Exit.UNREACHABLE, "unreachable", detail, remedy=_UNREACHABLE_REMEDY)
 
 
+def not_a_gateway(url: str, path: str) -> GatewayUnreachable:
+    detail = f"{url} answers {path} without a JSON object"
+    return GatewayUnreachable(Exit.UNREACHABLE, "not_a_gateway", detail, remedy=_URL_REMEDY)
+
+
 def parsed(model: type[_Model], document: JsonObject) -> _Model:
     """The parsed resource; raises CommandError when fields are missing or invalid. Unknown fields are dropped."""
     try:
@@ -145,12 +150,7 @@ class GatewayClient:
         wait_s: float = 0.0,
     ) -> JsonObject:
         """The JSON object of an answer, empty for 204; raises CommandError. The gateway may wait up to `wait_s`."""
-        timeout = httpx.Timeout(_READ_TIMEOUT_S + wait_s, connect=_CONNECT_TIMEOUT_S)
-        sent = {**(headers or {}), **({"Prefer": f"wait={wait_s:g}"} if wait_s else {})}
-        try:
-            response = await self._http.request(method, path, params=params, json=body, headers=sent, timeout=timeout)
-        except httpx.TransportError as exc:
-            raise _unreachable(self.url, self.source, exc) from exc
+        response = await self.answer(method, path, params=params, body=body, headers=headers, wait_s=wait_s)
         if response.status_code >= 400:
             raise command_error(response)
         if response.status_code == 204:
@@ -159,8 +159,25 @@ class GatewayClient:
             document = response.json()
             if isinstance(document, dict):
                 return cast(JsonObject, document)
-        detail = f"{self.url} answers {path} without a JSON object"
-        raise GatewayUnreachable(Exit.UNREACHABLE, "not_a_gateway", detail, remedy=_URL_REMEDY)
+        raise not_a_gateway(self.url, path)
+
+    async def answer(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        body: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        wait_s: float = 0.0,
+    ) -> httpx.Response:
+        """The answer, refusals included; raises GatewayUnreachable."""
+        timeout = httpx.Timeout(_READ_TIMEOUT_S + wait_s, connect=_CONNECT_TIMEOUT_S)
+        sent = {**(headers or {}), **({"Prefer": f"wait={wait_s:g}"} if wait_s else {})}
+        try:
+            return await self._http.request(method, path, params=params, json=body, headers=sent, timeout=timeout)
+        except httpx.TransportError as exc:
+            raise _unreachable(self.url, self.source, exc) from exc
 
     async def submit(self, body: JsonObject, idempotency_key: str) -> JsonObject:
         """POST a deliberation; returns the resource. Retries with the same key when the outcome is unknown."""

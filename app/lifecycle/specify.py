@@ -44,10 +44,15 @@ def deliberation_id(tenant: str, key: str | None, now: datetime) -> str:
     With a key: `k` and a digest of tenant and key. Else 48 bits of milliseconds since 1970, and 82 random bits.
     """
     if key:
-        return digest_id("k", tenant, key)
+        return keyed_id(tenant, key)
     milliseconds = round(now.timestamp() * 1_000)
     material = milliseconds.to_bytes(_TIME_BITS // 8, "big") + secrets.token_bytes(11)
     return base64.b32hexencode(material).decode().lower()[:ID_CHARS]
+
+
+def keyed_id(tenant: str, key: str) -> str:
+    """The id of the deliberation that an idempotency key of a tenant starts."""
+    return digest_id("k", tenant, key)
 
 
 def digest_id(first: str, tenant: str, key: str) -> str:

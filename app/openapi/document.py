@@ -21,6 +21,7 @@ from app.api.responses import EXAMPLES, HEADERS, headers, parameter, problems
 from app.api.schemas import Problem
 from app.facades import FACADES
 from app.facades.declaration import Facade
+from app.facades.mcp import routes as mcp
 from app.openapi.examples import DELIVERY, EVENT_STREAM, composed
 from app.planning import routes as plans
 from app.planning.events import PlanRequest
@@ -42,6 +43,7 @@ ROUTERS = (
     statistics.router,
     cluster.router,
     *(facade.router for facade in FACADES),
+    mcp.router,
 )
 TITLE = "Deliberation Gateway"
 _DESCRIPTION = """\

@@ -18,7 +18,45 @@ REFUSED = "tests/integration/cli/test_machines.py::test_a_machine_is_refused_by_
 
 QUOTES = "tests/components/routes/test_quotes.py::"
 
+MCP = "tests/components/facades/test_mcp.py::"
+MCP_TOOLS = "app/facades/mcp/tools.py"
+
 ENTRANCES = (
+    Guard(
+        "a closed request of an MCP client cancels its deliberation",
+        MCP_TOOLS,
+        '        if arguments.get("idempotency_key") is None:\n',
+        "        if False:\n",
+        f"{MCP}test_closing_the_request_cancels_the_deliberation",
+    ),
+    Guard(
+        "a deliberation with a client's key outlives the MCP client's request",
+        MCP_TOOLS,
+        '        if arguments.get("idempotency_key") is None:\n',
+        "        if True:\n",
+        f"{MCP}test_a_call_with_an_idempotency_key_goes_on_and_is_found_again",
+    ),
+    Guard(
+        "a stopping gateway ends the waits of MCP clients, which would be cancelled with it",
+        MCP_TOOLS,
+        "        stopping = newer.status == 304 and took_s < hold_s - RETRY_S\n",
+        "        stopping = False\n",
+        f"{MCP}test_a_stopping_gateway_ends_a_wait_and_cancels_nothing",
+    ),
+    Guard(
+        "a message of MCP is one request of its tenant, whatever it asks",
+        "app/access/authorization.py",
+        '        caller: Caller | None = scope.get("caller")\n',
+        "        caller: Caller | None = None\n",
+        f"{MCP}test_a_message_is_one_request_of_the_tenant",
+    ),
+    Guard(
+        "a cancellation names its session: the ids of another one's requests repeat",
+        "app/facades/mcp/rest.py",
+        "encoded([session, request_id])",
+        "encoded([request_id])",
+        f"{MCP}test_a_notification_of_an_earlier_protocol_cancels_on_any_gateway",
+    ),
     Guard(
         "only an operator cancels as one",
         "app/routes/deliberations.py",

@@ -361,12 +361,14 @@ _ANSWERS: Mapping[str, str] = {
     "log_out": "nothing",
     "get_health": "that the process lives",
     "get_readiness": "the mode, and which checks pass",
+    "call_mcp": "what the operation shows that a message asks for, within the scopes that it needs",
 }
 
 
 def access_table() -> str:
     rows = ["| endpoint | needs | the answer shows |", "|---|---|---|"]
-    for operation, method, path in operations():
+    # A message of MCP is no operation of the document.
+    for operation, method, path in (*operations(), ("call_mcp", "POST", "/mcp")):
         needed = ACCESS[operation]
         named = "nothing" if needed is None else ", ".join(f"`{scope}`" for scope in needed) or "any key"
         rows.append(f"| `{method} {path}` | {named} | {_ANSWERS[operation]} |")

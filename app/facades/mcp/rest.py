@@ -1,0 +1,110 @@
+"""The REST routes, which every part of the façade asks: in this process, or over HTTP from `deliberate mcp`.
+
+So keys, scopes, bounds and problems are those of REST. Nothing about a client is kept between its requests.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import quote
+
+from fastapi import Request
+from starlette.types import Message, Scope
+
+from app.api.problems import PROBLEM_DOCUMENTS, answer_to, problem
+from app.api.schemas import dump
+from app.deliberation.errors import DeliberationError
+
+PATH = "/mcp"
+SESSION = "mcp-session-id"
+ABANDONED = "the MCP client closed or cancelled its request"
+JsonDocument = dict[str, Any]
+Headers = Mapping[str, str]
+
+
+class RouteAnswer(NamedTuple):
+    """The answer of a route; names of headers in lower case."""
+
+    status: int
+    headers: Headers
+    content: bytes
+
+    @property
+    def refused(self) -> bool:
+        return self.status >= 400
+
+    @property
+    def document(self) -> JsonDocument:
+        return json.loads(self.content)
+
+
+class AskRoute(Protocol):
+    async def __call__(
+        self, method: str, path: str, body: JsonDocument | None = None, headers: Headers | None = None, wait_s: int = 0
+    ) -> RouteAnswer:
+        """The answer of a route, refusals included; the gateway may hold it for `wait_s` (`Prefer: wait`)."""
+        ...
+
+
+def encoded(document: object) -> bytes:
+    """JSON that is no longer than a client's, whose bytes are bounded."""
+    return json.dumps(document, ensure_ascii=False).encode(errors="surrogatepass")
+
+
+def refusal(error: DeliberationError) -> RouteAnswer:
+    """The answer to an error of the façade, as a route would give it."""
+    found = problem(answer_to(error, PROBLEM_DOCUMENTS, ""), PATH, "")
+    return RouteAnswer(found.status, {}, dump(found))
+
+
+def path_of(deliberation_id: str, rest: str = "") -> str:
+    return f"/deliberations/{quote(deliberation_id, safe='')}{rest}"
+
+
+def submission_key(session: str, request_id: object) -> str:
+    """The Idempotency-Key for what a request of an earlier protocol than 2026-07-28 submits."""
+    return hashlib.sha256(encoded([session, request_id])).hexdigest()
+
+
+def in_process(outer: Request, idempotency_key: str | None = None) -> AskRoute:
+    """Asks the routes on behalf of an outer request, with its caller: one request of the client is counted once.
+
+    `idempotency_key` is for submissions without a key of their own.
+    """
+
+    async def ask(
+        method: str, path: str, body: JsonDocument | None = None, headers: Headers | None = None, wait_s: int = 0
+    ) -> RouteAnswer:
+        content = b"" if body is None else encoded(body)
+        given = {"Content-Type": "application/json", **(headers or {})}
+        if wait_s:
+            given["Prefer"] = f"wait={wait_s}"
+        if idempotency_key is not None and (method, path) == ("POST", "/deliberations"):
+            given.setdefault("Idempotency-Key", idempotency_key)
+        path, _, query = path.partition("?")
+        scope: Scope = {
+            **outer.scope,
+            "method": method,
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": query.encode(),
+            "headers": [(name.lower().encode(), value.encode()) for name, value in given.items()],
+        }
+        status, answered, parts = 500, dict[str, str](), bytearray()
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": content, "more_body": False}
+
+        async def send(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                answered.update({name.decode(): value.decode("latin-1") for name, value in message["headers"]})
+            else:
+                parts.extend(message.get("body", b""))
+
+        await outer.app.router(scope, receive, send)
+        return RouteAnswer(status, answered, bytes(parts))
+
+    return ask
