@@ -438,7 +438,7 @@ DURABILITY_GUARDS = (
         "a request that is sent again finds its first",
         "app/lifecycle/specify.py",
         "    if key:\n        return keyed_id",
-        "    if False:\n        return digest_id",
+        "    if False:\n        return keyed_id",
         "tests/components/routes/test_deliberations.py::test_a_key_used_again_with_the_same_body_starts_nothing",
     ),
     Guard(
