@@ -44,6 +44,8 @@ from app.lifecycle.specify import Identity, accepted, body_sha256, deliberation_
 # Even beside much evidence, the beginning of a verdict that is followed, and of a context.
 EVIDENCE_BYTES_MIN = 600
 SWEEP_S = 60.0
+# Deletions of one tenant that run at once.
+DELETIONS_AT_ONCE = 2
 HISTORY = timedelta(days=30)
 # A process that had read the end before the deletion has announced it within this time.
 YOUNG = timedelta(seconds=2 * SWEEP_S)
@@ -87,6 +89,7 @@ class Deliberations:
     context: ContextHydrator | None = None
     spends: DailySpends | None = None
     outcomes: Counter[SubmissionOutcome] = field(default_factory=Counter[SubmissionOutcome])
+    deleting: dict[str, asyncio.Semaphore] = field(default_factory=dict[str, asyncio.Semaphore])
     quoting: asyncio.Lock = field(default_factory=asyncio.Lock)
     quoting_of: dict[str, asyncio.Lock] = field(default_factory=dict[str, asyncio.Lock])
 
@@ -185,7 +188,9 @@ class Deliberations:
             tombstone = Deleted(deliberation_id=deliberation_id, ts=self.clock.now())
             appended = await self.journal.append(tenant, tombstone)
             self.catalog.apply(appended.record)
-        await self.journal.purge(tenant, deliberation_id)
+        # Each message is overwritten by a request of its own: many deletions would keep the log from all tenants.
+        async with self.deleting.setdefault(tenant, asyncio.Semaphore(DELETIONS_AT_ONCE)):
+            await self.journal.purge(tenant, deliberation_id)
         if self.archive is not None:
             await self.archive.delete(tenant, deliberation_id, self.clock.now())
 

@@ -25,7 +25,7 @@ from app.log.stream_settings import (
 NO_SEQUENCE = 10043
 # What nats-server 2.15.1 says of a message that another request erases at the same time, or that came first.
 _ERASED = "no message found"
-REMOVALS_AT_ONCE = 64
+REMOVALS_AT_ONCE = 16
 
 
 class Erasure:
