@@ -55,7 +55,6 @@ async def nats_reply(url: str, subject: str) -> bytes | None:
 
 
 async def responds_to_http(url: str) -> ChildHealth:
-    """Healthy if a GET of `url` returns any HTTP status in time."""
     return ChildHealth(answers=await status_of(url) is not None)
 
 

@@ -92,7 +92,6 @@ class Activity(NamedTuple):
 
 
 def activity_of(mark: str, child: str) -> Activity | None:
-    """Returns the activity of a child's processes; None without /proc."""
     ticks, waits, found = 0, False, marked(mark, child)
     for stat in itertools.chain.from_iterable(Path(f"/proc/{each.pid}/task").glob("*/stat") for each in found):
         with suppress(OSError):
