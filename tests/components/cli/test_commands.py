@@ -190,7 +190,7 @@ def test_the_simulator_receives_every_argument(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(os, "execv", execv)
     invoke("simulator", "--port", "0", "--help", "-x", "y")
-    assert executed == [[sys.executable, "-m", "serve_deployments.simulator", "--port", "0", "--help", "-x", "y"]]
+    assert executed == [[sys.executable, "-P", "-m", "serve_deployments.simulator", "--port", "0", "--help", "-x", "y"]]
 
 
 class TestOpenapi:

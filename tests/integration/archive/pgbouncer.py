@@ -23,7 +23,7 @@ class PgBouncer:
     def __init__(self, server_url: str, **settings: str) -> None:
         program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
         assert program is not None, MISSING
-        self._directory = Path(tempfile.mkdtemp(prefix="pgbouncer-"))
+        self._directory = Path(tempfile.mkdtemp(prefix="pgbouncer-", dir="/tmp"))
         said = subprocess.run([program, "--version"], check=True, capture_output=True, text=True).stdout
         self.version = tuple(map(int, re.findall(r"\d+", said)[:2]))
         self._port = free_port()
@@ -45,9 +45,11 @@ class PgBouncer:
         if os.getuid() == 0:
             shutil.chown(self._directory, "postgres", "postgres")
             command = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", *command]
-        self._process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        log = self._directory / "log"
+        with log.open("wb") as stderr:
+            self._process = subprocess.Popen(command, stderr=stderr)
         while not self._answers():
-            assert self._process.poll() is None, "PgBouncer refuses its configuration"
+            assert self._process.poll() is None, log.read_text()
             time.sleep(0.02)
 
     def _answers(self) -> bool:

@@ -88,6 +88,9 @@ def announced(end: dict[str, Any], id: str, status: str, **more: Any) -> dict[st
         "problem": end["problem"],
         "usage": end["usage"],
         "degraded": None,
+        "participation": end["participation"],
+        "cancelled_by": end.get("by"),
+        "cancel_reason": end.get("reason"),
         "url": f"/deliberations/{id}",
         **more,
     }
