@@ -10,13 +10,16 @@ import asyncio
 import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from tempfile import TemporaryDirectory
 
 import uvicorn
 from pydantic import SecretStr
 from starlette.types import ASGIApp
 
+from app.archive.database.connection import Database
 from app.archive.database.migrate import migrate
+from app.archive.database.store import Copied, Store
 from app.deliberation.facts import Accepted, Cancelled, Fact, Failed, decode
 from app.deliberation.ports import Record
 from app.main import create_app
@@ -89,6 +92,18 @@ async def serving(app: ASGIApp) -> AsyncGenerator[str, None]:
         await task
 
 
+async def mark_copied(journal: InMemoryJournal, archive: Store) -> None:
+    """Say that the archive has the whole log, so that no list waits for it; its tables stay empty."""
+    heard = asyncio.Event()
+    await journal.subscribe(["deliberations.>"], lambda _: heard.set())
+    while True:
+        heard.clear()
+        state = await journal.state()
+        await archive.log_number(state.epoch)
+        await archive.put([], copied=Copied(state.epoch, state.last_sequence, datetime.now(UTC)))
+        await heard.wait()
+
+
 @asynccontextmanager
 async def fuzzed() -> AsyncGenerator[tuple[str, str], None]:
     logs.configure(SETTINGS.log_level)
@@ -100,11 +115,14 @@ async def fuzzed() -> AsyncGenerator[tuple[str, str], None]:
         await migrate(database_url)
         settings = SETTINGS.model_copy(update={"database_url": SecretStr(database_url)})
         async with serving(create_app(settings, journal=journal)) as url, asyncio.TaskGroup() as group:
-            playing = group.create_task(player.run())
+            database = Database(database_url)
+            tasks = [group.create_task(each) for each in (player.run(), mark_copied(journal, Store(database)))]
             try:
                 yield url, key
             finally:
-                playing.cancel()
+                for task in tasks:
+                    task.cancel()
+                await database.close()
 
 
 async def _main() -> None:
