@@ -59,7 +59,7 @@ test-unit: $(DEV_STAMP) ## Run the pure tests alone, in seconds
 	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 2 -p no:schemathesis -p no:respx -p no:anyio tests/unit tests/test_architecture.py
 
 coverage: $(DEV_STAMP) ## Run the pure tests and hold the core's branch coverage at 95 %
-	$(BIN)/pytest tests/unit tests/test_architecture.py --cov=app/deliberation --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=95
+	$(BIN)/pytest tests/unit tests/oracles/strategies/test_every_quote.py tests/test_architecture.py --cov=app/deliberation --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=95
 
 test-vllm: $(DEV_STAMP) ## Build an environment with vLLM for CPU, and run the engine contract and a council against it
 	$(BIN)/python -m tests.vllm.build
