@@ -70,10 +70,6 @@ class SseDecoder:
                 raise EventTooLong(f"an event has more than {self._most:,} bytes")
         return frames
 
-    def end(self) -> list[Frame]:
-        """Returns the event that the stream's end left without its blank line, which the standard discards."""
-        return self.feed(b"\n\n")
-
     def _events(self, lines: list[bytes]) -> list[Frame]:
         frames: list[Frame] = []
         for line in lines:

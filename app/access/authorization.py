@@ -30,7 +30,7 @@ ACCESS: Mapping[str, tuple[Scope, ...] | None] = {
     "delete_response": ("submit",),
     "list_input_items": ("read",),
     "approve_plan": ("submit", "read"),
-    # What a message of MCP asks for is permitted as the REST operation that it is.
+    # Each message of MCP asks REST operations, which check their own scopes.
     "call_mcp": (),
     "get_plan": ("read",),
     "list_deliberations": ("read",),

@@ -22,7 +22,7 @@ _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 
 
 def cors(added: Iterable[str] = ()) -> dict[str, Any]:
-    """What pages of listed origins may send and read beyond the browsers' safelists; `added` are façades' headers."""
+    """The CORS headers for pages of listed origins; `added` are the headers of façades."""
     return {
         "allow_credentials": True,
         "allow_methods": ("GET", "HEAD", "POST", "DELETE"),

@@ -60,7 +60,7 @@ class Submission:
 
 
 def submission_of(request: Request, asked: Mapping[str, Any] | None = None) -> Submission:
-    """What is recorded beside the body; `asked` is what a façade repeats of it."""
+    """The parts of a submission that are recorded beside the body; a façade's answers repeat `asked`."""
     traceparent = request.headers.get("traceparent", "")
     return Submission(
         idempotency_key=idempotency_key_of(request),

@@ -309,7 +309,7 @@ def _allowed(request: Request) -> str:
 
 
 def _meant(request: Request) -> str:
-    """Names the endpoint of a path with the prefix of clients twice or not at all, or with a slash at its end."""
+    """A hint at the endpoint that a path means: clients add `/v1` twice or never, or end the path with a slash."""
     tail = re.sub("/+", "/", request.url.path).rstrip("/").rpartition("/v1/")[2].lstrip("/")
     known = {getattr(route, "path", None) for route in request.app.state.served_routes}
     place = next((path for path in (f"/v1/{tail}", f"/{tail}") if path in known), None)

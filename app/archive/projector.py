@@ -36,7 +36,7 @@ FETCH_EVERY_S = 0.75
 # A batch of larger facts is cut. Its rest waits.
 BATCH_BYTES_MAX = 16_000_000
 READ_AT_ONCE = 64
-# Deliberations whose copied position is remembered.
+# The projector remembers the copied position of this many deliberations.
 COPIED_MAX = 20_000
 RETRY_S = 1.0
 # Calls that were cut by the end record their outcomes within this time.

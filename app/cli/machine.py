@@ -1,4 +1,4 @@
-"""What a machine must have for a stack to run, checked before anything starts. Each lack is refused by its name."""
+"""Checks of the machine before a stack starts: open files, loopback, paths and space. A refusal names the lack."""
 
 import os
 import resource
@@ -11,9 +11,9 @@ from app.cli.exits import CommandError, Exit, cause
 
 LOOPBACK = "127.0.0.1"
 FREE_BYTES_MIN = 16 * 1024 * 1024
-# SQLite opens no file whose path is longer than 512 bytes, and names its log after the file.
+# SQLite's paths have at most 512 bytes, and its log's path is the file's with a suffix.
 _PATH_BYTES_MAX = 480
-# Of nats-server, which holds some files of each stream; Ray and the gateway raise theirs further.
+# nats-server needs this many; Ray and the gateway raise their limits further.
 _OPEN_FILES_MIN = 1_024
 
 
@@ -27,7 +27,7 @@ def check_machine() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (_OPEN_FILES_MIN, hard))
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            # Looks up the route, and sends nothing.
+            # A datagram socket that connects looks up the route, and sends nothing.
             probe.connect((LOOPBACK, 9))
     except OSError as error:
         raise address_unusable(LOOPBACK, error) from error

@@ -36,7 +36,7 @@ def over_http(gateway: GatewayClient) -> "AskRoute":
 
 @on_gateway
 async def mcp(gateway: GatewayClient, *, as_json: bool) -> Exit:
-    """Serve MCP on stdin and stdout: councils as tools of an assistant (docs/mcp.md). It ends with stdin."""
+    """Serve MCP on stdin and stdout: councils as tools of an assistant (docs/mcp.md). The command ends with stdin."""
     # Imported here: the package takes longer than all other commands.
     from mcp.server.stdio import stdio_server
 

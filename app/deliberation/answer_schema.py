@@ -93,6 +93,7 @@ class _Rebuilding:
         # The keywords that were replaced, each with the one that has its meaning now.
         self.replaced: dict[str, str] = {}
 
+    # Long by its cases, one for each keyword.
     def rebuilt(self, given: object, where: str, open_references: tuple[str, ...] = (), depth: int = 0) -> Schema:
         self._nodes += 1
         if self._nodes > NODES_MAX or depth > DEPTH_MAX:

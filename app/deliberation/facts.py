@@ -20,7 +20,7 @@ from app.deliberation.specification import AgentSpec, Purpose, Specification, St
 
 Cause = Literal["all", "quorum", "deadline"]
 CancelledBy = Literal["client", "disconnect", "superseded", "deadline", "operator"]
-"""Who stopped a deliberation.
+"""The author of a cancellation.
 
 `client`: whoever asked for it; `disconnect`: its client left; `superseded`: a newer request replaces it; `deadline`:
 the client's own time was over; `operator`: a key with the scope `admin`.
@@ -189,7 +189,7 @@ class StageClosed(Envelope, frozen=True):
 
 
 class CancelRequested(Envelope, frozen=True):
-    """A request to stop: who made it, and why in words."""
+    """A request to stop, with its author and its reason."""
 
     type: Literal["deliberation.cancelling"] = "deliberation.cancelling"
     by: CancelledBy = "client"
@@ -333,9 +333,9 @@ class Stall(Value, frozen=True):
 
 
 class Participation(Value, frozen=True):
-    """Who took part: `counted` of `members` have an answer that counts; `stalled` are calls without such an outcome.
+    """The members that took part: `counted` of `members` have an answer that counts. `stalled` lists calls without one.
 
-    `took_place` says that it was a council at all: the answers of two members count.
+    `took_place` is true where the answers of at least two members count.
     """
 
     took_place: bool
@@ -365,7 +365,7 @@ class Failed(_End, frozen=True):
 
 
 class Cancelled(_End, frozen=True):
-    """The end: stopped on request. `by` and `reason` are the request's."""
+    """The end of a deliberation that was stopped on request, with the request's `by` and `reason`."""
 
     type: Literal["deliberation.cancelled"] = "deliberation.cancelled"
     by: CancelledBy = "client"

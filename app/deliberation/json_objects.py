@@ -15,7 +15,7 @@ _TOKEN = re.compile(
     rf"[ \t\r\n]*+(?:(?P<mark>[{{}}\[\],:])|(?P<string>{_STRING})|-?[0-9][0-9.eE+-]*+|true|false|null|NaN|-?Infinity)",
     re.DOTALL,
 )
-# No object with a name begins otherwise. Prose and formulas are full of braces.
+# An object with a member begins so. Prose and formulas are full of other braces.
 _BEGINNING = re.compile(rf"\{{(?=[ \t\r\n]*+{_STRING}[ \t\r\n]*+:)", re.DOTALL)
 _NAME = r"(?:\w{1,20}:)?(?:think(?:ing)?|thoughts?|reasoning)"
 _REASONING_TAG = re.compile(

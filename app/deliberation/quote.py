@@ -1,7 +1,7 @@
-"""The price of a deliberation before it runs: its strategy runs over outcomes that no engine wrote.
+"""The price of a deliberation before it runs: its strategy runs over placeholder outcomes.
 
-A text in such an outcome is a mark, which stands for a completion of a length that is set afterwards. So calls and
-prompts are the strategy's own, and prompts that quote the longest answers stay short.
+A placeholder's text is a mark for a completion whose length is set afterwards. So the strategy itself makes the calls
+and prompts, and a prompt that quotes the longest answers stays short.
 """
 
 import json
@@ -39,7 +39,7 @@ _AS_LETTERS = str.maketrans("0123456789", "ghijklmnop")
 
 
 class QuotedStage(Value, frozen=True):
-    """All stages of one purpose in one round; `at_most` holds where every member answers, the whole's in any case."""
+    """All stages of one purpose in one round. `at_most` holds if all members answer; the quote's holds in any case."""
 
     purpose: Purpose
     round: int
@@ -55,7 +55,7 @@ class RoleHistory(Value, frozen=True):
 
 
 class QuoteHistory(Value, frozen=True):
-    """The completed deliberations of the last 30 days whose means are expected.
+    """The completed deliberations of the last 30 days, whose means give the expected figures.
 
     Without any of the same strategy, size and rounds, calls half-way from fewest to most are assumed. For a role
     without calls 400 tokens are assumed for an answer, and 200 for a review.
@@ -67,7 +67,7 @@ class QuoteHistory(Value, frozen=True):
 
 
 class BudgetOutlook(Value, frozen=True):
-    """How far the budget of the request goes, and why not further."""
+    """The part of a deliberation that the request's budget covers, and the reason why no more."""
 
     covers: Literal["at_most", "expected", "first_stage", "nothing"] = Field(
         description="`first_stage`: later stages may be left out; `nothing`: the deliberation would fail"
@@ -92,14 +92,14 @@ class Quote(Value, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """A text that no engine wrote: a role's completion, or with an empty role a sandbox's report."""
+    """A placeholder for a role's completion, or with an empty role for a sandbox's report."""
 
     role: str
     tokens_max: int
     assumed: int
 
     def tokens(self, history: QuoteHistory | None) -> int:
-        """As expected by a history, else at most."""
+        """The expected count by a history; without one the largest count."""
         if history is None:
             return self.tokens_max
         mean = history.by_role.get(self.role)
@@ -116,7 +116,7 @@ _Place = tuple[Purpose, int]
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """A call in its stage; `quoted` are the unwritten texts in its prompt, which `bytes` leaves out."""
+    """A call in its stage. `quoted` lists the placeholders in its prompt; `bytes` leaves them out."""
 
     place: _Place
     call: Call
@@ -124,7 +124,7 @@ class _Planned:
     quoted: Sequence[_Text]
 
     def usage(self, role: Role, extra_bytes: int, history: QuoteHistory | None) -> Usage:
-        """As expected by a history, else at most: then with the schema of the reply, which an engine may be shown."""
+        """The expected usage by a history; without one the largest, in which the prompt shows the reply's schema."""
         own = self.bytes + extra_bytes + len(persona_section(role.persona).encode())
         if history is None:
             prompt = (own + _schema_bytes(self.call.output)) // BYTES_PER_TOKEN + TEMPLATE_TOKENS
@@ -141,7 +141,7 @@ def _schema_bytes(output: Output) -> int:
 
 
 class _Way:
-    """A way in which a deliberation may go. All `agree`, or every two texts differ and every review finds a fault.
+    """A course that a deliberation may take. All members `agree`, or all texts differ and every review finds a fault.
 
     Calls that are `silent` have no outcome.
     """
@@ -178,7 +178,7 @@ class _Way:
     def _said(self, call: Call, round: int) -> dict[str, Any]:
         agree, text = self._agree, self._marked(_completion(call))
         if agree and call.output.kind in VERSION_KINDS:
-            # Everyone gives the first text again.
+            # Every member repeats the first text.
             text = next(iter(self._texts))
         match call.output.kind:
             case "answer" | "fusion":
@@ -235,7 +235,7 @@ def quote(
     bare, known, budget = _bare(specification), history or QuoteHistory(), specification.budget
     first = next(definition.run(specification))
     most = _Way(bare).planned(definition)
-    # What every prompt repeats, and the bare specification lacks.
+    # Bytes of task and evidence: every prompt repeats them, and the bare specification lacks them.
     extra = _bytes(first.calls[0]) - most[0].bytes
 
     def by_stage(way: Iterable[_Planned], history: QuoteHistory | None) -> Mapping[_Place, Usage]:

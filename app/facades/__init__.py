@@ -1,7 +1,7 @@
 """Façades: other APIs over the same deliberations. Each is a reader of requests and a writer of events over one base.
 
-The base: `door` (the operations that a façade may use), `moments` (one reading of a deliberation's events),
-`outcomes`, `summaries`, and `declaration` (the closed set of a façade's contributions).
+The base: `door` has the operations that a façade may use, `moments` is one reading of a deliberation's events, and
+`declaration` is the closed set of a façade's contributions. `outcomes` and `summaries` read verdicts and work.
 """
 
 from app.facades.chat import CHAT

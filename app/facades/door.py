@@ -38,7 +38,7 @@ log = structlog.get_logger(__name__)
 
 
 StreamReading = Literal["end", "facts", "texts"]
-"""What a stream tells: the end alone, every fact, or also the growing texts of unfinished calls."""
+"""The content of a stream: the end alone, every fact, or also the growing texts of unfinished calls."""
 
 
 class Told(NamedTuple):
@@ -80,7 +80,7 @@ class Council:
         return await operations.stored(self.tenant, id)
 
     async def told(self) -> Told:
-        """What the stored facts tell; raises NotFound, Gone, JournalUnavailable and ArchiveUnavailable."""
+        """The moments of the stored facts; raises NotFound, Gone, JournalUnavailable and ArchiveUnavailable."""
         telling, moments = Telling(), list[Moment]()
         for record in (await self._stored()).records:
             moments += telling.tell(_decoded(record.data), record.sequence)
@@ -88,7 +88,7 @@ class Council:
         return Told(moments, telling.state)
 
     async def told_to_the_end(self, ended: bool) -> Told:
-        """The same with the end, after `wait`; raises NotReady while draining, NoVerdict and JournalUnavailable."""
+        """The moments up to the end, after `wait`; raises NotReady while draining, NoVerdict and JournalUnavailable."""
         if not ended:
             raise _late(self._gateway, self.state.deliberation_id)
         for _ in range(LAGS_MAX):
@@ -184,7 +184,7 @@ class Council:
         return _CouncilStream(self, content, self._gateway, headers, heartbeat, viewer)
 
     async def wait_while_connected(self, request: Request) -> bool | None:
-        """As `wait`; None if the client disconnected first. Raises JournalUnavailable."""
+        """The result of `wait`; None if the client disconnected first. Raises JournalUnavailable."""
         away: JournalUnavailable | None = None
         async with anyio.create_task_group() as group:
 
@@ -197,7 +197,7 @@ class Council:
             try:
                 return await self.wait()
             except JournalUnavailable as error:
-                # Raised within the group it would come out as a group of errors, which has no status.
+                # A group of tasks would raise this error as a group of errors, which has no status.
                 away = error
             finally:
                 group.cancel_scope.cancel()
@@ -206,7 +206,7 @@ class Council:
         return None
 
     async def end(self, request: Request) -> Told | None:
-        """What the deliberation told to its end; None if the client left before. Raises as `told_to_the_end`."""
+        """The moments up to the end; None if the client left before. Raises as `told_to_the_end`."""
         ended = await self.wait_while_connected(request)
         if not ended:
             await self.leave()

@@ -31,7 +31,7 @@ from app.deliberation.fold import State, apply, begin
 from app.deliberation.works import AgentCall
 
 Cut = Literal["stage", "end", "interruption"]
-"""Why a part ends without its own fact: its stage closed, the deliberation ended, or the reading was interrupted."""
+"""The reason why a part ends without its own fact: a closed stage, the deliberation's end, or an interruption."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class TextBegan:
 
 @dataclass(frozen=True, slots=True)
 class TextGrew:
-    """A piece that follows what the attempt's earlier ones said. Only readings with texts have these moments."""
+    """A piece of text that follows the attempt's earlier pieces. Only readings with texts have these moments."""
 
     state: State
     call: AgentCall
@@ -67,7 +67,7 @@ class TextGrew:
 
 @dataclass(frozen=True, slots=True)
 class TextEnded:
-    """The call's outcome is recorded; or `cut`, without one. `told` is what its pieces said."""
+    """The call's outcome is recorded, or the text is `cut` without one. `told` is the text of its pieces."""
 
     state: State
     call: AgentCall
@@ -77,7 +77,7 @@ class TextEnded:
 
 @dataclass(frozen=True, slots=True)
 class StageEnded:
-    """The stage closed on the outcomes that count; or `cut`, without `closed`."""
+    """The stage closed on the outcomes that count, or is `cut` and has no `closed`."""
 
     state: State
     opened: StageOpened
@@ -164,7 +164,7 @@ class Telling:
     def _fact(self, before: State, event: Fact, sequence: int) -> Iterator[Moment]:
         state = self.state = apply(before, event, sequence)
         if before.ended:
-            return  # a late outcome still belongs on the bill
+            return  # the bill takes late outcomes too
         match event:
             case StageOpened():
                 yield StageBegan(state, event)

@@ -1,4 +1,4 @@
-"""What the readers of OpenAI's APIs share: models, conversations, unsupported fields, the options of a deliberation.
+"""The common part of both readers of OpenAI's APIs: models, conversations, unsupported fields, options.
 
 Every field of OpenAI's references is supported, ignored if that is harmless, or refused if ignoring it would change the
 answer's meaning. Unknown fields are refused, as by OpenAI.

@@ -86,7 +86,7 @@ def outcome(state: State) -> DeliberationOutcome:
 
 
 def notes(state: State) -> Iterator[str]:
-    """What a reader of the verdict should know, each in a sentence."""
+    """Notes on a verdict, a sentence each: dissent and degradation."""
     assert state.end is not None
     for each in () if state.end.verdict is None else state.end.verdict.dissent:
         yield f"Dissent: {each.agent_id} preferred {each.preferred} to the winner."

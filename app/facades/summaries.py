@@ -1,4 +1,4 @@
-"""What a member contributed by one call, in words: for façades that show the work in prose."""
+"""A member's contribution by one call as prose, for façades that show the work."""
 
 from collections.abc import Iterable, Mapping
 

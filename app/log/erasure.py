@@ -23,7 +23,7 @@ from app.log.stream_settings import (
 )
 
 NO_SEQUENCE = 10043
-# What nats-server 2.15.1 says of a message that another request erases at the same time, or that came first.
+# nats-server 2.15.1 answers so where another request erases the message at the same time.
 _ERASED = "no message found"
 REMOVALS_AT_ONCE = 16
 

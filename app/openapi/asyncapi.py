@@ -75,6 +75,7 @@ def _sends(channel: str, description: str, **more: object) -> dict[str, Any]:
     return {"action": "send", "channel": {"$ref": f"#/channels/{channel}"}, "description": description, **more}
 
 
+# Long by its parts, one for each channel.
 def _channels() -> dict[str, dict[str, Any]]:
     id = {"description": "Letters a-z, digits, `-` and `_`, at most 64", "examples": [ID]}
     status = {"description": "The terminal status", "enum": [type_of(end).rpartition(".")[2] for end in ENDS]}

@@ -429,7 +429,7 @@ def _listed(content: bytes) -> list[tuple[str, str]]:
 async def _decoded(engine: EngineState, response: httpx.Response) -> AsyncGenerator[bytes]:
     """The body's bytes. Requested unencoded; a proxy may compress it all the same. Raises EngineUnavailable."""
     chunks = cast("AsyncIterator[bytes]", response.stream)
-    # Others, such as `utf-8`, are no encodings: clients pass over them.
+    # Other values, such as `utf-8`, are no encodings: clients ignore them.
     encodings = _ENCODINGS.findall(response.headers.get("Content-Encoding", ""))
     encoding = ", ".join(encodings).lower()
     if not encodings:

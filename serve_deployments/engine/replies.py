@@ -30,10 +30,10 @@ DETAIL_CHARACTERS = 300
 # A reply has at most REPLY_BYTES_MIN and so many bytes for each token: engines repeat much in each chunk.
 REPLY_BYTES_MIN = 4 * 1024 * 1024
 REPLY_BYTES_PER_TOKEN = 2 * 1024
-# The same of one event, and of a completion that was not streamed: each is parsed at once.
+# One event, and one completion that was not streamed, is parsed at once: each has a smaller bound.
 DOCUMENT_BYTES_MIN = 1024 * 1024
 DOCUMENT_BYTES_PER_TOKEN = 128
-# A stream has about one event for each token, and others are served after so many.
+# A stream has about one event for each token. Other calls run after EVENTS_AT_ONCE of them.
 EVENTS_MIN = 8_192
 EVENTS_PER_TOKEN = 8
 EVENTS_AT_ONCE = 256
@@ -46,7 +46,7 @@ TEMPLATE_TOKENS_MAX = 4_096
 END_WITHIN_S = 5.0
 _REASON_CHARACTERS = 40
 _LENGTH = frozenset({"length", "max_tokens", "max_output_tokens", "model_length", "model_context_window_exceeded"})
-# OpenAI's, Gemini's, Bedrock's and others' words.
+# Finish reasons of OpenAI, Gemini, Bedrock and others.
 _FILTERED = re.compile(r"filter|safety|block|recitation|prohibited|sensitive|spii|guardrail")
 _NO_REASON = ("null", "none")
 _STATUS = re.compile("[45][0-9][0-9]")
@@ -139,7 +139,7 @@ class Meter:
         if self.carries_prompt:
             prompt = _count(self.reported.get("prompt_tokens"), self.sent_bytes + TEMPLATE_TOKENS_MAX)
         completion = _count(self.reported.get("completion_tokens"), self.choices * self.call.max_tokens)
-        # DeepSeek and Moonshot count them beside the details.
+        # DeepSeek and Moonshot count cached tokens beside the details.
         claimed = (details.get("cached_tokens"), *map(self.reported.get, ("prompt_cache_hit_tokens", "cached_tokens")))
         cached = None if prompt is None else _count(next(filter(None, claimed), 0), prompt)
         estimated = self.guessed
@@ -162,7 +162,7 @@ class StreamedChoice:
     on_end: Callable[[EngineReply], None] | None = None
     texts: list[str] = field(default_factory=list[str])
     reasoning: list[str] = field(default_factory=list[str])
-    # Of the first tool that the model calls. No tool is offered, so that they can only be the answer.
+    # The arguments of the first tool. No tool is offered, so that its arguments can only be the answer.
     arguments: list[str] = field(default_factory=list[str])
     refusal: str = ""
     remark: str = ""
@@ -291,7 +291,7 @@ def _reason(given: object) -> str:
 
 
 def _arguments(message: Mapping[str, Any]) -> str:
-    """Returns what a message says of the arguments of the first tool that is called."""
+    """Returns the arguments of the first tool that a message calls."""
     try:
         call: Any = (message.get("tool_calls") or [{"function": message.get("function_call")}])[0]
         given: Any = call["function"]["arguments"] or ""
@@ -350,8 +350,8 @@ class StreamedReply:
     async def read(self, engine: Replying, chunks: AsyncIterator[bytes], *, idle_s: float | None = None) -> EngineReply:
         """Read to the end, or until only choices that were left go on; returns the reply of the choice that ends last.
 
-        Raises EngineUnavailable for a reply that is incomplete, unreadable or too long, and TimeoutError after `idle_s`
-        without a text, if given, from the first text on.
+        Raises EngineUnavailable for a reply that is incomplete, unreadable or too long. Raises TimeoutError after
+        `idle_s` without a text, if given, from the first text on.
         """
         decoder, size, began = SseDecoder(self.document_bytes_max), 0, False
         self._idle_s = idle_s
@@ -377,12 +377,12 @@ class StreamedReply:
                 if isinstance(failure, EventTooLong):
                     raise EngineUnavailable(f"{engine.label} streamed nonsense: {failure}") from failure
                 raise
-            # The text that came right before the failure.
+            # Publish the text that came right before the failure.
             await self._publish()
         return self._last(engine)
 
     async def generated(self, engine: Replying, text: str) -> EngineReply:
-        """The reply of an engine that gives a text which breaks its form within an error."""
+        """The reply of an engine that quotes a text of the wrong form within an error."""
         self.choices[0].piece = text
         self.choices[0].finish("stop")
         await self._publish()
@@ -549,7 +549,7 @@ class StreamedReply:
         if not reason or reason in _NO_REASON:
             return
         if single and isinstance(usage := heard.get("usage"), dict):
-            # Moonshot's place for it.
+            # Moonshot puts the usage here.
             self._total = self._total or cast("dict[str, Any]", usage)
         if _reason(reason) not in _BROKEN:
             choice.finish(reason)

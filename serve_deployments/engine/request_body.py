@@ -168,7 +168,7 @@ class RequestBody:
 
 
 def failed_generation(content: bytes) -> str | None:
-    """The text within an error with which Groq answers one that breaks its form; None for another error."""
+    """The text that Groq quotes within an error, because it breaks its form; None for another error."""
     try:
         text: object = from_json(content)["error"]["failed_generation"]
     except (ValueError, TypeError, LookupError):

@@ -119,7 +119,7 @@ async def statistics(connection: AsyncConnection, asked: StatsFilter) -> Stats:
 
 
 async def history(connection: AsyncConnection, tenant: str, asked: Specification, since: datetime) -> QuoteHistory:
-    """What a tenant completed on whole days since then: like this one in shape, and of its roles."""
+    """The history of a tenant since `since`, over whole days: deliberations of one shape, and calls of its roles."""
     row, roles = rollups.c, {agent.role for agent in asked.agents}
     like = or_(and_(row.kind == "shape", row.name == shape(asked)), and_(row.kind == "role", row.name.in_(roles)))
     of = (row.width_us == DAY_US, row.tenant == tenant, row.begin_us >= microseconds(since), row.status == "completed")

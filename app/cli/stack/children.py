@@ -47,7 +47,7 @@ def stack_children(layout: Layout) -> list[Child]:
     if layout.uses_ray:
         children += [_ray(layout), _deployer(layout)]
     else:
-        # Although it asks no engine, it reads the roles with the keys of their engines.
+        # The coordinator asks no engine, but reads the roles with the keys of their engines.
         coordinator = _process(layout, "coordinator", "serve_deployments.coordinator", user="agents", **engines)
         children.append(replace(coordinator, detail="without Ray"))
     if layout.worker_roles:
@@ -86,7 +86,7 @@ def _inherited(layout: Layout) -> dict[str, str]:
 
 
 def _python_environment(layout: Layout, nats_user: str | None, **more: str) -> dict[str, str]:
-    # Without a safe path, a module `app` in the user's directory would run in place of the package.
+    # Without -P a module `app` in the user's directory would run in place of the package.
     python = {"PYTHONSAFEPATH": "1", "PYTHONUTF8": "1"}
     path = filter(None, [str(_HERE.parents[2]), os.environ.get("PYTHONPATH")])
     roles = {"ROLES_FILE": str(layout.options.roles_file.resolve())} if layout.options.roles_file else {}

@@ -25,7 +25,7 @@ _SERVER = mcp_server(_ask_of)
 
 
 class McpExchange(Response):
-    """The answer to one message. That to `initialize` names a session, which nothing stores."""
+    """The answer to one message. The answer to `initialize` names a session, which nothing stores."""
 
     def __init__(self, content: bytes, *, initializes: bool) -> None:
         super().__init__()

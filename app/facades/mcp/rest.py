@@ -63,7 +63,7 @@ def path_of(deliberation_id: str, rest: str = "") -> str:
 
 
 def submission_key(session: str, request_id: object) -> str:
-    """The Idempotency-Key for what a request of an earlier protocol than 2026-07-28 submits."""
+    """The Idempotency-Key of a submission by a protocol before 2026-07-28."""
     return hashlib.sha256(encoded([session, request_id])).hexdigest()
 
 

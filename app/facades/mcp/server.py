@@ -1,4 +1,4 @@
-"""The MCP server: tools, tasks, resources and prompts over the REST routes. It keeps nothing between requests."""
+"""The MCP server: tools, tasks, resources and prompts over the REST routes. The server keeps nothing between requests."""
 
 import json
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from app.facades.mcp.tools import FUNCTIONS, SCHEME, SUMMARY, TOOLS, McpContext,
 
 NAME = "deliberation-gateway"
 PAGE = 50
-# Both change with the gateway's version alone.
+# Tools and templates change with the gateway's version alone.
 FRESH = CacheHint(ttl_ms=60_000, scope="public")
 INSTRUCTIONS = (
     "A council of LLM agents deliberates on a task. Call `deliberate` with the task, and with `strategy`, `role` or "

@@ -62,7 +62,7 @@ def add_tasks(server: Server[Any], ask_of: Callable[[McpContext], AskRoute]) -> 
         return task
 
     async def update(context: McpContext, params: TaskParams) -> EmptyResult:
-        """Acknowledge responses, which no task has asked for."""
+        """Acknowledge responses; no task asks for any."""
         _check(context, params)
         checked(await ask_of(context)("GET", path_of(params.task_id, SUMMARY)))
         return EmptyResult(result_type="complete")

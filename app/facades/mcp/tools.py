@@ -69,7 +69,7 @@ class DeliberateArguments(DeliberationRequest):
 
 
 def stage_of(document: JsonDocument) -> tuple[float, str]:
-    """A number that grows from stage to stage and within each, and its words."""
+    """The progress: a number that grows within and between stages, and its words."""
     found = document.get("progress")
     if found is None:
         return 0.0, f"{document['id']} is {document['status']}"
@@ -105,7 +105,7 @@ async def followed(ask: AskRoute, id: str, wait_s: float, context: McpContext) -
 
 
 async def submitted(ask: AskRoute, context: McpContext, arguments: JsonDocument) -> RouteAnswer:
-    """The acceptance, which no cancellation interrupts, because only the answer has the id."""
+    """The acceptance. No cancellation interrupts it, because only the answer has the id."""
     key = _read(DeliberateArguments, arguments).idempotency_key
     body = {name: value for name, value in arguments.items() if name not in _OWN_FIELDS}
     headers = {} if key is None else {"Idempotency-Key": key}

@@ -35,7 +35,7 @@ INSTRUCTIONS = ("system", "instructions")
 PLACES = {"/task": "/input", "/constraints/answer_schema": "/text/format/schema"}
 # The name of this façade's part of what an acceptance repeats.
 ASKED = "responses"
-# The fields that a response repeats. No other fact has them, so the acceptance does.
+# The acceptance keeps the fields that a response repeats, because no other fact has them.
 REPEATED = frozenset(
     {"background", "store", "previous_response_id", "max_output_tokens", "text", "reasoning", "truncation"}
     | {"safety_identifier", "prompt_cache_key"}
@@ -94,7 +94,7 @@ class ResponseText(RequestModel):
 
 
 class ResponseReasoning(RequestModel):
-    """What a response shows of the work."""
+    """The part of the work that a response shows."""
 
     summary: Literal["auto", "concise", "detailed"] | None = Field(
         default=None, description="`auto` and `detailed`: every member's work; else a line for each stage"

@@ -49,7 +49,7 @@ class ReasoningItem(Resource):
 
 
 class UrlCitation(Resource):
-    """What a reader of the verdict should know: a member's dissent, or a shortcoming."""
+    """A note on the verdict: a member's dissent, or a degradation."""
 
     type: Literal["url_citation"] = "url_citation"
     url: str = Field(description="Path of the deliberation")
@@ -68,7 +68,7 @@ class OutputText(Resource):
 
 
 class InputText(Resource):
-    """A text that was given."""
+    """A text of the input."""
 
     type: Literal["input_text"] = "input_text"
     text: str
@@ -101,7 +101,7 @@ class ResponseUsage(Resource):
 
 
 class ResponseProblem(Resource):
-    """Why there is no answer, or why a stream was interrupted."""
+    """The reason of a missing answer, or of an interrupted stream."""
 
     type: Literal["server_error"] = "server_error"
     code: str
@@ -191,7 +191,7 @@ def response_id(state: State) -> str:
 
 
 def _asked(state: State) -> dict[str, Any]:
-    """What the request said, in the form of an answer: of these objects every field is present."""
+    """The request's fields in the form of an answer: every field is present."""
     given = state.accepted.asked.get(ASKED, {})
     text, reasoning = given.get("text", {}), given.get("reasoning", {})
     form = {"type": "text", **text.get("format", {})}
