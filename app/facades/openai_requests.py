@@ -24,6 +24,7 @@ from app.api.requests import (
     BudgetRequest,
     DeliberationRequest,
     MaybeWhole,
+    Metadata,
     RequestModel,
     Requirement,
     Rubric,
@@ -150,6 +151,31 @@ def _no_zero(limit: int | None) -> int | None:
 
 
 TokenLimit = Annotated[MaybeWhole, AfterValidator(_no_zero)]
+
+
+class CouncilRequest(RequestModel):
+    """The fields that requests of all OpenAI's APIs have in common. Null is the same as absent in every field."""
+
+    model: str = Field(max_length=256, description="`<strategy>/<ROLE>` or one of both; `GET /v1/models` lists them")
+    temperature: float | None = Field(
+        default=None, ge=0, le=2, description="The first agent's temperature; the others vary"
+    )
+    top_p: float | None = Field(default=None, ge=0, le=1, description=f"At least {TOP_P_MIN} applies")
+    metadata: Metadata | None = None
+    user: str | None = Field(default=None, max_length=512, description="Stored as metadata")
+    safety_identifier: str | None = Field(default=None, max_length=512, description="Stored as metadata")
+
+    parallel_tool_calls: IgnoredField = None
+    prompt_cache_options: IgnoredField = None
+    prompt_cache_retention: IgnoredField = None
+    service_tier: IgnoredField = None
+
+    frequency_penalty: Annotated[Any, Unsupported(NO_SAMPLING, 0)] = None
+    moderation: Annotated[Any, Unsupported("Moderation is not supported")] = None
+    presence_penalty: Annotated[Any, Unsupported(NO_SAMPLING, 0)] = None
+    tool_choice: Annotated[Any, Unsupported(NO_TOOLS, "none", "auto")] = None
+    tools: Annotated[Any, Unsupported(NO_TOOLS, [])] = None
+    top_logprobs: Annotated[Any, Unsupported(NO_LOGPROBS, 0)] = None
 
 
 class ConversationTurn(NamedTuple):

@@ -9,7 +9,6 @@ from app.api.requests import (
     AGENTS_MAX,
     COMPLETION_TOKENS_MAX,
     MaybeWhole,
-    Metadata,
     RequestModel,
     SamplingRequest,
 )
@@ -18,9 +17,9 @@ from app.facades.openai_requests import (
     NO_LOGPROBS,
     NO_SAMPLING,
     NO_TOOLS,
-    TOP_P_MIN,
     Asked,
     ConversationTurn,
+    CouncilRequest,
     DeliberationOptions,
     IgnoredField,
     JsonSchemaFormat,
@@ -100,12 +99,11 @@ _EXAMPLES: list[Any] = [
 ]
 
 
-class ChatCompletionRequest(RequestModel):
+class ChatCompletionRequest(CouncilRequest):
     """The body of `POST /v1/chat/completions`. Null is the same as absent in every field."""
 
     model_config = ConfigDict(json_schema_extra={"examples": _EXAMPLES})
 
-    model: str = Field(max_length=256, description="`<strategy>/<ROLE>` or one of both; `GET /v1/models` lists them")
     messages: list[ChatRequestMessage] = Field(min_length=1, max_length=MESSAGES_MAX)
     stream: bool | None = Field(
         default=None, description="Answer in server-sent chunks; the text follows once the deliberation has ended"
@@ -117,10 +115,6 @@ class ChatCompletionRequest(RequestModel):
         description=f"Must be 1, except with `{SIDE_BY_SIDE}`: the number of agents, each with one choice; at most "
         f"{AGENTS_MAX} apply",
     )
-    temperature: float | None = Field(
-        default=None, ge=0, le=2, description="The first agent's temperature; the others vary"
-    )
-    top_p: float | None = Field(default=None, ge=0, le=1, description=f"At least {TOP_P_MIN} applies")
     max_completion_tokens: TokenLimit = Field(
         default=None,
         description=f"Limit of each agent's completion, including its reasoning; at most {COMPLETION_TOKENS_MAX} "
@@ -131,36 +125,23 @@ class ChatCompletionRequest(RequestModel):
     stop: Annotated[list[Annotated[str, Field(min_length=1)]] | None, BeforeValidator(_listed)] = Field(
         default=None, max_length=STOPS_MAX, description="The answer is truncated before the first of these"
     )
-    metadata: Metadata | None = None
-    user: str | None = Field(default=None, max_length=512, description="Stored as metadata")
-    safety_identifier: str | None = Field(default=None, max_length=512, description="Stored as metadata")
     response_format: ResponseFormat | None = Field(
         default=None, description="JSON as the answer: every agent's is checked, and one that breaks it does not count"
     )
     deliberation: DeliberationOptions | None = Field(default=None, description="Extension: how to deliberate")
 
-    parallel_tool_calls: IgnoredField = None
     prediction: IgnoredField = None
     prompt_cache_key: IgnoredField = None
-    prompt_cache_options: IgnoredField = None
-    prompt_cache_retention: IgnoredField = None
     reasoning_effort: IgnoredField = None
-    service_tier: IgnoredField = None
     store: IgnoredField = None
     verbosity: IgnoredField = None
 
     audio: Annotated[Any, Unsupported(_NO_AUDIO)] = None
-    frequency_penalty: Annotated[Any, Unsupported(NO_SAMPLING, 0)] = None
     function_call: Annotated[Any, Unsupported(NO_TOOLS, "none", "auto")] = None
     functions: Annotated[Any, Unsupported(NO_TOOLS, [])] = None
     logit_bias: Annotated[Any, Unsupported(NO_SAMPLING, {})] = None
     logprobs: Annotated[Any, Unsupported(NO_LOGPROBS, False)] = None
     modalities: Annotated[Any, Unsupported("Only text is supported", ["text"])] = None
-    moderation: Annotated[Any, Unsupported("Moderation is not supported")] = None
-    presence_penalty: Annotated[Any, Unsupported(NO_SAMPLING, 0)] = None
-    tool_choice: Annotated[Any, Unsupported(NO_TOOLS, "none", "auto")] = None
-    tools: Annotated[Any, Unsupported(NO_TOOLS, [])] = None
-    top_logprobs: Annotated[Any, Unsupported(NO_LOGPROBS, 0)] = None
     web_search_options: Annotated[Any, Unsupported("Web search is not supported")] = None
 
     @property

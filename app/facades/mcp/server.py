@@ -1,4 +1,4 @@
-"""The MCP server: tools, tasks, resources and prompts over the REST routes. The server keeps nothing between requests."""
+"""The MCP server: tools, tasks, resources and prompts over the REST routes, with no state between requests."""
 
 import json
 from collections.abc import Callable

@@ -7,15 +7,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchem
 from pydantic_core import CoreSchema
 
 from app.api.problems import ValidationFailed, body_fault
-from app.api.requests import SEED_MAX, MaybeWhole, Metadata, RequestModel, SamplingRequest
+from app.api.requests import SEED_MAX, MaybeWhole, RequestModel, SamplingRequest
 from app.deliberation.fold import State
 from app.facades.openai_requests import (
-    NO_LOGPROBS,
-    NO_SAMPLING,
-    NO_TOOLS,
-    TOP_P_MIN,
     Asked,
     ConversationTurn,
+    CouncilRequest,
     DeliberationOptions,
     IgnoredField,
     JsonSchemaFormat,
@@ -117,12 +114,11 @@ _EXAMPLES: list[Any] = [
 ]
 
 
-class CreateResponseRequest(RequestModel):
+class CreateResponseRequest(CouncilRequest):
     """The body of `POST /v1/responses`. Null is the same as absent in every field."""
 
     model_config = ConfigDict(json_schema_extra={"examples": _EXAMPLES})
 
-    model: str = Field(max_length=256, description="`<strategy>/<ROLE>` or one of both; `GET /v1/models` lists them")
     input: Annotated[list[InputItem], _OrText(), BeforeValidator(_listed)] = Field(min_length=1, max_length=ITEMS_MAX)
     instructions: str | None = Field(default=None, description="Requirements on the answer, above what the input says")
     previous_response_id: str | None = Field(
@@ -133,37 +129,22 @@ class CreateResponseRequest(RequestModel):
     store: bool | None = Field(
         default=None, description="Repeated only: a response is kept as long as any deliberation, also with false"
     )
-    metadata: Metadata | None = None
     max_output_tokens: TokenLimit = Field(default=None, description="Limit of each agent's completion")
-    temperature: float | None = Field(default=None, ge=0, le=2, description="The first agent's; the others vary")
-    top_p: float | None = Field(default=None, ge=0, le=1, description=f"At least {TOP_P_MIN} applies")
     text: ResponseText | None = None
     reasoning: ResponseReasoning | None = None
     truncation: Literal["auto", "disabled"] | None = Field(default=None, description="No input is ever truncated")
-    safety_identifier: str | None = Field(default=None, max_length=512, description="Stored as metadata")
-    user: str | None = Field(default=None, max_length=512, description="Stored as metadata")
     prompt_cache_key: str | None = Field(default=None, max_length=512, description="Repeated only")
     deliberation: ResponseOptions | None = Field(default=None, description="Extension: how to deliberate")
 
     max_tool_calls: IgnoredField = None
-    parallel_tool_calls: IgnoredField = None
-    prompt_cache_options: IgnoredField = None
-    prompt_cache_retention: IgnoredField = None
     stream_options: IgnoredField = None
-    service_tier: IgnoredField = None
 
     access_programs: Annotated[Any, Unsupported("There are no access programs")] = None
     context_management: Annotated[Any, Unsupported("No context is compacted", [])] = None
     conversation: Annotated[Any, Unsupported("Conversations are not supported; use previous_response_id")] = None
-    frequency_penalty: Annotated[Any, Unsupported(NO_SAMPLING, 0)] = None
     image: Annotated[Any, Unsupported("Only text is supported")] = None
     include: Annotated[Any, Unsupported("Nothing else can be included", [], ["reasoning.encrypted_content"])] = None
-    moderation: Annotated[Any, Unsupported("Moderation is not supported")] = None
-    presence_penalty: Annotated[Any, Unsupported(NO_SAMPLING, 0)] = None
     prompt: Annotated[Any, Unsupported("Prompt templates are not supported")] = None
-    tool_choice: Annotated[Any, Unsupported(NO_TOOLS, "none", "auto")] = None
-    tools: Annotated[Any, Unsupported(NO_TOOLS, [])] = None
-    top_logprobs: Annotated[Any, Unsupported(NO_LOGPROBS, 0)] = None
 
     @model_validator(mode="after")
     def _check_input(self) -> Self:
