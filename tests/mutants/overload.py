@@ -297,7 +297,7 @@ OVERLOAD = (
     Guard(
         "the text right before a failure counts",
         "serve_deployments/engine/replies.py",
-        "            # The text that came right before the failure.\n            await self._publish()\n",
+        "            # Publish the text that came right before the failure.\n            await self._publish()\n",
         "",
         f"{REPLIES}test_recorded_replies.py::test_a_readable_answer_is_taken_at_its_first_request",
     ),

@@ -219,8 +219,6 @@ def _ray(layout: Layout) -> Child:
     return Child(
         name="ray",
         command=(_program("ray"), "start", "--head", "--block", *options.split()),
-        # Ray ends itself where its agent takes more than 15 s to begin, as a niced one does on a busy machine.
-        niceness=0,
         ready_line=r".*Ray runtime started\.",
         # Ray's two daemons detect each other's hang only after minutes, and `ray start --block` never does.
         health_check=partial(checks.responds_to_bytes, LOOPBACK, ports, _HTTP2_PREFACE),

@@ -303,9 +303,6 @@ class Supervisor:
             os.nice(child.niceness)
             if sys.platform == "linux":
                 _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-                # Linux shares CPU among sessions first, and lets their priority change only every 0.1 s.
-                with suppress(OSError):
-                    Path("/proc/self/autogroup").write_text(str(child.niceness))
 
         log = self._stack.logs_dir / f"{child.name}.log"
         log_from_byte = log.stat().st_size if log.exists() else 0
@@ -349,6 +346,10 @@ class Supervisor:
                 return await run.end(child.stop_within_s, str(error))
             # The child served before: repeated restarts would only take away what still works.
             self._report(progress.Noticed(f"{child.name}: {error}"))
+        # Linux shares CPU among sessions first. One that starts keeps its full share: Ray ends itself where its agent
+        # takes more than 15 s to begin. An unprivileged user may change priorities only every 0.1 s.
+        with suppress(OSError):
+            Path(f"/proc/{run.process.pid}/autogroup").write_text(str(child.niceness))
         run.ready_at_s = time.monotonic()
         self.ready[child.name].set()
         self._report(progress.ChildReady(child.name, child.detail, run.ready_at_s - run.started_at_s, run.attempt))

@@ -73,7 +73,8 @@ def stage_of(document: JsonDocument) -> tuple[float, str]:
     found = document.get("progress")
     if found is None:
         return 0.0, f"{document['id']} is {document['status']}"
-    share = found["calls_finished"] / max(1, found["calls_total"])
+    # Below one: else a stage that has ended and the one after it would report the same number.
+    share = found["calls_finished"] / (found["calls_total"] + 1)
     calls = f"{found['calls_finished']} of {found['calls_total']} calls"
     return found["stage"] + share, f"stage {found['stage']}, {found['purpose']}, round {found['round']}: {calls}"
 

@@ -43,7 +43,8 @@ class PgBouncer:
         (self._directory / "pgbouncer.ini").write_text("\n".join(lines) + "\n")
         command = [program, str(self._directory / "pgbouncer.ini")]
         if os.getuid() == 0:
-            shutil.chown(self._directory, "postgres", "postgres")
+            for path in (self._directory, *self._directory.iterdir()):
+                shutil.chown(path, "postgres", "postgres")
             command = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", *command]
         log = self._directory / "log"
         with log.open("wb") as stderr:
