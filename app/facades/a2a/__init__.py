@@ -24,34 +24,28 @@ from app.routes.dependencies import OfCaller, api_router
 # Calls are cut within milliseconds, so that the answer to a cancellation usually has its end.
 CANCEL_WAIT_S = 10
 CANCELLED = "the A2A client cancelled the task"
-# The methods that change nothing.
-READS = (
-    *("GetTask", "ListTasks", "SubscribeToTask", "GetExtendedAgentCard"),
-    *("GetTaskPushNotificationConfig", "ListTaskPushNotificationConfigs"),
-)
+# How the names of the methods begin that change nothing.
+READS = ("Get", "List", "Subscribe")
+VERSION = version("deliberation-gateway")
 _ABOUT = "Councils of LLM agents. The request's metadata chooses strategy, roles and more, as in POST /deliberations."
 
 router = api_router("a2a")
 
 
-def _skill(id: str, kind: str, description: str) -> A2AObject:
-    return {"id": id, "name": id, "description": description, "tags": ["council", kind]}
-
-
 def _card(request: Request, door: Door, *, extended: bool) -> A2AObject:
     known, interface = door.registry, {"protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
-    skills = [_skill(name, "strategy", each.summary) for name, each in known["strategies"].items()]
+    skills = [(name, "strategy", each.summary) for name, each in known["strategies"].items()]
     if extended:
-        skills += [_skill(f"council/{name}", "role", each.persona) for name, each in known["roles"].items()]
+        skills += [(f"council/{name}", "role", each.persona) for name, each in known["roles"].items()]
     push = known["webhooks"] is not None
     return {
-        "name": "Deliberation Gateway", "description": _ABOUT, "version": version("deliberation-gateway"),
+        "name": "Deliberation Gateway", "description": _ABOUT, "version": VERSION,
         "supportedInterfaces": [{"url": f"{request.base_url}a2a", **interface}],
         "capabilities": {"streaming": True, "pushNotifications": push, "extendedAgentCard": True},
         "securitySchemes": {"key": {"httpAuthSecurityScheme": {"scheme": "Bearer"}}},
         "securityRequirements": [{"schemes": {"key": {"list": []}}}],
         "defaultInputModes": ["text/plain"], "defaultOutputModes": ["text/plain", "application/json"],
-        "skills": skills,
+        "skills": [{"id": id, "name": id, "description": text, "tags": ["council", kind]} for id, kind, text in skills],
     }  # fmt: skip
 
 
@@ -103,9 +97,10 @@ async def _answered(request: Request, door: Door, call: JsonRpcCall) -> A2AObjec
                 return council.stream(TaskWriter(request, council.state), {}, "facts")
             state = council.state
             if not asked.configuration.return_immediately:
-                if (told := await council.end(request)) is None:
+                if (ended := await council.wait_while_connected(request)) is None:
                     return Response(status_code=CLIENT_LEFT)
-                state = told.state
+                # A gateway that stops answers with the unfinished task: else its client would pay for a second one.
+                state = (await (council.told_to_the_end(ended) if ended else council.told())).state
             return {"task": task_of(state, asked.configuration.history_length)}
         case "GetTask" | "CancelTask" | "SubscribeToTask":
             asked = parsed_body(params, TaskParams)
@@ -144,7 +139,7 @@ async def call_a2a(request: Request, door: InDoor, caller: OfCaller) -> Response
     asked = request.headers.get("a2a-version") or request.query_params.get("A2A-Version") or "0.3"
     if asked.split(".")[:2] != ["1", "0"]:
         raise TaskRefused("version_not_supported", f"A2A {asked[:16]} is not served: send A2A-Version: 1.0.")
-    scopes: tuple[Scope, ...] = ("read",) if call.method in READS else ("submit", "read")
+    scopes: tuple[Scope, ...] = ("read",) if call.method.startswith(READS) else ("submit", "read")
     if missing := [each for each in scopes if each not in caller.scopes]:
         raise InsufficientScope(scopes, missing)
     told = await _answered(request, door, call)

@@ -22,7 +22,7 @@ from app.api.request_body import BODY_BYTES_MAX
 from app.api.webhook_payloads import TASK_CONTEXT
 from app.deliberation.facts import Cancelled
 from app.deliberation.strategies import STRATEGIES
-from app.facades.a2a import CANCELLED, READS
+from app.facades.a2a import CANCELLED
 from tests.components.access.keyed import PEPPER, bearer, make_key
 from tests.components.facades.chatting import End as Ending
 from tests.components.facades.chatting import accepted_in, cancelled_in, play
@@ -236,6 +236,15 @@ async def test_an_interrupted_stream_ends_with_an_error_and_the_task_goes_on(gat
     assert cancelled_in(gateway) == []
 
 
+async def test_a_gateway_that_stops_answers_with_the_unfinished_task(gateway: Served) -> None:
+    async def drain(gateway: Served, _: str) -> None:
+        gateway.gateway["feed"].drain()
+        gateway.gateway["catalog"].dismiss_waiters()
+
+    task = await sent(gateway, drain)
+    assert task["status"]["state"] == "TASK_STATE_SUBMITTED" and cancelled_in(gateway) == []
+
+
 async def test_a_task_is_cancelled_once(gateway: Served) -> None:
     id = await begun(gateway)
     cancelling = asyncio.create_task(rpc(gateway, "CancelTask", id=id))
@@ -428,8 +437,9 @@ async def test_another_tenants_task_is_not_found_as_an_unknown_one(keyed: Served
 async def test_a_method_needs_its_scopes(keyed: Served) -> None:
     reads = await make_key(keyed.journal, "acme", scopes=["read"])
     submits = await make_key(keyed.journal, "acme", scopes=["submit"])
-    for method in ("SendMessage", "SendStreamingMessage", "CancelTask", "CreateTaskPushNotificationConfig", *READS):
-        for key, may in ((reads, method in READS), (submits, False)):
+    changes = ("SendMessage", "SendStreamingMessage", "CancelTask", "CreateTaskPushNotificationConfig")
+    for method in (*changes, "GetTask", "ListTasks", "SubscribeToTask", "GetExtendedAgentCard", *TYPES):
+        for key, may in ((reads, method not in changes), (submits, False)):
             response = await post(keyed, method, {"id": "x"}, **bearer(key))
             assert (response.status_code != 403) == may, method
     assert accepted_in(keyed) == []
