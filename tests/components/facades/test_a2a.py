@@ -245,6 +245,16 @@ async def test_a_gateway_that_stops_answers_with_the_unfinished_task(gateway: Se
     assert task["status"]["state"] == "TASK_STATE_SUBMITTED" and cancelled_in(gateway) == []
 
 
+async def test_a_defect_is_an_internal_error_without_its_cause(
+    gateway: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id = await begun(gateway)
+    monkeypatch.setattr("app.facades.a2a.task_of", None)
+    response = await post(gateway, "GetTask", {"id": id})
+    assert (response.status_code, response.json()["error"]["code"]) == (500, -32603)
+    assert "NoneType" not in response.text
+
+
 async def test_a_task_is_cancelled_once(gateway: Served) -> None:
     id = await begun(gateway)
     cancelling = asyncio.create_task(rpc(gateway, "CancelTask", id=id))
