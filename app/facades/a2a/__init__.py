@@ -6,16 +6,17 @@ from typing import get_args
 from fastapi import Request, Response
 from pydantic_core import to_json
 
+from app.access.authorization import DEVELOPER
 from app.access.keys import Scope
 from app.api.headers import submission_of
 from app.api.refusals import InsufficientScope
-from app.api.request_body import body_of, parsed_body
+from app.api.request_body import json_body, parsed_body
 from app.api.responses import problems
 from app.api.schemas import Status
 from app.api.webhook_payloads import TASK_CONTEXT, TASK_STATES
 from app.catalog.entries import ListFilter
 from app.deliberation.errors import NotFound
-from app.facades.a2a.reader import ConfigParams, JsonRpcCall, ListParams, SendParams, TaskParams
+from app.facades.a2a.reader import ConfigParams, JsonRpcCall, JsonRpcId, ListParams, SendParams, TaskParams
 from app.facades.a2a.writer import A2A_ERRORS, ASKED, A2AObject, TaskRefused, TaskWriter, answer, task_of
 from app.facades.declaration import Facade
 from app.facades.door import CLIENT_LEFT, Council, Door, InDoor
@@ -28,6 +29,11 @@ CANCELLED = "the A2A client cancelled the task"
 READS = ("Get", "List", "Subscribe")
 VERSION = version("deliberation-gateway")
 _ABOUT = "Councils of LLM agents. The request's metadata chooses strategy, roles and more, as in POST /deliberations."
+
+_SECURITY: A2AObject = {
+    "securitySchemes": {"key": {"httpAuthSecurityScheme": {"scheme": "Bearer"}}},
+    "securityRequirements": [{"schemes": {"key": {"list": []}}}],
+}
 
 router = api_router("a2a")
 
@@ -42,8 +48,7 @@ def _card(request: Request, door: Door, *, extended: bool) -> A2AObject:
         "name": "Deliberation Gateway", "description": _ABOUT, "version": VERSION,
         "supportedInterfaces": [{"url": f"{request.base_url}a2a", **interface}],
         "capabilities": {"streaming": True, "pushNotifications": push, "extendedAgentCard": True},
-        "securitySchemes": {"key": {"httpAuthSecurityScheme": {"scheme": "Bearer"}}},
-        "securityRequirements": [{"schemes": {"key": {"list": []}}}],
+        **({} if request.scope["caller"] is DEVELOPER else _SECURITY),
         "defaultInputModes": ["text/plain"], "defaultOutputModes": ["text/plain", "application/json"],
         "skills": [{"id": id, "name": id, "description": text, "tags": ["council", kind]} for id, kind, text in skills],
     }  # fmt: skip
@@ -134,8 +139,10 @@ async def _answered(request: Request, door: Door, call: JsonRpcCall) -> A2AObjec
 @router.post("/a2a", include_in_schema=False)
 async def call_a2a(request: Request, door: InDoor, caller: OfCaller) -> Response:
     """A call of A2A 1.0 by JSON-RPC."""
-    call = await body_of(request, JsonRpcCall)
-    request.scope["rpc_id"] = call.id
+    content = await json_body(request)
+    request.scope["rpc_id"] = parsed_body(content, JsonRpcId).id
+    call = parsed_body(content, JsonRpcCall)
+    request.scope["rpc_read"] = True
     asked = request.headers.get("a2a-version") or request.query_params.get("A2A-Version") or "0.3"
     if asked.split(".")[:2] != ["1", "0"]:
         raise TaskRefused("version_not_supported", f"A2A {asked[:16]} is not served: send A2A-Version: 1.0.")

@@ -23,9 +23,16 @@ PLACES = {
 NoCredential = Annotated[Any, Unsupported("No credential is stored; deliveries are signed by Standard Webhooks")]
 
 
-class JsonRpcCall(RequestModel):
-    jsonrpc: Literal["2.0"]
+class JsonRpcId(RequestModel):
+    model_config = ConfigDict(extra="ignore")
+
     id: str | int | None = None
+
+
+class JsonRpcCall(JsonRpcId):
+    model_config = ConfigDict(extra="forbid")
+
+    jsonrpc: Literal["2.0"]
     method: str = Field(max_length=64)
     params: dict[str, Any] = {}
 

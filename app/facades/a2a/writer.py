@@ -107,7 +107,7 @@ def _parameter(fault: FieldProblem) -> str:
 
 def rpc_error(request: Request, answered: ErrorAnswer) -> A2AObject:
     others = -32603 if answered.code == "internal_error" else -32000
-    read, code = "rpc_id" in request.scope, RPC_CODES.get(answered.code, others)
+    read, code = "rpc_read" in request.scope, RPC_CODES.get(answered.code, others)
     said = [(_parameter(each) if read else each.pointer, f"{each.detail}. {each.remedy}") for each in answered.errors]
     if code == -32602:
         of_parts = any(name.startswith("message.parts[") for name, _ in said)

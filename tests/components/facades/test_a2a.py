@@ -390,7 +390,8 @@ async def test_only_version_1_0_is_spoken(gateway: Served, given: str, served_by
 async def test_what_is_no_call_is_refused_as_such(gateway: Served, content: bytes, status: int, code: int) -> None:
     headers = VERSION | {"Content-Type": "application/json"}
     response = await gateway.client.post("/a2a", content=content, headers=headers)
-    assert (response.status_code, response.json()["error"]["code"], response.json()["id"]) == (status, code, None)
+    assert (response.status_code, response.json()["error"]["code"]) == (status, code)
+    assert response.json()["id"] == (1 if b'"id": 1' in content else None)
 
 
 async def test_the_public_card_has_strategies_and_the_extended_one_roles(gateway: Served) -> None:
@@ -399,7 +400,7 @@ async def test_the_public_card_has_strategies_and_the_extended_one_roles(gateway
     ParseDict(card, AgentCard())
     assert response.headers["cache-control"] == "max-age=300"
     assert [each["id"] for each in card["skills"]] == list(STRATEGIES)
-    assert card["supportedInterfaces"][0]["url"] == "http://localhost/a2a"
+    assert card["supportedInterfaces"][0]["url"] == "http://localhost/a2a" and "securitySchemes" not in card
     assert card["capabilities"] == {"streaming": True, "pushNotifications": True, "extendedAgentCard": True}
     extended = await result(gateway, "GetExtendedAgentCard")
     roles = [each["id"] for each in extended["skills"] if "role" in each["tags"]]
@@ -416,7 +417,9 @@ async def keyed() -> AsyncGenerator[Served, None]:
 
 
 async def test_the_card_alone_needs_no_key(keyed: Served) -> None:
-    assert (await keyed.client.get("/.well-known/agent-card.json")).status_code == 200
+    card = (await keyed.client.get("/.well-known/agent-card.json")).json()
+    assert card["securitySchemes"] == {"key": {"httpAuthSecurityScheme": {"scheme": "Bearer"}}}
+    assert ParseDict(card, AgentCard()).security_requirements
     response = await post(keyed, "ListTasks", {})
     assert (response.status_code, response.json()["error"]["code"]) == (401, -32000)
     assert response.headers["www-authenticate"].startswith("Bearer ")
