@@ -288,6 +288,13 @@ OVERLOAD = (
         f"{REPLIES}test_evil_engines.py::test_a_usage_that_cannot_be_is_estimated",
     ),
     Guard(
+        "heads before an answer are bounded",
+        "serve_deployments/engine/client.py",
+        "        if self._heads <= INTERIM_HEADS_MAX:\n",
+        "        if True:\n",
+        f"{REPLIES}test_evil_engines.py::test_heads_before_an_answer_are_bounded",
+    ),
+    Guard(
         "a reply is complete with its finish reason, whatever comes after",
         "serve_deployments/engine/replies.py",
         "            if not self._complete:\n",

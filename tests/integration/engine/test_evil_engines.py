@@ -52,6 +52,11 @@ async def test_a_flood_is_cut_off_and_named_within_its_bytes(pieces: list[bytes]
     assert time.process_time() - began_s < 15, "three attempts at ten megabytes each"
 
 
+async def test_heads_before_an_answer_are_bounded() -> None:
+    outcome, _ = await outcome_of(REPLIES["heads of continuation without an end"])
+    assert outcome.problem is not None and "more than 64 heads before an answer" in outcome.problem.detail
+
+
 async def read(*chunks: bytes) -> int:
     """Read chunks that are there at once; returns how often another task ran meanwhile."""
     turns = 0
