@@ -4,8 +4,9 @@ The base: `door` has the operations that a façade may use, `moments` is one rea
 `declaration` is the closed set of a façade's contributions. `outcomes` and `summaries` read verdicts and work.
 """
 
+from app.facades.ag_ui import AG_UI
 from app.facades.chat import CHAT
 from app.facades.declaration import Facade
 from app.facades.responses import RESPONSES
 
-FACADES: tuple[Facade, ...] = (CHAT, RESPONSES)
+FACADES: tuple[Facade, ...] = (CHAT, RESPONSES, AG_UI)
