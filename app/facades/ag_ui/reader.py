@@ -8,7 +8,15 @@ from pydantic.alias_generators import to_camel
 from app.api.problems import ValidationFailed, body_fault
 from app.api.requests import DeliberationRequest, RequestModel
 from app.api.schemas import FieldProblem
-from app.facades.openai_requests import NO_TOOLS, ConversationTurn, Registry, Unsupported, checked, task_of
+from app.facades.openai_requests import (
+    NO_TOOLS,
+    ConversationTurn,
+    Registry,
+    Unsupported,
+    checked,
+    content_schema,
+    task_of,
+)
 
 # The name of this façade's part of what an acceptance repeats, and the metadata by which a thread's runs are found.
 ASKED, THREAD = "ag_ui", "ag_ui.thread"
@@ -34,7 +42,7 @@ class AgUiMessage(RequestModel):
 
     id: _Id
     role: Literal["user", "assistant", "system", "developer", "tool", "activity", "reasoning"]
-    content: Annotated[str, BeforeValidator(_text)] = Field(default="", json_schema_extra={"type": ["string", "array"]})
+    content: Annotated[str, BeforeValidator(_text)] = Field(default="", json_schema_extra=content_schema("text"))
     subagent_run_id: str | None = None
 
 
