@@ -2,13 +2,13 @@
 import { isDeepStrictEqual } from "node:util";
 import { HttpAgent } from "@ag-ui/client";
 
-const [url, strategies, joins] = [process.argv[2], JSON.parse(process.argv[3]), Number(process.argv[4])];
+const [url, strategies, joins] = [process.argv[1], JSON.parse(process.argv[2]), Number(process.argv[3])];
 const PAUSE_MS = 45;
 const TASK = { id: "message-1", role: "user", content: "Write a function that merges two sorted lists." };
 
 async function applied(agent, parameters) {
   const events = [];
-  const { result } = await agent.runAgent(parameters, { onEvent: ({ event }) => void events.push(event) });
+  const { result } = await agent.runAgent(parameters, { onEvent: ({ event }) => void events.push({ ...event, at: performance.now() }) });
   const messages = Object.fromEntries(agent.messages.map((message) => [message.id, message]));
   return { view: { messages, state: agent.state }, events, result };
 }
@@ -18,7 +18,13 @@ async function joined(threadId, runId) {
   const kinds = found.events.map(({ type }) => type);
   const snapshot = kinds.slice(0, 4).join();
   if (snapshot !== "RUN_STARTED,MESSAGES_SNAPSHOT,STATE_SNAPSHOT,ACTIVITY_SNAPSHOT") throw new Error(snapshot);
-  return { ...found, midText: kinds.slice(4, 7).join() === "STEP_STARTED,SUBAGENT_STARTED,TEXT_MESSAGE_START" };
+  return found;
+}
+
+function midText(events, at) {
+  const begun = events.filter(({ type, at: time }) => type === "TEXT_MESSAGE_START" && time < at);
+  const ended = events.filter(({ type, at: time }) => type === "TEXT_MESSAGE_END" && time < at);
+  return begun.length > ended.length;
 }
 
 const report = {};
@@ -40,7 +46,7 @@ for (const strategy of strategies) {
   const found = await Promise.all(views);
   report[strategy] = {
     joins: found.length,
-    midText: found.filter(({ midText }) => midText).length,
+    midText: found.filter(({ events: [{ at }] }) => midText(first.events, at)).length,
     differ: found.filter(({ view }) => !isDeepStrictEqual(view, first.view)).map(({ view }) => view),
     messages: first.view.messages,
     kinds: [...new Set(first.events.map(({ type }) => type))],
