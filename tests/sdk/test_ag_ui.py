@@ -56,7 +56,7 @@ async def test_every_strategy_passes_the_verifier_and_may_be_joined_at_any_momen
 
 
 async def test_the_documented_program_runs_and_joins(quick_url: str) -> None:
-    (program,) = [each.text for each in blocks() if each.page == "docs/ag-ui.md" and each.language == "js"]
+    (program,) = [each.text for each in blocks() if each.page == "docs/ag-ui.md" and each.language == "ts"]
     printed = await output_of(module(program.replace("http://127.0.0.1:8080", quick_url)))
     assert re.search(r"^dev-00\d: ", printed, re.MULTILINE) and '"agent_id": "dev-00' in printed
     first, again = re.findall(r"^verdict (.*)$", printed, re.MULTILINE)
