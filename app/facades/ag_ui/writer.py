@@ -36,8 +36,9 @@ class AgUiWriter:
     def __init__(self, given: RunAgentInput, request_id: str, behind: int = 0) -> None:
         self._given, self._request_id = given, request_id
         self._behind, self._joins = behind, behind > 0
-        self._run, self._activity, self._progress = _Fields(), _Fields(), _Fields()
-        self._messages: dict[str, _Fields] = {}
+        self._run, self._activity = _Fields(), _Fields()
+        self._stages: list[_Fields] = []
+        self._progress, self._messages = _Fields(), dict[str, _Fields]()
         self._authors: dict[str, dict[str, str]] = {}
 
     def write(self, moment: Moment) -> Iterator[bytes]:
@@ -53,9 +54,8 @@ class AgUiWriter:
         yield {"type": "RUN_STARTED", **self._run, "protocolVersion": "1.0"}
         if self._joins:
             yield {"type": "MESSAGES_SNAPSHOT", "messages": list(self._messages.values())}
-        shared: _Fields = self._given.state if isinstance(self._given.state, dict) else {}
         known = {"id": state.deliberation_id, "href": f"/deliberations/{state.deliberation_id}"}
-        yield {"type": "STATE_SNAPSHOT", "snapshot": {**shared, "deliberation": known}}
+        yield {"type": "STATE_SNAPSHOT", "snapshot": {**(self._given.state or {}), "deliberation": known}}
         yield {"type": "ACTIVITY_SNAPSHOT", **self._activity, "content": self._progress}
         if state.open_stage is not None and not state.ended:
             yield {"type": "STEP_STARTED", "stepName": _step(state.open_stage.opened)}
@@ -79,9 +79,10 @@ class AgUiWriter:
                 self._began(state)
                 yield from self._opening(state)
             case moments.StageBegan(state, opened):
+                yield {"type": "STEP_STARTED", "stepName": _step(opened)}
                 stage = {"step": _step(opened), "calls": len(opened.calls), "counted": None, "closed": None}
-                yield {"type": "STEP_STARTED", "stepName": stage["step"]}
-                yield self._progressed(state, stages=[*self._progress["stages"], stage])
+                self._stages.append(stage)
+                yield self._progressed(state, stages=self._stages)
             case moments.TextBegan(state, call, attempt):
                 id, name = f"{state.deliberation_id}.{call.planned.call_id}.{attempt}", call.planned.agent_id
                 self._authors[call.planned.call_id] = {"name": name, "subagentRunId": id}
@@ -92,9 +93,9 @@ class AgUiWriter:
             case TextEnded():
                 yield from self._text_ended(moment)
             case moments.StageEnded(state, opened, closed, cut):
-                *before, stage = self._progress["stages"]
-                stage |= {"counted": len(closed.seen) if closed else 0, "closed": closed.reason if closed else cut}
-                yield self._progressed(state, stages=[*before, stage])
+                counted, how = (0, cut) if closed is None else (len(closed.seen), closed.reason)
+                self._stages[-1] |= {"counted": counted, "closed": how}
+                yield self._progressed(state, stages=self._stages)
                 yield {"type": "STEP_FINISHED", "stepName": _step(opened)}
             case moments.Cancelling(state):
                 yield self._progressed(state)
