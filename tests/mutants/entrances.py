@@ -300,7 +300,7 @@ ENTRANCES = (
         "app/facades/ag_ui/writer.py",
         "        if self._behind:\n",
         "        if False:\n",
-        f"{FACADES}test_ag_ui_writer.py::test_a_client_that_joins_after_any_fact_has_what_the_first_one_has",
+        f"{FACADES}test_ag_ui_routes.py::test_whoever_joins_a_run_has_all_of_it",
     ),
     Guard(
         "a stream of a response goes on after the number that its client has seen",
