@@ -11,11 +11,14 @@ import time
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Sequence
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import Any, NoReturn, cast
 
 import aiohttp
 import httpx
 import structlog
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.http import RawResponseMessage
 from httpx_aiohttp import AiohttpTransport
 from pydantic_core import from_json
 
@@ -58,6 +61,8 @@ EXTENDED_ENGINES = frozenset({"vllm", "simulator"})
 LIST_BYTES_MAX = 1024 * 1024
 ERROR_BYTES_MAX = 64 * 1024
 HEADER_BYTES_MAX = 64 * 1024
+INTERIM_HEADS_MAX = 64
+_READ_BYTES = 16 * 1024
 ERROR_WITHIN_S = 5.0
 MODELS_MAX = 256
 MODEL_CHARS_MAX = 256
@@ -71,11 +76,35 @@ _NO_SUCH_PATH = frozenset({404, 405, 501})
 log = structlog.get_logger(__name__)
 
 
+class _Connection(ResponseHandler):
+    """One connection, with a bound on heads before the answer's: aiohttp parses all that a read brings, and waits."""
+
+    _heads = 0
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data[:_READ_BYTES])
+        for begin in range(_READ_BYTES, len(data), _READ_BYTES):
+            if self._heads > INTERIM_HEADS_MAX:
+                return
+            super().data_received(data[begin : begin + _READ_BYTES])
+
+    def feed_data(self, data: tuple[RawResponseMessage, aiohttp.StreamReader], size: int = 0) -> None:
+        self._heads = self._heads + 1 if data[0].code < 200 else 0
+        if self._heads <= INTERIM_HEADS_MAX:
+            super().feed_data(data, size)
+        elif self.exception() is None:
+            self.set_exception(aiohttp.ClientConnectionError(f"more than {INTERIM_HEADS_MAX} heads before an answer"))
+            assert self.transport is not None
+            self.transport.abort()
+
+
 class _Transport(AiohttpTransport):
     """Connections without a bound, which is aiohttp's 0: roles and engines bound the calls, and no probe waits."""
 
     def get_client(self) -> aiohttp.ClientSession:
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S, ssl=self.ssl_context)
+        # aiohttp has no public place for a protocol of one's own.
+        connector._factory = partial(_Connection, loop=asyncio.get_running_loop())
         # aiohttp's own bound is 8 KiB, which headers of proxies exceed.
         return aiohttp.ClientSession(connector=connector, max_field_size=HEADER_BYTES_MAX)
 

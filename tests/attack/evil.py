@@ -17,6 +17,7 @@ from typing import Any
 
 import httpx
 
+from serve_deployments.engine.client import CHECK_INTERVAL_S
 from tests.attack.attacker import ENDLESS, pour
 from tests.attack.test_explosions import BODIES, HEADERS, JSON, PATHS
 from tests.integration.engine.evil_engines import EVIL_ENGINES, answered
@@ -79,7 +80,8 @@ class EvilEngine:
             self._server.close()
             for writer in self._writers:
                 writer.transport.abort()
-            await asyncio.sleep(2.5)
+            # An engine that responded a moment ago is checked at the next time only.
+            await asyncio.sleep(2 * CHECK_INTERVAL_S + 0.5)
         # Connections that are open go on with this object.
         vars(self._playing).update(vars(RawEngine(**{"replies": [answered()], **mode})))
         if evil and not self._lists_evil:
