@@ -32,8 +32,10 @@ ACCESS: Mapping[str, tuple[Scope, ...] | None] = {
     "run_agent": ("submit", "read"),
     "connect_agent": ("read",),
     "approve_plan": ("submit", "read"),
-    # Each message of MCP asks REST operations, which check their own scopes.
+    # Each message of MCP asks REST operations, which check their own scopes; A2A checks those of each method.
     "call_mcp": (),
+    "call_a2a": (),
+    "get_agent_card": None,
     "get_plan": ("read",),
     "list_deliberations": ("read",),
     "get_deliberation": ("read",),

@@ -29,7 +29,7 @@ from app.deliberation.answer_schema import SchemaRefused, rebuilt_schema
 from app.deliberation.budget import BYTES_PER_TOKEN
 from app.deliberation.decider import StrategyDefinition
 from app.deliberation.facts import CancelledBy
-from app.deliberation.specification import TIMEOUT_S_MAX, TOKEN_PATTERN, Amount, OnDeadline, Priority
+from app.deliberation.specification import TIMEOUT_S_MAX, TOKEN_PATTERN, Amount, OnDeadline, Priority, WebhookFormat
 from app.deliberation.strategies import STRATEGIES
 
 TASK_CHARS_MAX = 32_768
@@ -226,6 +226,11 @@ class WebhookRequest(RequestModel):
         default=list(TERMINAL_EVENTS), min_length=1, max_length=16, description="The terminal ones if absent"
     )
     metadata: Metadata = Field(default={}, description="Sent with every event, for the receiver")
+    format: WebhookFormat = Field(
+        default="event",
+        exclude_if=lambda given: given == "event",
+        description="event: the body is the event; a2a: it is a StreamResponse of A2A 1.0 with the new status",
+    )
 
 
 class EvidenceRequest(RequestModel):

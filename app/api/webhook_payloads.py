@@ -7,8 +7,10 @@ every process. If a deliberation's id is used again, its deliveries have other i
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
+
+from pydantic_core import to_json
 
 from app.api.cursor import Cursor
 from app.deliberation.facts import TERMINAL_STATUS, Envelope, event_type, prefix
@@ -34,6 +36,15 @@ PAYLOAD_BYTES_MAX = 65_536
 ID_CHARS = 26
 _ID_PREFIX = "dlv_"
 _END = "end"
+# The key of an A2A context among metadata, and the state of a task in A2A 1.0 by the deliberation's status.
+TASK_CONTEXT = "a2a.contextId"
+TASK_STATES: Mapping[str, str] = {
+    "pending": "TASK_STATE_SUBMITTED",
+    **dict.fromkeys(("in_progress", "cancelling"), "TASK_STATE_WORKING"),
+    "completed": "TASK_STATE_COMPLETED",
+    **dict.fromkeys(("failed", "timeout"), "TASK_STATE_FAILED"),
+    "cancelled": "TASK_STATE_CANCELED",
+}
 _TAILS = {
     "deliberation.accepted": "accepted",
     "stage.opened": "stage.*.opened",
@@ -72,13 +83,22 @@ def event_id(epoch: str, record: Record) -> str:
     return str(Cursor(epoch, record.sequence))
 
 
+def _task_update(envelope: Envelope, webhook: Webhook) -> bytes:
+    running = "pending" if envelope.type == "deliberation.accepted" else "in_progress"
+    status, id = TERMINAL_STATUS.get(envelope.type, running), envelope.deliberation_id
+    place = {"taskId": id, "contextId": webhook.metadata.get(TASK_CONTEXT, id)}
+    return to_json({"statusUpdate": {**place, "status": {"state": TASK_STATES[status], "timestamp": envelope.ts}}})
+
+
 def payload(record: Record, epoch: str, webhook: Webhook) -> bytes:
     """The body of a delivery: `{type, timestamp, id, links, metadata, thin, data}`, `data` being the event's bytes.
 
     `id` is the event's cursor. If the body would exceed PAYLOAD_BYTES_MAX, `thin` is true and `data` is only the
-    event's envelope; the receiver reads the rest through `links`.
+    event's envelope; the receiver reads the rest through `links`. For `a2a` it is A2A's push notification.
     """
     envelope = Envelope.model_validate_json(record.data)
+    if webhook.format == "a2a":
+        return _task_update(envelope, webhook)
     path = f"/deliberations/{envelope.deliberation_id}"
     head: dict[str, object] = {
         "type": envelope.type,

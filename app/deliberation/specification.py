@@ -127,12 +127,16 @@ class Budget(Value, frozen=True):
         return self.max_tokens is not None or self.max_cost is not None
 
 
+WebhookFormat = Literal["event", "a2a"]
+
+
 class Webhook(Value, frozen=True):
     """The receiver of events, and their types. `metadata` is sent to it with every event and reaches no prompt."""
 
     url: str
     events: tuple[str, ...]
     metadata: dict[str, str] = {}
+    format: WebhookFormat = Field(default="event", exclude_if=lambda given: given == "event")
 
 
 class Evidence(Value, frozen=True):

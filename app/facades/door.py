@@ -24,6 +24,7 @@ from app.deliberation.fold import State
 from app.facades.moments import Began, Ended, Moment, Telling
 from app.facades.outcomes import NoVerdict
 from app.lifecycle.deliberations import Stored
+from app.lifecycle.lists import NOW, Listed
 from app.log.paging import of_deliberation
 from app.routes.dependencies import Gateway, InGateway, OfTenant
 from app.streaming.event_stream import COMMENT, EventStreamResponse
@@ -283,9 +284,11 @@ class Door:
     _gateway: Gateway
 
     @property
-    def registry(self) -> Mapping[str, Mapping[str, Any]]:
-        """The installation's `strategies` and `roles`, each by name."""
-        return {"roles": self._gateway["roles"], "strategies": self._gateway["strategies"]}
+    def registry(self) -> Mapping[str, Any]:
+        """The `strategies` and `roles`, each by name, and the rules of `webhooks`, None where it sends none."""
+        settings = self._gateway["settings"]
+        webhooks = settings.webhook_rules if settings.webhooks else None
+        return {"roles": self._gateway["roles"], "strategies": self._gateway["strategies"], "webhooks": webhooks}
 
     async def accept(self, request: DeliberationRequest, submission: Submission, *, kept: bool = False) -> Council:
         """The deliberation that is asked for, stored durably; raises as `Deliberations.accept`.
@@ -312,6 +315,11 @@ class Door:
         if not found:
             raise NotFound("No deliberation with this metadata is active, nor in the archive.")
         return await self.council(max(found, key=lambda each: each.sequence).id)
+
+    async def page(self, asked: ListFilter, limit: int, cursor: str | None) -> Listed:
+        """Deliberations up to now, newest first; raises ArchiveUnavailable and InvalidCursor."""
+        await self._gateway["lists"].wait_for(NOW)
+        return await self._gateway["lists"].page(self.tenant, asked, limit=limit, cursor=cursor)
 
     async def delete(self, deliberation_id: str) -> None:
         """Raises StillLive before the end, NotFound and Gone."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from math import ceil
+from typing import Any
 
 from app.api.headers import Submission
 from app.api.requests import SEED_DRAWN_MAX, DeliberationRequest, SamplingRequest
@@ -135,7 +136,8 @@ def specification(
         rubric = tuple(Criterion(**criterion.model_dump()) for criterion in asked.rubric)
     webhook = request.webhook
     if webhook is not None:
-        webhook = Webhook(url=webhook.url, events=ordered(webhook.events), metadata=webhook.metadata)
+        told: dict[str, Any] = webhook.model_dump() | {"events": ordered(webhook.events)}
+        webhook = Webhook(**told)
     return Specification(
         task=request.task,
         agents=agents(request, roles),

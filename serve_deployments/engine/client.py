@@ -104,7 +104,7 @@ class _Transport(AiohttpTransport):
     def get_client(self) -> aiohttp.ClientSession:
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S, ssl=self.ssl_context)
         # aiohttp has no public place for a protocol of one's own.
-        connector._factory = partial(_Connection, loop=asyncio.get_running_loop())
+        vars(connector)["_factory"] = partial(_Connection, loop=asyncio.get_running_loop())
         # aiohttp's own bound is 8 KiB, which headers of proxies exceed.
         return aiohttp.ClientSession(connector=connector, max_field_size=HEADER_BYTES_MAX)
 

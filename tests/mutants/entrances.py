@@ -21,7 +21,45 @@ QUOTES = "tests/components/routes/test_quotes.py::"
 MCP = "tests/components/facades/test_mcp.py::"
 MCP_TOOLS = "app/facades/mcp/tools.py"
 
+A2A = "tests/components/facades/test_a2a.py::"
+A2A_ROUTES = "app/facades/a2a/__init__.py"
+
 ENTRANCES = (
+    Guard(
+        "a method of A2A that changes something needs the scope submit",
+        A2A_ROUTES,
+        'if call.method.startswith(READS) else ("submit", "read")',
+        'if call.method else ("submit", "read")',
+        f"{A2A}test_a_method_needs_its_scopes",
+    ),
+    Guard(
+        "a task of A2A outlives its client's connection",
+        A2A_ROUTES,
+        "kept=True",
+        "kept=False",
+        f"{A2A}test_leaving_cancels_nothing[SendStreamingMessage]",
+    ),
+    Guard(
+        "the agent card that needs no key shows no role",
+        A2A_ROUTES,
+        "    if extended:\n",
+        "    if True:\n",
+        f"{A2A}test_the_public_card_has_strategies_and_the_extended_one_roles",
+    ),
+    Guard(
+        "a gateway that stops gives an A2A client its task",
+        A2A_ROUTES,
+        "council.told_to_the_end(ended) if ended else council.told()",
+        "council.told_to_the_end(ended)",
+        f"{A2A}test_a_gateway_that_stops_answers_with_the_unfinished_task",
+    ),
+    Guard(
+        "a subscription repeats nothing that its task told",
+        "app/facades/a2a/writer.py",
+        "if state.last_sequence > self.known.last_sequence:",
+        "if True:",
+        f"{A2A}test_a_subscription_begins_with_the_task_as_it_is_and_goes_on_live",
+    ),
     Guard(
         "a closed request of an MCP client cancels its deliberation",
         MCP_TOOLS,

@@ -349,7 +349,7 @@ class Supervisor:
         # Linux shares CPU among sessions first. One that starts keeps its full share: Ray ends itself where its agent
         # takes more than 15 s to begin. An unprivileged user may change priorities only every 0.1 s.
         with suppress(OSError):
-            Path(f"/proc/{run.process.pid}/autogroup").write_text(str(child.niceness))
+            Path(f"/proc/{run.process.pid}/autogroup").write_text(str(child.niceness))  # noqa: ASYNC240 -- no disk
         run.ready_at_s = time.monotonic()
         self.ready[child.name].set()
         self._report(progress.ChildReady(child.name, child.detail, run.ready_at_s - run.started_at_s, run.attempt))

@@ -364,13 +364,16 @@ _ANSWERS: Mapping[str, str] = {
     "get_health": "that the process lives",
     "get_readiness": "the mode, and which checks pass",
     "call_mcp": "what the operation shows that a message asks for, within the scopes that it needs",
+    "call_a2a": "the verdict, and the task; each method needs scopes of its own",
+    "get_agent_card": "strategies, and the card's URL",
 }
 
 
 def access_table() -> str:
     rows = ["| endpoint | needs | the answer shows |", "|---|---|---|"]
-    # A message of MCP is no operation of the document.
-    for operation, method, path in (*operations(), ("call_mcp", "POST", "/mcp")):
+    # Messages of MCP and A2A are no operations of the document.
+    a2a = (("call_a2a", "POST", "/a2a"), ("get_agent_card", "GET", "/.well-known/agent-card.json"))
+    for operation, method, path in (*operations(), ("call_mcp", "POST", "/mcp"), *a2a):
         needed = ACCESS[operation]
         named = "nothing" if needed is None else ", ".join(f"`{scope}`" for scope in needed) or "any key"
         rows.append(f"| `{method} {path}` | {named} | {_ANSWERS[operation]} |")

@@ -9,6 +9,7 @@ from app.deliberation.errors import (
     StrategyDrift,
     UnexpectedFact,
 )
+from app.facades.a2a.writer import RPC_CODES
 from app.facades.openai_errors import OPENAI_STATUSES
 from tests.components.routes.served import Served
 
@@ -33,7 +34,7 @@ def tree(error: type[DeliberationError]) -> Iterator[type[DeliberationError]]:
 
 def test_every_error_that_a_client_can_meet_has_a_status() -> None:
     codes = {error.code for error in tree(DeliberationError) if not issubclass(error, CallFailure)}
-    assert codes - STATUSES.keys() - OPENAI_STATUSES.keys() - INTERNAL == set()
+    assert codes - STATUSES.keys() - OPENAI_STATUSES.keys() - RPC_CODES.keys() - INTERNAL == set()
     assert {UnexpectedFact.code, StrategyDrift.code} & STATUSES.keys() == set()
 
 

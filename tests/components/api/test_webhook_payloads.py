@@ -3,13 +3,17 @@ import hashlib
 import hmac
 import json
 from datetime import UTC, datetime, timedelta
+from typing import get_args
 
 import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
+from app.api.schemas import Status
 from app.api.webhook_payloads import (
     EVENTS,
     PAYLOAD_BYTES_MAX,
+    TASK_CONTEXT,
+    TASK_STATES,
     TERMINAL_EVENTS,
     delivery_id,
     due,
@@ -73,6 +77,29 @@ def test_sends_a_large_event_thin() -> None:
     assert content["data"] == {"type": "call.finished", "deliberation_id": "d1", "ts": "2026-01-01T00:00:00Z"}
     whole = payload(stored(STORY.finished("dev-001", "x" * (PAYLOAD_BYTES_MAX - 2_000))), "e1", HOOK)
     assert json.loads(whole)["thin"] is False and len(whole) <= PAYLOAD_BYTES_MAX
+
+
+@pytest.mark.parametrize(
+    ("fact", "state"),
+    [
+        (STORY.accepted(), "SUBMITTED"),
+        (STORY.opened(), "WORKING"),
+        (STORY.finished("dev-001", "x" * PAYLOAD_BYTES_MAX), "WORKING"),
+        (STORY.completed(), "COMPLETED"),
+    ],
+)
+@pytest.mark.parametrize(("metadata", "context"), [({}, "d1"), ({TASK_CONTEXT: "c-1"}, "c-1")])
+def test_a_payload_for_a2a_is_the_tasks_new_status(
+    fact: Fact, state: str, metadata: dict[str, str], context: str
+) -> None:
+    hook = Hook(url="https://hooks.example/", events=EVENTS, metadata=metadata, format="a2a")
+    status = {"state": f"TASK_STATE_{state}", "timestamp": "2026-01-01T00:00:00Z"}
+    told = {"taskId": "d1", "contextId": context, "status": status}
+    assert json.loads(payload(stored(fact), "e1", hook)) == {"statusUpdate": told}
+
+
+def test_every_status_has_a_state_of_a_task() -> None:
+    assert TASK_STATES.keys() == {*get_args(Status)}
 
 
 def test_delivery_ids_are_stable_and_unique() -> None:

@@ -202,7 +202,8 @@ def test_every_operation_declares_its_scope_and_errors() -> None:
     schemes = document()["components"]["securitySchemes"]
     assert {scheme["type"] for scheme in schemes.values()} == {"http", "apiKey"}
     needs = {operation["operationId"]: operation for _, _, operation in declarations()}
-    assert needs.keys() | {"call_mcp"} == ACCESS.keys(), "a message of MCP is no operation of the document"
+    others = {"call_mcp", "call_a2a", "get_agent_card"}
+    assert needs.keys() | others == ACCESS.keys(), "messages of MCP and A2A are no operations of the document"
     for name, operation in needs.items():
         refusals = {"400"} if ACCESS[name] is None else {"400", "401", "429"}
         refusals |= {"403"} if ACCESS[name] else set()
