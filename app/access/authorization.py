@@ -29,6 +29,8 @@ ACCESS: Mapping[str, tuple[Scope, ...] | None] = {
     "cancel_response": ("submit", "read"),
     "delete_response": ("submit",),
     "list_input_items": ("read",),
+    "run_agent": ("submit", "read"),
+    "connect_agent": ("read",),
     "approve_plan": ("submit", "read"),
     # Each message of MCP asks REST operations, which check their own scopes; A2A checks those of each method.
     "call_mcp": (),

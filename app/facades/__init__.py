@@ -5,8 +5,9 @@ The base: `door` has the operations that a façade may use, `moments` is one rea
 """
 
 from app.facades.a2a import A2A
+from app.facades.ag_ui import AG_UI
 from app.facades.chat import CHAT
 from app.facades.declaration import Facade
 from app.facades.responses import RESPONSES
 
-FACADES: tuple[Facade, ...] = (CHAT, RESPONSES, A2A)
+FACADES: tuple[Facade, ...] = (CHAT, RESPONSES, A2A, AG_UI)

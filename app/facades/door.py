@@ -114,7 +114,7 @@ class Council:
             return
         try:
             if not await self._gateway["deliberations"].ended(self.tenant, self.state.deliberation_id, 0):
-                await self.cancel("the client of /v1 left", "disconnect")
+                await self.cancel("the client left", "disconnect")
         except JournalUnavailable as error:
             log.warning("cancel_failed", deliberation_id=self.state.deliberation_id, detail=str(error))
 
@@ -302,6 +302,19 @@ class Door:
         """A deliberation of the log or the archive; raises NotFound, Gone and ArchiveUnavailable."""
         found = await self._gateway["deliberations"].find(self.tenant, deliberation_id)
         return Council(self.tenant, found.state, True, self._gateway)
+
+    async def newest(self, metadata: Mapping[str, str]) -> Council:
+        """The newest deliberation with this metadata: an active one, else of the archive, if there is one.
+
+        Raises NotFound, Gone and ArchiveUnavailable.
+        """
+        asked, lists = ListFilter(metadata=metadata), self._gateway["lists"]
+        found = [each for each in self._gateway["catalog"].running(self.tenant) if asked.shows(each)]
+        if not found and lists.archive is not None:
+            found = (await lists.page(self.tenant, asked, limit=1)).entries
+        if not found:
+            raise NotFound("No deliberation with this metadata is active, nor in the archive.")
+        return await self.council(max(found, key=lambda each: each.sequence).id)
 
     async def page(self, asked: ListFilter, limit: int, cursor: str | None) -> Listed:
         """Deliberations up to now, newest first; raises ArchiveUnavailable and InvalidCursor."""

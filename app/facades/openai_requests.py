@@ -7,7 +7,7 @@ answer's meaning. Unknown fields are refused, as by OpenAI.
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple, TypeVar, cast
 
@@ -281,6 +281,19 @@ _TOO_LONG = {
 CONSTRAINTS = ("rubric", "requirements", "timeout_seconds", "on_deadline")
 
 
+def checked(
+    body: Mapping[str, Any], registry: Registry, mapped: Callable[[FieldProblem], FieldProblem]
+) -> DeliberationRequest:
+    """The deliberation with this body; raises ValidationFailed with faults as `mapped` to a façade's own fields."""
+    try:
+        return DeliberationRequest.model_validate(body, context=dict(registry))
+    except ValidationError as invalid:
+        faults = body_problems(invalid, DeliberationRequest).errors
+    except ValidationFailed as failed:
+        faults = failed.errors
+    raise ValidationFailed([mapped(fault) for fault in faults])
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A request of this family in the gateway's words. `places` has the family's pointer to each of ours."""
@@ -317,10 +330,4 @@ class Asked:
             "metadata": self.metadata,
             **{name: each for name, each in self.fields.items() if each is not None},
         }
-        try:
-            return DeliberationRequest.model_validate(body, context=dict(registry))
-        except ValidationError as invalid:
-            faults = body_problems(invalid, DeliberationRequest).errors
-        except ValidationFailed as failed:
-            faults = failed.errors
-        raise ValidationFailed([self._mapped_back(fault) for fault in faults])
+        return checked(body, registry, self._mapped_back)

@@ -20,10 +20,11 @@ from app.deliberation.works import AgentCall
 
 def summary(call: AgentCall, constraints: Constraints) -> str:
     """The member, its stage, and its answer, critique or ballot as Markdown; letters are resolved to members."""
-    return f"**{call.planned.agent_id}, {call.opened.purpose}**\n\n{_contribution(call, constraints)}"
+    return f"**{call.planned.agent_id}, {call.opened.purpose}**\n\n{contribution(call, constraints)}"
 
 
-def _contribution(call: AgentCall, constraints: Constraints) -> str:
+def contribution(call: AgentCall, constraints: Constraints) -> str:
+    """The answer, or a critique or ballot as Markdown; letters are resolved to members."""
     finished, labels = call.finished, call.planned.labels
     if finished is None:
         return "No outcome."

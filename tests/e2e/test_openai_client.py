@@ -197,7 +197,7 @@ async def test_a_client_that_gives_up_stops_the_deliberation(
     listed = await stack.client.get("/deliberations", params={"metadata.leaves": str(streamed), "after": "now"})
     (found,) = listed.json()["items"]
     read = await stack.until(found["id"], status="cancelled")
-    assert read["status_reason"] == "the client of /v1 left"
+    assert read["status_reason"] == "the client left"
 
 
 async def test_an_idempotency_key_reconnects_a_client_to_its_deliberation(

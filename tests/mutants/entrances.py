@@ -320,6 +320,27 @@ ENTRANCES = (
         f"{FACADES}test_moments.py::test_an_interruption_at_any_event_closes_every_part_before_its_error",
     ),
     Guard(
+        "a run of AG-UI is cancelled when its client leaves, unless in the background",
+        "app/facades/ag_ui/__init__.py",
+        "kept=given.forwarded_props.background)",
+        "kept=True)",
+        f"{FACADES}test_ag_ui_routes.py::test_a_client_that_leaves_cancels_unless_in_the_background[False]",
+    ),
+    Guard(
+        "a run of AG-UI takes no webhook, whose URL its door does not check",
+        "app/facades/ag_ui/reader.py",
+        '{"task", "evidence", "webhook"}',
+        '{"task", "evidence"}',
+        f"{FACADES}test_ag_ui_routes.py::test_refuses_by_name",
+    ),
+    Guard(
+        "a client that joins a run gets a snapshot, not the past again",
+        "app/facades/ag_ui/writer.py",
+        "        if self._behind:\n",
+        "        if False:\n",
+        f"{FACADES}test_ag_ui_routes.py::test_whoever_joins_a_run_has_all_of_it",
+    ),
+    Guard(
         "a stream of a response goes on after the number that its client has seen",
         "app/facades/responses/writer.py",
         "if event.sequence_number > self._after:",

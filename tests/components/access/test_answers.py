@@ -51,11 +51,17 @@ PLAN: dict[str, Any] = {
 }
 CHAT: dict[str, Any] = {"model": f"single/{ROLE}", "messages": [{"role": "user", "content": CANARY}]}
 RESPONSE: dict[str, Any] = {"model": f"single/{ROLE}", "input": CANARY, "metadata": {"canary": CANARY}}
+RUN: dict[str, Any] = {
+    "threadId": "t",
+    "runId": "r",
+    "messages": [{"id": "m", "role": "user", "content": CANARY}],
+    "forwardedProps": {"deliberation": {"strategy": "single", "role": ROLE}},
+}
 SETS: list[tuple[Scope, ...]] = [set_ for size in range(4) for set_ in combinations(SCOPES, size)]
 # Operations with content in a permitted answer; the others have none for any caller.
 CONTENT = {
     "create_deliberation", "cancel_deliberation", "create_chat_completion", "list_deliberations", "get_deliberation",
-    "create_response", "get_response", "cancel_response", "list_input_items",
+    "run_agent", "connect_agent", "create_response", "get_response", "cancel_response", "list_input_items",
     "read_deliberation_events", "read_events", "approve_plan", "get_plan", "list_deliveries", "redeliver",
     "list_roles", "get_role",
 }  # fmt: skip
@@ -111,6 +117,11 @@ async def _filled(gateway: Served, tenant: str, headers: dict[str, str]) -> Kept
     await until(lambda: any(chat in record.subject for record in gateway.journal.records))
     await play(gateway, tenant, chat, write=_canaried)
     assert (await asking).status_code == 200
+    known = len(gateway.journal.records)
+    asking = asyncio.create_task(gateway.client.post("/ag-ui", json=RUN, headers=headers))
+    await until(lambda: len(gateway.journal.records) > known)
+    await play(gateway, tenant, gateway.journal.records[-1].tokens[2], write=_canaried)
+    assert (await asking).status_code == 200
     return Kept(gateway, tenant, ids, delivery)
 
 
@@ -162,6 +173,9 @@ def requests(kept: Kept, name: str, method: str, path: str) -> Iterator[Asked]:
         case "create_response":
             yield method, path, {"Idempotency-Key": "ended-response"}, {**RESPONSE, "background": True}
             yield method, path, {}, {**RESPONSE, "model": "council/NOBODY"}
+        case "run_agent" | "connect_agent":
+            yield method, path, {}, RUN
+            yield method, path, {}, {**RUN, "runId": "other", "threadId": "other", "messages": []}
         case "approve_plan":
             yield method, path, {}, PLAN
             yield method, path, {}, {**PLAN, "description": CANARY}

@@ -339,6 +339,8 @@ _ANSWERS: Mapping[str, str] = {
     "cancel_response": "the verdict, the members' work, instructions, metadata",
     "delete_response": "the id",
     "list_input_items": "the conversation",
+    "run_agent": "the verdict, and the members' work, as it happens",
+    "connect_agent": "the conversation, the verdict, and the members' work, as it happens",
     "approve_plan": "the plan's story, and the status of each role",
     "get_plan": "the plan's story, and the status of each role",
     "list_deliberations": "the tenant's deliberations: 200 characters of the task, metadata",

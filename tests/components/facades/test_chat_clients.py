@@ -66,7 +66,7 @@ async def test_a_disconnect_cancels_a_deliberation_without_a_key(
         await until(lambda: len(accepted_in(gateway)) == 1 and (not streamed or bool(connection.received)))
         assert cancelled_in(gateway) == []
         connection.disconnected.set()
-    assert cancelled_in(gateway) == (["the client of /v1 left"] if stopped else [])
+    assert cancelled_in(gateway) == (["the client left"] if stopped else [])
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -116,4 +116,4 @@ async def test_a_draining_gateway_ends_waiting_completions(gateway: Served, stre
     else:
         assert (response.status_code, error_of(response)["code"]) == (503, "not_ready")
         assert response.headers["retry-after"]
-    assert cancelled_in(gateway) == ["the client of /v1 left"]
+    assert cancelled_in(gateway) == ["the client left"]

@@ -39,6 +39,8 @@ OPERATIONS = {
     "cancel_response": "POST /v1/responses/{response_id}/cancel",
     "delete_response": "DELETE /v1/responses/{response_id}",
     "list_input_items": "GET /v1/responses/{response_id}/input_items",
+    "run_agent": "POST /ag-ui",
+    "connect_agent": "POST /ag-ui/connect",
     "list_models": "GET /v1/models",
     "get_model": "GET /v1/models/{model}",
     "log_in": "POST /login",

@@ -102,6 +102,8 @@ async def test_the_gateway_takes_the_documented_request(name: str, place: int) -
         if PLAN_ID in path:
             (plan,) = bodies(declared()["approve_plan"][2])
             assert (await gateway.client.post("/plans", json=plan)).status_code == 202
+        if name == "connect_agent":
+            assert (await gateway.client.post("/ag-ui", json=body)).is_success
         response = await gateway.client.request(method, path, json=body)
     if DELIVERY in path:
         # Its id is the hash of a fact.

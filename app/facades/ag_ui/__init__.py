@@ -1,0 +1,66 @@
+"""Routes: AG-UI 1.0 over HTTP and SSE. A run is a deliberation; unless in the background, it ends with its client."""
+
+import json
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from fastapi import Request, Response
+
+from app.api.headers import submission_of
+from app.api.problems import PROBLEM_DOCUMENTS, request_id_of
+from app.api.request_body import body_of
+from app.api.responses import body, headers, problems
+from app.deliberation.errors import InvalidToken, NotFound
+from app.facades.ag_ui.reader import ASKED, THREAD, RunAgentInput
+from app.facades.ag_ui.writer import AgUiWriter
+from app.facades.declaration import Facade
+from app.facades.door import InDoor
+from app.facades.outcomes import deliberation_headers
+from app.lifecycle.specify import keyed_id
+from app.routes.dependencies import api_router
+
+router = api_router("ag-ui", prefix="/ag-ui")
+
+_EVENT = {"type": "object", "properties": {"type": {"type": "string"}}, "required": ["type"]}
+_EVENTS: dict[str, Any] = {
+    "description": "The run's events, as AG-UI 1.0 specifies them",
+    "headers": headers("Location", "X-Deliberation-Id", "X-Accel-Buffering"),
+    "content": {"text/event-stream": {"schema": _EVENT}},
+}
+_RUN = {200: _EVENTS, **problems(408, 409, 410, 413, 415, 422, 429, 503)}
+_CONNECT = {200: _EVENTS, **problems(404, 408, 410, 413, 415, 422, 429, 503)}
+_INPUT = {"requestBody": body("RunAgentInput")}
+
+
+def _key(given: RunAgentInput) -> str:
+    return json.dumps([ASKED, given.thread_id, given.run_id])  # no key of a client has a space
+
+
+@router.post("", summary="Deliberate, and answer as a run of AG-UI", responses=_RUN, openapi_extra=_INPUT)
+async def run_agent(request: Request, door: InDoor) -> Response:
+    """The `runId` is the idempotency key of its thread: with another input it is refused."""
+    given = await body_of(request, RunAgentInput)
+    asked = {"run_id": given.run_id, "messages": [each.id for each in given.said]}
+    submission = replace(submission_of(request, {ASKED: asked}), idempotency_key=_key(given))
+    council = await door.accept(given.deliberation(door.registry), submission)
+    council = replace(council, kept=given.forwarded_props.background)
+    sent = deliberation_headers(council.state.deliberation_id)
+    return council.stream(AgUiWriter(given, request_id_of(request)), sent, "texts")
+
+
+@router.post("/connect", summary="Join a run of AG-UI, or read it again", responses=_CONNECT, openapi_extra=_INPUT)
+async def connect_agent(request: Request, door: InDoor) -> Response:
+    """The run or deliberation with the id `runId`, else the thread's newest run: an active one, or of the archive."""
+    given = await body_of(request, RunAgentInput)
+    for id in (keyed_id(door.tenant, _key(given)), given.run_id):
+        with suppress(NotFound, InvalidToken):
+            council = await door.council(id)
+            break
+    else:
+        council = await door.newest({THREAD: given.thread_id})
+    writer = AgUiWriter(given, request_id_of(request), behind=len((await council.told()).moments))
+    return council.stream(writer, deliberation_headers(council.state.deliberation_id), "texts", viewer=True)
+
+
+AG_UI = Facade(router, "ag-ui", "Façade for AG-UI's clients", "/ag-ui", PROBLEM_DOCUMENTS, problems, (RunAgentInput,))

@@ -1,0 +1,153 @@
+"""Events of AG-UI 1.0: stages are steps, attempts at calls are subagents' runs, an activity has stages and ranking."""
+
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
+
+from pydantic_core import to_json
+
+from app.api.problems import PROBLEM_DOCUMENTS, answer_to
+from app.deliberation.calls import Usage
+from app.deliberation.facts import StageOpened
+from app.deliberation.fold import State
+from app.facades import moments
+from app.facades.ag_ui.reader import ASKED, RunAgentInput
+from app.facades.moments import Ended, Interrupted, Moment, TextEnded
+from app.facades.openai_requests import turns_of
+from app.facades.outcomes import NoVerdict, answers, notes, outcome
+from app.facades.summaries import contribution
+
+_Fields = dict[str, Any]
+_CUT = "No outcome that counts: the stage closed, the attempt is repeated, or the run or this stream ended."
+
+
+def _step(opened: StageOpened) -> str:
+    return f"{opened.stage} {opened.purpose}"
+
+
+def _usage(model: str, spent: Usage) -> _Fields:
+    sums = {"inputTokens": spent.prompt_tokens, "outputTokens": spent.completion_tokens, "totalTokens": spent.tokens}
+    return {"model": model, **sums, "cachedInputTokens": spent.cached_tokens}
+
+
+class AgUiWriter:
+    """Writes a run; one that a client joins begins with a snapshot of its first `behind` moments."""
+
+    def __init__(self, given: RunAgentInput, request_id: str, behind: int = 0) -> None:
+        self._given, self._request_id = given, request_id
+        self._behind, self._joins = behind, behind > 0
+        self._run, self._activity = _Fields(), _Fields()
+        self._stages: list[_Fields] = []
+        self._progress, self._messages = _Fields(), dict[str, _Fields]()
+        self._authors: dict[str, dict[str, str]] = {}
+
+    def write(self, moment: Moment) -> Iterator[bytes]:
+        events = list(self._events(moment))
+        if self._behind:
+            self._behind -= 1
+            last = events[-1:] if isinstance(moment, Ended | Interrupted) else []
+            events = last if self._behind or moment.state is None else [*self._opening(moment.state), *last]
+        for event in events:
+            yield b"data: " + to_json(event) + b"\n\n"
+
+    def _opening(self, state: State) -> Iterator[_Fields]:
+        yield {"type": "RUN_STARTED", **self._run, "protocolVersion": "1.0"}
+        if self._joins:
+            yield {"type": "MESSAGES_SNAPSHOT", "messages": list(self._messages.values())}
+        known = {"id": state.deliberation_id, "href": f"/deliberations/{state.deliberation_id}"}
+        yield {"type": "STATE_SNAPSHOT", "snapshot": {**(self._given.state or {}), "deliberation": known}}
+        yield {"type": "ACTIVITY_SNAPSHOT", **self._activity, "content": self._progress}
+        if state.open_stage is not None and not state.ended:
+            yield {"type": "STEP_STARTED", "stepName": _step(state.open_stage.opened)}
+
+    def _progressed(self, state: State, **changed: Any) -> _Fields:  # noqa: ANN401 -- fields
+        self._progress = {**self._progress, **changed, "status": state.status}
+        names = (*changed, "status")
+        patch = [{"op": "replace", "path": f"/{name}", "value": self._progress[name]} for name in names]
+        return {"type": "ACTIVITY_DELTA", **self._activity, "patch": patch}
+
+    def _said(self, id: str, text: str, **author: str) -> Iterator[_Fields]:
+        if id not in self._messages:
+            self._messages[id] = {"id": id, "role": "assistant", "content": "", **author}
+            yield {"type": "TEXT_MESSAGE_START", "messageId": id, "role": "assistant", **author}
+        self._messages[id]["content"] += text
+        yield {"type": "TEXT_MESSAGE_CONTENT", "messageId": id, "delta": text}
+
+    def _events(self, moment: Moment) -> Iterator[_Fields]:
+        match moment:
+            case moments.Began(state):
+                self._began(state)
+                yield from self._opening(state)
+            case moments.StageBegan(state, opened):
+                yield {"type": "STEP_STARTED", "stepName": _step(opened)}
+                stage = {"step": _step(opened), "calls": len(opened.calls), "counted": None, "closed": None}
+                self._stages.append(stage)
+                yield self._progressed(state, stages=self._stages)
+            case moments.TextBegan(state, call, attempt):
+                id, name = f"{state.deliberation_id}.{call.planned.call_id}.{attempt}", call.planned.agent_id
+                self._authors[call.planned.call_id] = {"name": name, "subagentRunId": id}
+                yield {"type": "SUBAGENT_STARTED", **self._authors[call.planned.call_id]}
+            case moments.TextGrew(_, call, piece):
+                author = self._authors[call.planned.call_id]
+                yield from self._said(author["subagentRunId"], piece, **author)
+            case TextEnded():
+                yield from self._text_ended(moment)
+            case moments.StageEnded(state, opened, closed, cut):
+                counted, how = (0, cut) if closed is None else (len(closed.seen), closed.reason)
+                self._stages[-1] |= {"counted": counted, "closed": how}
+                yield self._progressed(state, stages=self._stages)
+                yield {"type": "STEP_FINISHED", "stepName": _step(opened)}
+            case moments.Cancelling(state):
+                yield self._progressed(state)
+            case Ended(state):
+                yield from self._ended(state)
+            case Interrupted(_, error):
+                found = answer_to(error, PROBLEM_DOCUMENTS, self._request_id)
+                yield {"type": "RUN_ERROR", "message": found.detail, "code": found.code}
+
+    def _began(self, state: State) -> None:
+        id, specified, asked = state.deliberation_id, state.specification, state.accepted.asked.get(ASKED, {})
+        self._run = {"threadId": self._given.thread_id, "runId": asked.get("run_id", id)}
+        self._activity = {"messageId": f"{id}.progress", "activityType": "deliberation"}
+        members = {each.agent_id: each.role for each in specified.agents}
+        self._progress = {"strategy": specified.strategy, "members": members, "status": state.status}
+        self._progress |= {"stages": [], "ranking": [], "notes": []}
+        ids = asked.get("messages", [f"{id}.task"])
+        turns = zip(ids, turns_of(specified.task, len(ids)), strict=True)
+        self._messages = {id: {"id": id, "role": turn.role, "content": turn.text} for id, turn in turns}
+
+    def _text_ended(self, moment: TextEnded) -> Iterator[_Fields]:
+        finished, author = moment.call.finished, self._authors.pop(moment.call.planned.call_id)
+        id = author["subagentRunId"]
+        if finished is not None and finished.answered:
+            text = contribution(moment.call, moment.state.specification.constraints)
+            if text.startswith(moment.told) and text != moment.told:
+                yield from self._said(id, text.removeprefix(moment.told), **author)
+        if id in self._messages:
+            yield {"type": "TEXT_MESSAGE_END", "messageId": id}
+        if finished is not None and finished.answered:
+            yield {"type": "SUBAGENT_FINISHED", "subagentRunId": id}
+        else:
+            problem = None if finished is None else finished.problem
+            code, message = ("left_out", _CUT) if problem is None else (problem.code, problem.detail)
+            yield {"type": "SUBAGENT_ERROR", "subagentRunId": id, "message": message, "code": code}
+
+    def _ended(self, state: State) -> Iterator[_Fields]:
+        verdict, calls = state.end and state.end.verdict, state.finished.values()
+        by_model = groupby(sorted(calls, key=lambda each: each.model or ""), key=lambda each: each.model)
+        usage = [_usage(model, Usage.total([each.usage for each in spent])) for model, spent in by_model if model]
+        ranking = [] if verdict is None else [each.model_dump(mode="json") for each in verdict.ranking]
+        yield self._progressed(state, ranking=ranking, notes=list(notes(state)))
+        if state.status == "cancelled":
+            yield {"type": "RUN_FINISHED", **self._run, "outcome": {"type": "cancelled"}, "usage": usage}
+            return
+        try:
+            texts = answers(state)
+        except NoVerdict as none:
+            yield {"type": "RUN_ERROR", "message": str(none), "code": none.problem.code, "usage": usage}
+            return
+        for id, text in ((f"{state.deliberation_id}.verdict.{n}", text) for n, text in enumerate(texts)):
+            yield from self._said(id, text)
+            yield {"type": "TEXT_MESSAGE_END", "messageId": id}
+        finished = {"outcome": {"type": "success"}, "result": outcome(state).model_dump(mode="json"), "usage": usage}
+        yield {"type": "RUN_FINISHED", **self._run, **finished}

@@ -1,0 +1,148 @@
+"""Runs of every strategy, in every way that a deliberation may go and end, as the official package reads them."""
+
+from typing import Any
+
+import pytest
+from ag_ui.core import Event
+from pydantic import TypeAdapter
+from pydantic_core import from_json
+
+from app.deliberation.errors import JournalUnavailable
+from app.deliberation.facts import Accepted, Fact
+from app.deliberation.fold import fold, usage
+from app.facades.ag_ui.reader import RunAgentInput
+from app.facades.ag_ui.writer import AgUiWriter
+from app.facades.moments import Moment, Telling
+from app.facades.outcomes import NoVerdict, answers
+from tests.components.facades.test_moments import told
+from tests.unit.facts_of import ID
+from tests.unit.strategies.stories import STORIES, story
+
+OFFICIAL: TypeAdapter[Any] = TypeAdapter(Event)
+GIVEN = RunAgentInput.model_validate({"threadId": "t", "runId": "r", "messages": [], "state": {"kept": 1}})
+Events = list[dict[str, Any]]
+
+
+def asked(name: str) -> list[Fact]:
+    first, *others = story(name)
+    assert isinstance(first, Accepted)
+    return [first.model_copy(update={"asked": {"ag_ui": {"run_id": "r", "messages": ["m1"]}}}), *others]
+
+
+def events(moments: list[Moment], behind: int = 0) -> Events:
+    writer = AgUiWriter(GIVEN, "request", behind)
+    frames = [frame for moment in moments for frame in writer.write(moment)]
+    assert all(frame.startswith(b"data: ") and frame.endswith(b"\n\n") and frame.count(b"\n") == 2 for frame in frames)
+    found = [from_json(frame.removeprefix(b"data: ")) for frame in frames]
+    for event in found:
+        assert not (OFFICIAL.validate_python(event).model_extra or {}), event
+    return found
+
+
+class Client:
+    """The messages, open parts and activity of a client that applies the events by the specification."""
+
+    def __init__(self) -> None:
+        self.messages: dict[str, dict[str, Any]] = {}
+        self.open: set[tuple[str, str]] = set()
+        self.state: Any = None
+        self.activity: Any = None
+
+    def take(self, event: dict[str, Any]) -> None:
+        match event["type"].removeprefix("TEXT_"), event:
+            case "MESSAGES_SNAPSHOT", {"messages": messages}:
+                self.messages = {each["id"]: dict(each) for each in messages}
+            case "STATE_SNAPSHOT", {"snapshot": snapshot}:
+                self.state = snapshot
+            case "ACTIVITY_SNAPSHOT", {"content": content}:
+                self.activity = content
+            case "ACTIVITY_DELTA", {"patch": patch}:
+                assert all(each["op"] == "replace" and each["path"][1:] in self.activity for each in patch)
+                self.activity = {**self.activity, **{each["path"][1:]: each["value"] for each in patch}}
+            case "STEP_STARTED", {"stepName": name}:
+                self._begin("step", name)
+            case "STEP_FINISHED", {"stepName": name}:
+                self.open.remove(("step", name))
+            case "SUBAGENT_STARTED", {"subagentRunId": id}:
+                self._begin("subagent", id)
+            case "SUBAGENT_FINISHED" | "SUBAGENT_ERROR", {"subagentRunId": id}:
+                self.open.remove(("subagent", id))
+            case "MESSAGE_START", {"messageId": id, "role": role}:
+                self._begin("message", id)
+                assert id not in self.messages
+                own = {name: event[name] for name in ("name", "subagentRunId") if name in event}
+                assert not own or ("subagent", own["subagentRunId"]) in self.open
+                self.messages[id] = {"id": id, "role": role, "content": "", **own}
+            case "MESSAGE_CONTENT", {"messageId": id, "delta": delta}:
+                assert ("message", id) in self.open
+                self.messages[id]["content"] += delta
+            case "MESSAGE_END", {"messageId": id}:
+                self.open.remove(("message", id))
+            case "RUN_FINISHED", {}:
+                assert self.open == set()
+            case kind, _:
+                assert kind in ("RUN_STARTED", "RUN_ERROR")
+
+    def _begin(self, kind: str, id: str) -> None:
+        assert (kind, id) not in self.open
+        self.open.add((kind, id))
+
+
+def client_of(found: Events) -> Client:
+    client = Client()
+    for event in found:
+        client.take(event)
+    return client
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_a_run_closes_every_part_and_ends_once_by_its_outcome(name: str) -> None:
+    facts = asked(name)
+    found, state = events(told(facts)), fold(enumerate(facts, start=1))
+    assert state is not None and state.end is not None
+    client = client_of(found)
+    assert client.open == set() and found[0]["type"] == "RUN_STARTED" and found[0]["runId"] == "r"
+    assert client.activity["status"] == state.status and len(client.activity["stages"]) == len(state.stages)
+    assert client.state == {"kept": 1, "deliberation": {"id": ID, "href": f"/deliberations/{ID}"}}
+    last, spent = found[-1], usage(state)
+    assert sum(each["totalTokens"] for each in last["usage"]) == spent.tokens
+    said = [each["content"] for each in client.messages.values() if each["id"].startswith(f"{ID}.verdict")]
+    if state.status == "cancelled":
+        assert (last["outcome"], said) == ({"type": "cancelled"}, [])
+        return
+    try:
+        assert said == [*answers(state)] and last["outcome"] == {"type": "success"}
+        assert state.end.verdict is not None and last["result"]["winner"] == state.end.verdict.winner
+        ranked = [each.agent_id for each in state.end.verdict.ranking]
+        assert [each["agent_id"] for each in client.activity["ranking"]] == ranked
+    except NoVerdict as none:
+        assert (last["type"], last["code"], said) == ("RUN_ERROR", none.problem.code, [])
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_a_client_that_joins_after_any_fact_has_what_the_first_one_has(name: str) -> None:
+    facts = asked(name)
+    moments = told(facts)
+    whole = client_of(events(moments))
+    for behind in {len(told(facts[:length])) for length in range(len(facts), 0, -1 - len(facts) // 8)}:
+        found = events(moments, behind)
+        joined = client_of(found)
+        kinds = [event["type"] for event in found[:4]]
+        assert kinds == ["RUN_STARTED", "MESSAGES_SNAPSHOT", "STATE_SNAPSHOT", "ACTIVITY_SNAPSHOT"]
+        wanted = {id: each for id, each in whole.messages.items() if id != "m1"}
+        assert {id: each for id, each in joined.messages.items() if id != "m1"} == wanted
+        assert joined.messages["m1"]["role"] == "user" and joined.messages["m1"]["content"]
+        assert (joined.activity, joined.state, joined.open) == (whole.activity, whole.state, set())
+        assert found[-1] == events(moments)[-1]
+
+
+@pytest.mark.parametrize("name", ["council, all revise: completed", "vote, all differ: completed"])
+def test_an_interruption_closes_every_part_and_is_the_runs_error(name: str) -> None:
+    facts = asked(name)
+    for length in range(len(facts)):
+        telling = Telling()
+        moments = [*told(facts[:length], telling), *telling.interrupted(JournalUnavailable("the log is away"))]
+        for behind in {0, 1, len(told(facts[:length])), len(moments) + 1}:
+            found = events(moments, behind)
+            assert (found[-1]["type"], found[-1]["code"]) == ("RUN_ERROR", "journal_unavailable")
+            client_of(found)
