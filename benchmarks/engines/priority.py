@@ -88,7 +88,7 @@ class Engine:
 
     def _submit(self, number: int, priority: Priority, now_s: float) -> None:
         strategy = STRATEGIES["council"].run(specification(number, "council", 3, ROLES[:3]))
-        ticket = self._queues[priority].ask(now_s, begun=False)
+        ticket = self._queues[priority].ask(now_s, "one", begun=False)
         self._waiting[priority].append(Council(number, priority, now_s, next(self._order), ticket, strategy))
         self._begin(priority)
 

@@ -1,5 +1,8 @@
 """The order in which deliberations of the same roles and priority begin: as many at once as the limit allows.
 
+A slot goes to the tenant that has the fewest of them, and there to what waits longest. A tenant of which nothing runs
+waits for no slot, up to as many beyond the limit: another tenant's burst costs it no time.
+
 An engine that gets all requests at once finishes none in time, and no constant limit suits a small and a large one
 (docs/decisions/0084). The limit grows while work takes no longer than with little in hand. Once it slows down, the
 limit is the rate of ends times twice the baseline latency, which keeps the engine busy. The latency with `LIMIT_MIN` in
@@ -8,7 +11,7 @@ hand is the baseline, also when other strategies made it longer. Delay as the si
 """
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from typing import Literal
 
 LIMIT_AT_FIRST = 16
@@ -25,13 +28,14 @@ TicketOutcome = Literal["done", "missed", "stopped"]
 
 
 class Ticket:
-    def __init__(self) -> None:
+    def __init__(self, tenant: str) -> None:
+        self.tenant = tenant
         self.granted = asyncio.Event()
         self.since_s = 0.0
 
 
 class AdmissionQueue:
-    """First in, first out; `limit` at once and never more than `limit_max`. Times are seconds of any one clock.
+    """`limit` at once, in turn by tenants, and never more than `limit_max`. Times are seconds of any one clock.
 
     Deliberations that another coordinator began go on at once, and raise the limit up to `limit_max`.
     """
@@ -40,7 +44,9 @@ class AdmissionQueue:
         self.limit = min(LIMIT_AT_FIRST, limit_max)
         self._limit_max = limit_max
         self._begun = 0
-        self._waiting: deque[Ticket] = deque()
+        self._begun_of = Counter[str]()
+        # Each tenant's, in the order in which the tenants began to wait.
+        self._waiting: dict[str, deque[Ticket]] = {}
         self._gain = GAIN_AT_FIRST
         # The least mean latency seen, and when.
         self._baseline: tuple[float, float] | None = None
@@ -51,31 +57,48 @@ class AdmissionQueue:
         self._begun_max = 0
 
     def figures(self) -> dict[str, int]:
-        return {"begun": self._begun, "bound": self.limit, "waiting": len(self._waiting)}
+        return {"begun": self._begun, "bound": self.limit, "waiting": sum(map(len, self._waiting.values()))}
 
-    def ask(self, now_s: float, *, begun: bool) -> Ticket:
+    def ask(self, now_s: float, tenant: str, *, begun: bool) -> Ticket:
         """A ticket, granted at once if there is room, or if another coordinator had `begun` the deliberation."""
-        ticket = Ticket()
-        if begun or (self._begun < self.limit and not self._waiting):
+        ticket = Ticket(tenant)
+        if begun:
+            self._grant(ticket, now_s)
+            self.limit = max(self.limit, min(self._begun, self._limit_max))
+        elif self._begun < self.limit or (not self._begun_of[tenant] and self._begun < self._beyond):
             self._grant(ticket, now_s)
         else:
-            self._waiting.append(ticket)
+            self._waiting.setdefault(tenant, deque()).append(ticket)
         return ticket
 
     def leave(self, ticket: Ticket, now_s: float, outcome: TicketOutcome) -> None:
         """The deliberation is done, has missed its deadline, or was stopped or requeued, which changes no limit."""
         if not ticket.granted.is_set():
-            self._waiting.remove(ticket)
+            self._waiting[ticket.tenant].remove(ticket)
+            self._forget(ticket.tenant)
             return
         self._begun -= 1
+        self._begun_of[ticket.tenant] -= 1
         if outcome != "stopped":
             self._observe(now_s, now_s - ticket.since_s, missed=outcome == "missed")
+        if not self._begun_of[ticket.tenant]:
+            del self._begun_of[ticket.tenant]
         while self._waiting and self._begun < self.limit:
-            self._grant(self._waiting.popleft(), now_s)
+            tenant = min(self._waiting, key=self._begun_of.__getitem__)
+            self._grant(self._waiting[tenant].popleft(), now_s)
+            self._forget(tenant)
+
+    @property
+    def _beyond(self) -> int:
+        return min(2 * self.limit, self._limit_max)
+
+    def _forget(self, tenant: str) -> None:
+        if not self._waiting[tenant]:
+            del self._waiting[tenant]
 
     def _grant(self, ticket: Ticket, now_s: float) -> None:
         self._begun += 1
-        self.limit = max(self.limit, min(self._begun, self._limit_max))
+        self._begun_of[ticket.tenant] += 1
         self._begun_max = max(self._begun_max, self._begun)
         ticket.since_s = now_s
         ticket.granted.set()

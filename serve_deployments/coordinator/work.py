@@ -77,7 +77,7 @@ class Work:
             self.enter(WorkState.RUNNING)
 
     def join(self, queue: AdmissionQueue, now_s: float) -> Ticket:
-        self._queue, self._ticket = queue, queue.ask(now_s, begun=bool(self.state.stages))
+        self._queue, self._ticket = queue, queue.ask(now_s, self.tenant, begun=bool(self.state.stages))
         return self._ticket
 
     async def isolate(self, slots: asyncio.Semaphore) -> None:

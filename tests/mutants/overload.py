@@ -288,6 +288,13 @@ OVERLOAD = (
         f"{REPLIES}test_evil_engines.py::test_a_usage_that_cannot_be_is_estimated",
     ),
     Guard(
+        "a slot goes to the tenant that has the fewest",
+        "serve_deployments/coordinator/admission_queue.py",
+        "            tenant = min(self._waiting, key=self._begun_of.__getitem__)\n",
+        "            tenant = next(iter(self._waiting))\n",
+        "tests/components/coordinator/test_admission_queue.py::test_a_slot_goes_to_the_tenant_that_has_the_fewest",
+    ),
+    Guard(
         "heads before an answer are bounded",
         "serve_deployments/engine/client.py",
         "        if self._heads <= INTERIM_HEADS_MAX:\n",

@@ -1,8 +1,8 @@
 from serve_deployments.coordinator.admission_queue import LIMIT_AT_FIRST, LIMIT_MIN, AdmissionQueue, Ticket
 
 
-def tickets(queue: AdmissionQueue, number: int) -> list[Ticket]:
-    return [queue.ask(0.0, begun=False) for _ in range(number)]
+def tickets(queue: AdmissionQueue, number: int, tenant: str = "one") -> list[Ticket]:
+    return [queue.ask(0.0, tenant, begun=False) for _ in range(number)]
 
 
 def granted(found: list[Ticket]) -> list[bool]:
@@ -10,7 +10,7 @@ def granted(found: list[Ticket]) -> list[bool]:
 
 
 def limit_after(queue: AdmissionQueue, at_s: float, took_s: float, *, missed: bool = False) -> int:
-    begun = [queue.ask(at_s - took_s, begun=False) for _ in range(queue.limit)]
+    begun = [queue.ask(at_s - took_s, "one", begun=False) for _ in range(queue.limit)]
     for ticket in begun:
         queue.leave(ticket, at_s, "missed" if missed else "done")
     return queue.limit
@@ -29,6 +29,27 @@ def test_as_many_as_there_is_room_for_begin_and_the_others_follow_in_order() -> 
     assert queue.figures() == {"begun": 0, "bound": 2, "waiting": 0}
 
 
+def test_a_slot_goes_to_the_tenant_that_has_the_fewest() -> None:
+    queue = AdmissionQueue(4)
+    first, *_ = burst = tickets(queue, 8)
+    second, third = neighbours = tickets(queue, 2, "two")
+    (other,) = tickets(queue, 1, "three")
+    assert granted(burst) == [True] * 4 + [False] * 4 and not any(granted([*neighbours, other]))
+    queue.leave(first, 1.0, "stopped")
+    assert granted([second, third, other]) == [True, False, False]
+    queue.leave(burst[1], 2.0, "stopped")
+    assert granted([second, third, other]) == [True, False, True]
+    queue.leave(burst[2], 3.0, "stopped")
+    assert granted([third, burst[4]]) == [False, True], "with one slot each, the first to wait comes first"
+
+
+def test_a_tenant_of_which_nothing_runs_waits_for_no_slot() -> None:
+    queue = AdmissionQueue(100)
+    tickets(queue, LIMIT_AT_FIRST + 1)
+    others = [each for number in range(LIMIT_AT_FIRST + 1) for each in tickets(queue, 2, f"tenant {number}")]
+    assert granted(others) == [True, False] * LIMIT_AT_FIRST + [False, False] and queue.limit == LIMIT_AT_FIRST
+
+
 def test_a_ticket_that_leaves_before_its_turn_takes_no_room() -> None:
     queue = AdmissionQueue(1)
     first, second, third = found = tickets(queue, 3)
@@ -41,10 +62,10 @@ def test_a_ticket_that_leaves_before_its_turn_takes_no_room() -> None:
 
 def test_resumed_work_begins_at_once_and_raises_the_limit_up_to_its_maximum() -> None:
     queue = AdmissionQueue(100)
-    resumed = [queue.ask(0.0, begun=True) for _ in range(80)]
+    resumed = [queue.ask(0.0, "one", begun=True) for _ in range(80)]
     (waiting,) = tickets(queue, 1)
     assert all(granted(resumed)) and not waiting.granted.is_set() and queue.limit == 80
-    resumed += [queue.ask(0.0, begun=True) for _ in range(40)]
+    resumed += [queue.ask(0.0, "one", begun=True) for _ in range(40)]
     assert all(granted(resumed)) and queue.limit == 100
     for ticket in resumed:
         queue.leave(ticket, 1.0, "stopped")
