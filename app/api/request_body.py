@@ -38,15 +38,17 @@ def _constant(name: str) -> Any:  # noqa: ANN401 -- the parser's hook
     raise InvalidJson(f"{name} is not JSON. Send a finite number or null.")
 
 
-def _too_deep(value: object, levels: int = JSON_DEPTH_MAX) -> bool:
-    match value:
-        case dict():
-            inner = list(cast("dict[str, object]", value).values())
-        case list():
-            inner = cast("list[object]", value)
-        case _:
-            return False
-    return levels == 0 or any(_too_deep(each, levels - 1) for each in inner)
+def _too_deep(value: object) -> bool:
+    level = [value]
+    for _ in range(JSON_DEPTH_MAX):
+        inner = list[object]()
+        for each in level:
+            if isinstance(each, dict):
+                inner += cast("dict[str, object]", each).values()
+            elif isinstance(each, list):
+                inner += cast("list[object]", each)
+        level = inner
+    return any(isinstance(each, dict | list) for each in level)
 
 
 def checked_json(content: bytes) -> bytes:
