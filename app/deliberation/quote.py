@@ -55,7 +55,7 @@ class RoleHistory(Value, frozen=True):
 
 
 class QuoteHistory(Value, frozen=True):
-    """The completed deliberations of the last 30 days, whose means give the expected figures.
+    """Means of the completed deliberations of 30 days: a quote expects the same again.
 
     Without any of the same strategy, size and rounds, calls half-way from fewest to most are assumed. For a role
     without calls 400 tokens are assumed for an answer, and 200 for a review.

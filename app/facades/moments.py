@@ -67,7 +67,7 @@ class TextGrew:
 
 @dataclass(frozen=True, slots=True)
 class TextEnded:
-    """The call's outcome is recorded, or the text is `cut` without one. `told` is the text of its pieces."""
+    """A text ends with the recorded outcome of its call, or is `cut` without one; `told` joins its pieces."""
 
     state: State
     call: AgentCall

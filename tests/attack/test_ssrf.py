@@ -90,7 +90,7 @@ async def test_a_part_of_a_chat_that_names_a_url_is_refused_unread(attacked: Gat
     ids=["x-forwarded-host", "forwarded", "x-original-url", "x-forwarded-proto"],
 )
 async def test_no_header_puts_another_host_into_links(attacked: Gateway, headers: dict[str, str]) -> None:
-    # Earlier attacks leave work that nobody begins: a shorter deadline is refused once that has waited for as long.
+    # The queue still holds work of earlier attacks. The gateway refuses a deadline that is shorter than its wait.
     body = {"task": "t", "num_agents": 1, "strategy": "single", "constraints": {"timeout_seconds": 3_600}}
     answer = await attacked.client.post("/deliberations", json=body, headers=headers)
     assert answer.status_code == 202

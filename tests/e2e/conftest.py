@@ -19,6 +19,7 @@ from app.deliberation.facts import CallFinished, decode
 from app.deliberation.quote import Quote
 from app.log.journal import JetStreamJournal
 from app.log.signature import LogSigner
+from tests.components.docs.blocks import blocks
 
 DELIBERATE = Path(sys.executable).with_name("deliberate")
 SLOW = {"duration_ms": 700, "faults": [], "behaviour": "normal"}
@@ -152,6 +153,17 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.Po
     yield process, data_dir, ready
     if process.poll() is None:
         stop_up(process)
+
+
+async def printed_by(page: str, stack: Stack, place: Path) -> str:
+    """What the only Python program of a page prints when a reader runs it against the stack."""
+    (program,) = [block.text for block in blocks() if block.page == page and block.language == "python"]
+    path = place / "ask.py"
+    path.write_text(program.replace("http://127.0.0.1:8080", stack.url))
+    process = await asyncio.create_subprocess_exec(DELIBERATE.with_name("python"), path, stdout=asyncio.subprocess.PIPE)
+    printed, _ = await process.communicate()
+    assert process.returncode == 0
+    return printed.decode()
 
 
 @asynccontextmanager

@@ -18,7 +18,7 @@ from app.facades.mcp.rest import ABANDONED
 from app.facades.mcp.tasks import TASKS
 from tests.components.docs.blocks import Block, blocks
 from tests.components.facades.test_mcp import call, headers_for, message
-from tests.e2e.conftest import DELIBERATE, SLOW, TASK, Stack
+from tests.e2e.conftest import DELIBERATE, SLOW, TASK, Stack, printed_by
 
 pytestmark = pytest.mark.e2e
 
@@ -164,9 +164,4 @@ async def test_each_documented_configuration_reaches_the_gateway(stack: Stack, b
 
 
 async def test_the_documented_program_prints_the_verdict(stack: Stack, tmp_path: Path) -> None:
-    (program,) = [block.text for block in blocks() if block.page == "docs/mcp.md" and block.language == "python"]
-    path = tmp_path / "ask.py"
-    path.write_text(program.replace("http://127.0.0.1:8080", stack.url))
-    process = await asyncio.create_subprocess_exec(DELIBERATE.with_name("python"), path, stdout=asyncio.subprocess.PIPE)
-    printed, _ = await process.communicate()
-    assert process.returncode == 0 and printed.strip()
+    assert (await printed_by("docs/mcp.md", stack, tmp_path)).strip()
