@@ -244,6 +244,9 @@ def create_app(settings: Settings, journal: GatewayLog | None = None, clock: Clo
     return app
 
 
+ACCEPTED_AT_ONCE = 16
+
+
 class DrainingServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, app: FastAPI, drain_delay_s: float) -> None:
         super().__init__(config)
@@ -256,10 +259,23 @@ class DrainingServer(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
         settle_heap()
-        for server in self.servers:
-            for listening in server.sockets:
-                host, port = listening.getsockname()[:2]
-                log.info("gateway_listening", host=host, port=port)
+        for listening in [each for server in self.servers for each in server.sockets]:
+            host, port = listening.getsockname()[:2]
+            log.info("gateway_listening", host=host, port=port)
+            await self._accept_more(listening)
+
+    async def _accept_more(self, listening: socket.socket) -> None:
+        """Let one turn of the loop accept several connections. libuv accepts one, so a burst would wait for seconds."""
+        protocol = partial(
+            self.config.http_protocol_class,
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+        for _ in range(ACCEPTED_AT_ONCE - 1):
+            copy = listening.dup()
+            server = await asyncio.get_running_loop().create_server(protocol, sock=copy, backlog=self.config.backlog)
+            self.servers.append(server)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Notify viewers and probes, then stop and exit with 0; a second signal stops at once."""

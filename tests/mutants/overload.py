@@ -295,6 +295,13 @@ OVERLOAD = (
         "tests/components/coordinator/test_admission_queue.py::test_a_slot_goes_to_the_tenant_that_has_the_fewest",
     ),
     Guard(
+        "a turn of the loop accepts several connections",
+        "app/main.py",
+        "            await self._accept_more(listening)\n",
+        "",
+        "tests/components/routes/test_accepting.py::test_a_turn_of_the_loop_accepts_several_connections",
+    ),
+    Guard(
         "heads before an answer are bounded",
         "serve_deployments/engine/client.py",
         "        if self._heads <= INTERIM_HEADS_MAX:\n",
