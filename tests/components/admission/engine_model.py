@@ -68,7 +68,7 @@ class Model:
             self.retry_after_s.append(exc.retry_after_s)
             return exc.retry_after_s
         self.accepted += 1
-        work = Work(key, self.now_s, self.rng.uniform(0.7, 1.3), self.queue.ask(self.now_s, begun=False))
+        work = Work(key, self.now_s, self.rng.uniform(0.7, 1.3), self.queue.ask(self.now_s, "one", begun=False))
         self.waiting.append(work)
         return work
 
