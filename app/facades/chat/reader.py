@@ -5,19 +5,12 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from app.api.problems import ValidationFailed, body_fault
-from app.api.requests import (
-    AGENTS_MAX,
-    COMPLETION_TOKENS_MAX,
-    MaybeWhole,
-    RequestModel,
-    SamplingRequest,
-)
+from app.api.requests import AGENTS_MAX, COMPLETION_TOKENS_MAX, DeliberationRequest, MaybeWhole, RequestModel
 from app.api.schemas import FieldProblem
 from app.facades.openai_requests import (
     NO_LOGPROBS,
     NO_SAMPLING,
     NO_TOOLS,
-    Asked,
     ConversationTurn,
     CouncilRequest,
     DeliberationOptions,
@@ -27,6 +20,7 @@ from app.facades.openai_requests import (
     TokenLimit,
     Unsupported,
     content_schema,
+    deliberation_of,
     joined,
     model_parts,
     refused,
@@ -187,19 +181,17 @@ def _size(chat: ChatCompletionRequest, strategy: str) -> int | None:
     return chat.n
 
 
-def asked(chat: ChatCompletionRequest, registry: Registry) -> Asked:
-    """The request in the gateway's words; raises ModelNotFound and ValidationFailed."""
+def asked(chat: ChatCompletionRequest, registry: Registry) -> DeliberationRequest:
+    """The deliberation that is asked for; raises ModelNotFound and ValidationFailed."""
     strategy, _ = model_parts(chat.model, registry)
-    users = {"user": chat.user, "safety_identifier": chat.safety_identifier}
-    return Asked(
-        model=chat.model,
-        turns=[message.turn for message in chat.messages],
-        options=chat.deliberation or DeliberationOptions(),
-        sampling=SamplingRequest(
-            temperature=chat.temperature, top_p=chat.top_p, max_tokens=chat.max_completion_tokens or chat.max_tokens
-        ),
-        places=PLACES,
-        answer_schema=chat.answer_schema,
-        metadata={name: each for name, each in users.items() if each is not None} | (chat.metadata or {}),
-        fields={"seed": chat.seed, "num_agents": _size(chat, strategy)},
+    return deliberation_of(
+        chat,
+        registry,
+        [message.turn for message in chat.messages],
+        chat.deliberation,
+        chat.answer_schema,
+        PLACES,
+        max_tokens=chat.max_completion_tokens or chat.max_tokens,
+        seed=chat.seed,
+        num_agents=_size(chat, strategy),
     )

@@ -7,18 +7,19 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchem
 from pydantic_core import CoreSchema
 
 from app.api.problems import ValidationFailed, body_fault
-from app.api.requests import SEED_MAX, MaybeWhole, RequestModel, SamplingRequest
+from app.api.requests import SEED_MAX, DeliberationRequest, MaybeWhole, RequestModel
 from app.deliberation.fold import State
 from app.facades.openai_requests import (
-    Asked,
     ConversationTurn,
     CouncilRequest,
     DeliberationOptions,
     IgnoredField,
     JsonSchemaFormat,
+    Registry,
     TokenLimit,
     Unsupported,
     content_schema,
+    deliberation_of,
     joined,
     refused,
     turns_of,
@@ -178,19 +179,14 @@ def _before(previous: State) -> Sequence[ConversationTurn]:
     return [*(turn for turn in conversation_in(previous) if turn[:2] != INSTRUCTIONS), *said]
 
 
-def asked(request: CreateResponseRequest, previous: State | None) -> Asked:
-    """The request in the gateway's words, after `previous`; raises ValidationFailed."""
+def turns_asked(request: CreateResponseRequest, previous: State | None) -> Sequence[ConversationTurn]:
+    """The instructions, the conversation of `previous` and the input; raises ValidationFailed."""
     instructions = [] if not request.instructions else [ConversationTurn(*INSTRUCTIONS, request.instructions)]
     said = [ConversationTurn(item.role, None, item.content) for item in request.input if item.role is not None]
-    users = {"user": request.user, "safety_identifier": request.safety_identifier}
-    return Asked(
-        model=request.model,
-        turns=[*instructions, *(() if previous is None else _before(previous)), *said],
-        options=request.deliberation or ResponseOptions(),
-        sampling=SamplingRequest(
-            temperature=request.temperature, top_p=request.top_p, max_tokens=request.max_output_tokens
-        ),
-        places=PLACES,
-        answer_schema=request.answer_schema,
-        metadata={name: each for name, each in users.items() if each is not None} | (request.metadata or {}),
-    )
+    return [*instructions, *(() if previous is None else _before(previous)), *said]
+
+
+def asked(request: CreateResponseRequest, registry: Registry, turns: Sequence[ConversationTurn]) -> DeliberationRequest:
+    """The deliberation that is asked for; raises ModelNotFound and ValidationFailed."""
+    options, schema, limit = request.deliberation, request.answer_schema, request.max_output_tokens
+    return deliberation_of(request, registry, turns, options or ResponseOptions(), schema, PLACES, max_tokens=limit)
