@@ -263,7 +263,7 @@ def bounded(request: _Body, bounds: Mapping[str, int]) -> tuple[_Body, list[str]
 
 def answer_headers(deliberation_id: str, changes: Sequence[str], schema: dict[str, Any] | None) -> dict[str, str]:
     """The headers of an answer, with changes of the request and of its valid schema, as `schema.format=description`."""
-    replaced = {} if schema is None else replaced_keywords(schema)
+    replaced = dict[str, str]() if schema is None else replaced_keywords(schema)
     adjusted = ", ".join([*changes, *(f"schema.{keyword}={now}" for keyword, now in replaced.items())])
     return deliberation_headers(deliberation_id) | ({"X-Adjusted": adjusted} if adjusted else {})
 
