@@ -1,7 +1,7 @@
 """The operations that a façade may use, on the deliberations of one tenant, and the clients that wait for them."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, aclosing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -196,7 +196,7 @@ class Council:
         return stream
 
     @contextmanager
-    def _slot(self) -> Iterator[None]:
+    def _slot(self) -> Generator[None]:
         feed, client = self._gateway["feed"], f"tenant {self.tenant}"
         if not feed.acquire_slot(client):
             raise TooManyStreams("Too many event streams are open; close some, or ask without a stream.")
