@@ -314,27 +314,24 @@ VIEWS = {
 }
 
 
-@pytest.fixture
-async def addresses(stack: Stack) -> dict[str, str]:
-    done = await finished(stack, task=QUEUE, agents=MIXED, rounds=2)
-    await stack.script(**(SLOW | {"duration_ms": 4_000}))
-    running = await stack.submit(task=QUEUE, agents=MIXED, rounds=2, seed=9)
-    return {"running": f"/#/deliberations/{running}", "done": f"/#/deliberations/{done}"}
-
-
-async def test_every_view_fits_a_phone_and_is_pictured_in_light_and_dark(
-    page: Page, stack: Stack, addresses: dict[str, str]
-) -> None:
+async def test_every_view_fits_a_phone_and_is_pictured_in_light_and_dark(page: Page, stack: Stack) -> None:
+    council = {"task": QUEUE, "agents": MIXED, "rounds": 2}
+    done = await finished(stack, **council)
+    await stack.script(**(SLOW | {"duration_ms": 6_000}))
     for width, height in ((1280, 900), (390, 844)):
         await page.set_viewport_size({"width": width, "height": height})
-        for view, (path, ready) in VIEWS.items():
+        running = await stack.submit(**council, seed=width)
+        ids = {"running": running, "done": done}
+        for view in sorted(VIEWS, key=lambda name: name != "running"):
+            path, ready = VIEWS[view]
             for scheme in ("light", "dark"):
                 await page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
                 await page.goto("about:blank")
-                await page.goto(f"{stack.url}{addresses.get(view, path)}")
+                await page.goto(f"{stack.url}{f'/#{ids[view]}' if view in ids else path}")
                 await page.locator(ready).first.wait_for(state="attached")
                 wider = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
                 assert wider <= 0, f"{view} is {wider} px wider than {width} px"
                 name = f"page-{view}{'-phone' if width < 640 else ''}{'-dark' if scheme == 'dark' else ''}.png"
                 picture = await page.screenshot(path=IMAGES / name)
                 assert picture.startswith(b"\x89PNG")
+        await stack.client.post(f"/deliberations/{running}/cancel", json={})
