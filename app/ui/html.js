@@ -4,6 +4,6 @@ import htm from "./vendor/htm.js";
 import { h, render } from "./vendor/preact.js";
 
 export { useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/hooks.js";
-export { batch, computed, effect, signal, useSignal } from "./vendor/signals.js";
+export { computed, effect, signal } from "./vendor/signals.js";
 export { render };
 export const html = htm.bind(h);

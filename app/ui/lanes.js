@@ -5,7 +5,7 @@ import { html, useLayoutEffect, useRef, useState } from "./html.js";
 import { Markdown } from "./markdown.js";
 import { Bar, Icon, Purpose, Severity } from "./parts.js";
 import { roles } from "./state.js";
-import { cachedShare, duration, family, number, plural, title } from "./words.js";
+import { cachedShare, duration, family, number, title } from "./words.js";
 
 const CLOSED = { all: "all answered", quorum: "enough answered", deadline: "closed by its deadline" };
 const MANY = 6;

@@ -5,7 +5,7 @@ import { request } from "./gateway.js";
 import { html, signal, useEffect, useRef, useState } from "./html.js";
 import { copyText, counted, Icon, initials, Seats, Stepper, tell } from "./parts.js";
 import { address, go, of } from "./router.js";
-import { may, roles, session, strategies } from "./state.js";
+import { roles, session, strategies } from "./state.js";
 import { Steps } from "./steps.js";
 import { cachedShare, money, number, persona, plural, short, title, tokensOf } from "./words.js";
 

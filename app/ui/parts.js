@@ -1,7 +1,7 @@
 /** Small parts that several views draw. */
 
 import { html, signal, useState } from "./html.js";
-import { family, plural, state } from "./words.js";
+import { family, state } from "./words.js";
 
 const ICONS = {
   alert: "M8 2.2 14.4 13H1.6zM8 6.4v3M8 11.2v.1",
@@ -134,5 +134,3 @@ export function Stepper({ value, onChange, min = 0, max = 32, label, zero = "" }
     <output aria-label=${label}>${value === null ? zero : value}</output>
     <button type="button" aria-label=${`${label}: more`} disabled=${value >= max} onClick=${() => onChange(Math.min(max, value + 1))}><${Icon} name="plus" /></button></span>`;
 }
-
-export const Members = ({ agents }) => plural(agents.reduce((sum, { count }) => sum + count, 0), "member");

@@ -4,7 +4,7 @@ import { request } from "./gateway.js";
 import { Head } from "./head.js";
 import { html, useEffect, useState } from "./html.js";
 import { Lanes, Rail } from "./lanes.js";
-import { Bar, Figures, Icon, initials, Note, Sure } from "./parts.js";
+import { Bar, Figures, initials, Note, Sure } from "./parts.js";
 import { may, now } from "./state.js";
 import { Events, Waterfall } from "./waterfall.js";
 import { at, cachedShare, clock, duration, money, number, plural, tokensOf } from "./words.js";

@@ -307,7 +307,7 @@ async def test_an_empty_house_explains_itself(chromium: BrowserContext) -> None:
 VIEWS = {
     "deliberations": ("/", ".list tbody tr"),
     "new": ("/#/new", ".quote"),
-    "running": ("", ".lane .md:not(:empty)"),
+    "running": ("", ".lane .md li"),
     "done": ("", "#verdict"),
     "councils": ("/#/councils", ".strategies li"),
     "system": ("/#/system", "#eh"),
