@@ -129,9 +129,9 @@ async def responses(asked: Asked) -> str:
 
 
 async def _mcp(asked: Asked, method: str, named: str, params: Json) -> Json:
-    capabilities = {"extensions": {_TASKS: {}}}
-    meta = {f"{_META}/protocolVersion": _MCP_VERSION, f"{_META}/clientCapabilities": capabilities}
-    message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}
+    capabilities: Json = {"extensions": {_TASKS: {}}}
+    meta: Json = {f"{_META}/protocolVersion": _MCP_VERSION, f"{_META}/clientCapabilities": capabilities}
+    message: Json = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}
     sent = {"Accept": "application/json, text/event-stream", "MCP-Protocol-Version": _MCP_VERSION}
     _, answer = await asked.json(
         "POST", "/mcp", json=message, headers={**sent, "Mcp-Method": method, "Mcp-Name": named}
@@ -166,7 +166,7 @@ async def ag_ui(asked: Asked) -> str:
     async with aclosing(asked.events("POST", path, json=body)) as events:
         async for _, event in events:
             if event["type"] == "RUN_FINISHED":
-                return {"success": "completed"}.get(event["outcome"]["type"], event["outcome"]["type"])
+                return str(event["outcome"]["type"]).replace("success", "completed")
             if event["type"] == "RUN_ERROR":
                 raise Broken
     raise Broken
@@ -189,7 +189,7 @@ async def a2a(asked: Asked) -> str:
         async for _, event in events:
             if "error" in event:
                 break
-            told = event["result"].get("task") or event["result"].get("statusUpdate") or {}
+            told: Json = event["result"].get("task") or event["result"].get("statusUpdate") or {}
             asked.id = told.get("id", asked.id)
             if told.get("status", {}).get("state") not in (None, "TASK_STATE_SUBMITTED", "TASK_STATE_WORKING"):
                 break
