@@ -16,7 +16,6 @@ from typing import Any, cast
 
 import ray
 from ray import serve
-from ray.exceptions import GetTimeoutError, RayError
 from ray.serve import Application, Deployment
 from ray.serve.config import HTTPOptions, ProxyLocation
 from ray.serve.schema import ApplicationStatus
@@ -123,29 +122,21 @@ def redeploy() -> None:
         print("deployed anew", flush=True)
 
 
-def _revive_controller() -> None:
-    """Kill Serve's controller when it hangs: Ray restarts it, and it adopts the running replicas.
+def _restart_controller() -> None:
+    """Kill Serve's controller, which hangs: Ray starts it again, and it adopts the running replicas.
 
     Ray itself does not notice. Without a controller calls go on, but no dead replica is replaced.
     """
-    try:
-        controller = cast("Any", ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace="serve"))
-    except ValueError:
-        # There is none: the application's status shows it.
-        return
-    try:
-        ray.get(controller.check_alive.remote(), timeout=CONTROLLER_SILENCE_MAX_S)
-    except GetTimeoutError:
-        print(f"Serve's controller did not answer for {CONTROLLER_SILENCE_MAX_S:g} s: it is started again", flush=True)
-        ray.kill(controller, no_restart=False)
-    except RayError:
-        # Ray is restarting the controller.
-        return
+    print(f"Serve's controller did not answer for {CONTROLLER_SILENCE_MAX_S:g} s: it is started again", flush=True)
+    # Without an actor of this name there is nothing to kill: the application's status shows it.
+    with suppress(ValueError):
+        ray.kill(ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace="serve"), no_restart=False)
 
 
 async def _stay() -> None:
     """Wait for SIGTERM or SIGINT; SIGHUP redeploys. Raises SystemExit when the application is lost."""
     received, woken, loop = set[signal.Signals](), asyncio.Event(), asyncio.get_running_loop()
+    redeploying: asyncio.Task[None] | None = None
 
     def receive(number: signal.Signals) -> None:
         received.add(number)
@@ -155,12 +146,18 @@ async def _stay() -> None:
         loop.add_signal_handler(number, receive, number)
     while received <= {signal.SIGHUP}:
         woken.clear()
-        if received:
+        if received and (redeploying is None or redeploying.done()):
             received.clear()
-            await asyncio.to_thread(redeploy)
-        await asyncio.to_thread(_revive_controller)
-        status = await asyncio.to_thread(_status)
-        if status in (None, ApplicationStatus.DEPLOY_FAILED):
+            redeploying = asyncio.create_task(asyncio.to_thread(redeploy))
+        try:
+            # Ray's own calls wait for a hung controller without an end. Their threads go on once it is started again.
+            async with asyncio.timeout(CONTROLLER_SILENCE_MAX_S):
+                status = await asyncio.to_thread(_status)
+        except TimeoutError:
+            await asyncio.to_thread(_restart_controller)
+            continue
+        lost = status in (None, ApplicationStatus.DEPLOY_FAILED)
+        if lost and (redeploying is None or redeploying.done()):
             raise SystemExit(f"the application is {status}")
         with suppress(TimeoutError):
             async with asyncio.timeout(WATCH_INTERVAL_S):

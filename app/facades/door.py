@@ -1,8 +1,8 @@
 """The operations that a façade may use, on the deliberations of one tenant, and the clients that wait for them."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import aclosing, nullcontext, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, aclosing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any, Literal, NamedTuple, Protocol
@@ -182,8 +182,29 @@ class Council:
 
         A `viewer`, for whom nothing was accepted, holds a stream slot of the tenant; raises TooManyStreams.
         """
-        content = _written(writer, self.moments(reading))
-        return _CouncilStream(self, content, self._gateway, headers, heartbeat, viewer)
+        settings, slot = self._gateway["settings"], ExitStack()
+        if viewer:
+            slot.enter_context(self._slot())
+        stream = _CouncilStream(
+            _written(writer, self.moments(reading)),
+            heartbeat_s=settings.heartbeat_s,
+            stalled_s=settings.stream_send_timeout_s,
+            headers=headers,
+            heartbeat=heartbeat,
+        )
+        stream.slot, stream.leave = slot, self.leave
+        return stream
+
+    @contextmanager
+    def _slot(self) -> Generator[None]:
+        feed, client = self._gateway["feed"], f"tenant {self.tenant}"
+        if not feed.acquire_slot(client):
+            raise TooManyStreams("Too many event streams are open; close some, or ask without a stream.")
+        try:
+            with self._gateway["metrics"].sse_viewers.track_inprogress():
+                yield
+        finally:
+            feed.release_slot(client)
 
     async def wait_while_connected(self, request: Request) -> bool | None:
         """The result of `wait`; None if the client disconnected first. Raises JournalUnavailable."""
@@ -238,42 +259,18 @@ async def _written(writer: Writer, moments: AsyncGenerator[Moment, None]) -> Asy
 
 
 class _CouncilStream(EventStreamResponse):
-    def __init__(
-        self,
-        council: Council,
-        content: AsyncGenerator[bytes, None],
-        gateway: Gateway,
-        headers: Mapping[str, str],
-        heartbeat: bytes,
-        viewer: bool,
-    ) -> None:
-        settings = gateway["settings"]
-        super().__init__(
-            content,
-            heartbeat_s=settings.heartbeat_s,
-            stalled_s=settings.stream_send_timeout_s,
-            headers=headers,
-            heartbeat=heartbeat,
-        )
-        self._council = council
-        self._slot = gateway["feed"] if viewer else None
-        self._viewers = gateway["metrics"].sse_viewers
-        if self._slot is not None and not self._slot.acquire_slot(self._client):
-            raise TooManyStreams("Too many event streams are open; close some, or ask without a stream.")
+    """Holds a viewer's slot until its client has left, and tells the council that it has."""
 
-    @property
-    def _client(self) -> str:
-        return f"tenant {self._council.tenant}"
+    slot: AbstractContextManager[object]
+    leave: Callable[[], Awaitable[None]]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            with nullcontext() if self._slot is None else self._viewers.track_inprogress():
+        with self.slot:
+            try:
                 await super().__call__(scope, receive, send)
-        finally:
-            if self._slot is not None:
-                self._slot.release_slot(self._client)
-            with anyio.CancelScope(shield=True):
-                await self._council.leave()
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await self.leave()
 
 
 @dataclass(frozen=True, slots=True)

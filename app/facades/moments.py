@@ -8,25 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
+from app.deliberation import facts
 from app.deliberation.errors import DeliberationDeleted, DeliberationError
-from app.deliberation.facts import (
-    Accepted,
-    CallDelta,
-    CallFinished,
-    CallStarted,
-    CallWaiting,
-    Cancelled,
-    CancelRequested,
-    Completed,
-    Deleted,
-    Event,
-    Fact,
-    Failed,
-    Resumed,
-    StageClosed,
-    StageOpened,
-    TimedOut,
-)
 from app.deliberation.fold import State, apply, begin
 from app.deliberation.works import AgentCall
 
@@ -44,7 +27,7 @@ class Began:
 @dataclass(frozen=True, slots=True)
 class StageBegan:
     state: State
-    opened: StageOpened
+    opened: facts.StageOpened
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +63,8 @@ class StageEnded:
     """The stage closed on the outcomes that count, or is `cut` and has no `closed`."""
 
     state: State
-    opened: StageOpened
-    closed: StageClosed | None
+    opened: facts.StageOpened
+    closed: facts.StageClosed | None
     cut: Cut | None = None
 
 
@@ -131,23 +114,23 @@ class Telling:
     def ended(self) -> bool:
         return self.state is not None and self.state.ended
 
-    def tell(self, event: Event, sequence: int) -> Iterator[Moment]:
+    def tell(self, event: facts.Event, sequence: int) -> Iterator[Moment]:
         """The moments of one event; raises DeliberationDeleted, and UnexpectedFact as the fold does."""
-        if isinstance(event, Deleted):
+        if isinstance(event, facts.Deleted):
             raise DeliberationDeleted(f"Deliberation {event.deliberation_id} has been deleted.")
         state = self.state
         if state is None:
-            assert isinstance(event, Accepted), "a deliberation's facts begin with its acceptance"
+            assert isinstance(event, facts.Accepted), "a deliberation's facts begin with its acceptance"
             self.state = begin(event, sequence)
             yield Began(self.state)
-        elif isinstance(event, CallStarted | CallDelta | CallWaiting):
+        elif isinstance(event, facts.CallStarted | facts.CallDelta | facts.CallWaiting):
             yield from self._view(state, event)
         elif sequence > state.last_sequence:
             yield from self._fact(state, event, sequence)
 
-    def _view(self, state: State, event: CallStarted | CallDelta | CallWaiting) -> Iterator[Moment]:
+    def _view(self, state: State, event: facts.CallStarted | facts.CallDelta | facts.CallWaiting) -> Iterator[Moment]:
         call = self._pending(state, event.call_id)
-        if call is None or isinstance(event, CallWaiting):
+        if call is None or isinstance(event, facts.CallWaiting):
             return
         text = self._texts.get(event.call_id)
         if text is None or text.attempt < event.attempt:
@@ -155,37 +138,37 @@ class Telling:
                 yield TextEnded(state, call, text.told, "stage")
             text = self._texts[event.call_id] = _Text(call, event.attempt)
             yield TextBegan(state, call, event.attempt)
-        if isinstance(event, CallDelta) and event.attempt == text.attempt:
+        if isinstance(event, facts.CallDelta) and event.attempt == text.attempt:
             piece = event.text[max(0, len(text.told) - event.offset) :]
             if piece and event.offset <= len(text.told):
                 text.told += piece
                 yield TextGrew(state, call, piece)
 
-    def _fact(self, before: State, event: Fact, sequence: int) -> Iterator[Moment]:
+    def _fact(self, before: State, event: facts.Fact, sequence: int) -> Iterator[Moment]:
         state = self.state = apply(before, event, sequence)
         if before.ended:
             return  # the bill takes late outcomes too
         match event:
-            case StageOpened():
+            case facts.StageOpened():
                 yield StageBegan(state, event)
-            case CallFinished():
+            case facts.CallFinished():
                 call = self._pending(before, event.call_id)
                 if call is not None and state.finished[event.call_id] is event:
                     text = self._texts.pop(event.call_id, None)
                     if text is None:
                         yield TextBegan(state, call, event.attempt)
                     yield TextEnded(state, call._replace(finished=event), "" if text is None else text.told)
-            case StageClosed():
+            case facts.StageClosed():
                 yield from self._cut_texts(state, "stage")
                 yield StageEnded(state, state.stages[event.stage - 1].opened, event)
-            case CancelRequested():
+            case facts.CancelRequested():
                 yield Cancelling(state)
-            case Resumed():
+            case facts.Resumed():
                 pass
-            case Completed() | Failed() | Cancelled() | TimedOut():
+            case facts.Completed() | facts.Failed() | facts.Cancelled() | facts.TimedOut():
                 yield from self._cut(state, "end")
                 yield Ended(state)
-            case Accepted():
+            case facts.Accepted():
                 raise AssertionError("the fold refuses a second acceptance")
             case _:
                 assert_never(event)

@@ -8,7 +8,6 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple, TypeVar, cast
 
 from pydantic import AfterValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
@@ -28,12 +27,12 @@ from app.api.requests import (
     RequestModel,
     Requirement,
     Rubric,
-    SamplingRequest,
 )
 from app.api.schemas import FieldProblem
 from app.api.suggestions import did_you_mean
 from app.deliberation.answer_schema import replaced_keywords
 from app.deliberation.specification import TIMEOUT_S_MAX, OnDeadline, Priority
+from app.facades.outcomes import deliberation_headers
 
 NO_TOOLS = "Tools are not supported"
 NO_SAMPLING = "This sampling parameter is not supported"
@@ -53,18 +52,14 @@ def refused(code: str, detail: str, remedy: str) -> PydanticCustomError:
 
 
 def _schema_of(harmless: object) -> dict[str, Any]:
-    """The JSON Schema of one value. Code generators do not read `const` of lists and objects."""
+    """The JSON Schema of a scalar, a list of at most one text, or an empty object, whose `const` no generator reads."""
     match harmless:
         case []:
             return {"type": "array", "items": {}, "maxItems": 0}
         case [str(each)]:
-            return {"type": "array", "items": _schema_of(each), "minItems": 1, "maxItems": 1}
-        case {}:
-            members = cast("dict[str, object]", harmless)
-            if not members:
-                return {"type": "object", "additionalProperties": False, "maxProperties": 0}
-            properties = {name: _schema_of(value) for name, value in members.items()}
-            return {"type": "object", "properties": properties, "required": [*members], "additionalProperties": False}
+            return {"type": "array", "items": {"const": each}, "minItems": 1, "maxItems": 1}
+        case dict():
+            return {"type": "object", "additionalProperties": False, "maxProperties": 0}
         case _:
             return {"const": harmless}
 
@@ -245,7 +240,7 @@ def model_names(registry: Registry) -> list[str]:
     return [f"{strategy}/{role}" for strategy in registry["strategies"] for role in registry["roles"]]
 
 
-_Body = TypeVar("_Body", bound=RequestModel)
+_Body = TypeVar("_Body", bound=CouncilRequest)
 
 
 def bounded(request: _Body, bounds: Mapping[str, int]) -> tuple[_Body, list[str]]:
@@ -256,8 +251,8 @@ def bounded(request: _Body, bounds: Mapping[str, int]) -> tuple[_Body, list[str]
     given = {name: getattr(request, name) or 0 for name in bounds}
     changed: dict[str, Any] = {name: bound for name, bound in bounds.items() if given[name] > bound}
     changed |= {name: None for name in bounds if given[name] < 0}
-    top_p: float | None = getattr(request, "top_p", None)
-    changed |= {"top_p": TOP_P_MIN} if top_p is not None and top_p < TOP_P_MIN else {}
+    if request.top_p is not None and request.top_p < TOP_P_MIN:
+        changed["top_p"] = TOP_P_MIN
     changes = [f"{name}={value or 'default'}" for name, value in changed.items()]
     options: DeliberationOptions | None = getattr(request, "deliberation", None)
     if options is not None and (options.timeout_seconds or 0) > TIMEOUT_S_MAX:
@@ -266,9 +261,11 @@ def bounded(request: _Body, bounds: Mapping[str, int]) -> tuple[_Body, list[str]
     return request.model_copy(update=changed), changes
 
 
-def schema_changes(schema: dict[str, Any] | None) -> list[str]:
-    """The keywords of the answer's schema that are replaced, as `schema.format=description`; the schema is valid."""
-    return [] if schema is None else [f"schema.{keyword}={now}" for keyword, now in replaced_keywords(schema).items()]
+def answer_headers(deliberation_id: str, changes: Sequence[str], schema: dict[str, Any] | None) -> dict[str, str]:
+    """The headers of an answer, with changes of the request and of its valid schema, as `schema.format=description`."""
+    replaced = dict[str, str]() if schema is None else replaced_keywords(schema)
+    adjusted = ", ".join([*changes, *(f"schema.{keyword}={now}" for keyword, now in replaced.items())])
+    return deliberation_headers(deliberation_id) | ({"X-Adjusted": adjusted} if adjusted else {})
 
 
 # Clients recognize this error by its code or by these exact words.
@@ -294,40 +291,42 @@ def checked(
     raise ValidationFailed([mapped(fault) for fault in faults])
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A request of this family in the gateway's words. `places` has the family's pointer to each of ours."""
+def deliberation_of(
+    asked: CouncilRequest,
+    registry: Registry,
+    turns: Sequence[ConversationTurn],
+    options: DeliberationOptions | None,
+    answer_schema: dict[str, Any] | None,
+    places: Mapping[str, str],
+    *,
+    max_tokens: int | None,
+    **fields: int | None,
+) -> DeliberationRequest:
+    """The deliberation that is asked for; raises ModelNotFound, and ValidationFailed with pointers into the request.
 
-    model: str
-    turns: Sequence[ConversationTurn]
-    options: DeliberationOptions
-    sampling: SamplingRequest
-    places: Mapping[str, str]
-    answer_schema: dict[str, Any] | None = None
-    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
-    fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    `places` has the family's pointer to each of ours; `fields` are ours that only one of the APIs has.
+    """
+    strategy, role = model_parts(asked.model, registry)
+    given = {} if options is None else options.model_dump(exclude_none=True)
+    constraints = {name: given.pop(name) for name in CONSTRAINTS if name in given}
+    users = {"user": asked.user, "safety_identifier": asked.safety_identifier}
+    body = given | {
+        "task": task_of(turns),
+        "role": role,
+        "strategy": strategy,
+        "constraints": {**constraints, "answer_schema": answer_schema},
+        "sampling": {"temperature": asked.temperature, "top_p": asked.top_p, "max_tokens": max_tokens},
+        "metadata": {name: each for name, each in users.items() if each is not None} | (asked.metadata or {}),
+        **{name: each for name, each in fields.items() if each is not None},
+    }
 
-    def _mapped_back(self, fault: FieldProblem) -> FieldProblem:
-        for ours, theirs in self.places.items():
+    def in_the_request(fault: FieldProblem) -> FieldProblem:
+        for ours, theirs in places.items():
             if fault.pointer.startswith(ours):
                 too_long = _TOO_LONG if ours == "/task" and fault.code == "string_too_long" else {}
                 return fault.model_copy(update={"pointer": theirs, **too_long})
         pointer = fault.pointer.removeprefix("/constraints")
-        of_options = pointer.removeprefix("/").partition("/")[0] in type(self.options).model_fields
+        of_options = pointer.removeprefix("/").partition("/")[0] in type(options or DeliberationOptions()).model_fields
         return fault.model_copy(update={"pointer": f"/deliberation{pointer}"}) if of_options else fault
 
-    def deliberation(self, registry: Registry) -> DeliberationRequest:
-        """The deliberation that is asked for; raises ModelNotFound, and ValidationFailed with pointers into it."""
-        strategy, role = model_parts(self.model, registry)
-        given = self.options.model_dump(exclude_none=True)
-        constraints = {name: given.pop(name) for name in CONSTRAINTS if name in given}
-        body = given | {
-            "task": task_of(self.turns),
-            "role": role,
-            "strategy": strategy,
-            "constraints": {**constraints, "answer_schema": self.answer_schema},
-            "sampling": self.sampling.model_dump(),
-            "metadata": self.metadata,
-            **{name: each for name, each in self.fields.items() if each is not None},
-        }
-        return checked(body, registry, self._mapped_back)
+    return checked(body, registry, in_the_request)

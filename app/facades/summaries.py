@@ -3,17 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from app.deliberation.choice.ballots import author
-from app.deliberation.outputs import (
-    Analysis,
-    Choice,
-    Critique,
-    Issue,
-    Pair,
-    SandboxReport,
-    Scores,
-    Tests,
-    answer_text,
-)
+from app.deliberation.outputs import Analysis, Choice, Critique, Issue, Pair, SandboxReport, Scores, Tests, answer_text
 from app.deliberation.specification import Constraints
 from app.deliberation.works import AgentCall
 

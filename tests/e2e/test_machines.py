@@ -111,21 +111,3 @@ def test_a_small_machine_of_a_user_without_a_name_runs_it(tmp_path: Path) -> Non
         pid = json.loads((here / "stack.json").read_text())["supervisor_pid"]
         inside = ("nsenter", f"--target={pid}", "--user", "--net", "--mount", "--preserve-credentials")
         assert asked(events[-1]["url"], inside)["status"] == "completed"
-
-
-def test_a_machine_with_three_busy_loops_per_core_gets_ready_and_restarts_nothing(tmp_path: Path) -> None:
-    loops = [
-        subprocess.Popen((sys.executable, "-S", "-c", "while True: pass"), start_new_session=True)
-        for _ in range(3 * (os.cpu_count() or 1))
-    ]
-    try:
-        with running("{up} --port 0 --data-dir d", tmp_path, {}) as events:
-            assert names(events, "child_died") == []
-            assert sorted(names(events, "child_ready")) == sorted(names(events, "child_started"))
-            for loop in loops:
-                loop.kill()
-            assert asked(events[-1]["url"])["status"] == "completed"
-    finally:
-        for loop in loops:
-            loop.kill()
-            loop.wait()

@@ -431,4 +431,12 @@ ENTRANCES = (
         "if True:",
         f"{MACHINES}test_names_and_variables_of_others_change_no_part",
     ),
+    Guard(
+        "a controller that keeps its status for ever is started again",
+        "serve_deployments/application.py",
+        "async with asyncio.timeout(CONTROLLER_SILENCE_MAX_S):",
+        "async with asyncio.timeout(None):",
+        "tests/integration/serve/test_application.py::"
+        "test_a_controller_that_keeps_its_status_for_ever_is_started_again",
+    ),
 )

@@ -27,8 +27,7 @@ from app.facades.chat.writer import (
 )
 from app.facades.door import CLIENT_LEFT, InDoor
 from app.facades.openai_errors import openai_errors, openai_facade
-from app.facades.openai_requests import bounded, model_names, model_parts, schema_changes
-from app.facades.outcomes import deliberation_headers
+from app.facades.openai_requests import answer_headers, bounded, model_names, model_parts
 from app.routes.dependencies import api_router
 
 OWNER = "deliberation-gateway"
@@ -60,11 +59,8 @@ _COMPLETED: dict[str, Any] = {
 async def create_chat_completion(request: Request, door: InDoor) -> Response:
     """Submit a deliberation and wait for its end. A disconnect cancels it unless the request has an Idempotency-Key."""
     chat, changes = bounded(await body_of(request, ChatCompletionRequest), BOUNDS)
-    asked_for = asked(chat, door.registry).deliberation(door.registry)
-    council = await door.accept(asked_for, submission_of(request))
-    sent = deliberation_headers(council.state.deliberation_id)
-    if changes := [*changes, *schema_changes(chat.answer_schema)]:
-        sent["X-Adjusted"] = ", ".join(changes)
+    council = await door.accept(asked(chat, door.registry), submission_of(request))
+    sent = answer_headers(council.state.deliberation_id, changes, chat.answer_schema)
     if chat.stream:
         writer = ChatWriter(chat, request_id_of(request))
         return council.stream(writer, sent, "end", waiting_frame(chat, council.state))

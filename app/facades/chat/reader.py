@@ -5,32 +5,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from app.api.problems import ValidationFailed, body_fault
-from app.api.requests import (
-    AGENTS_MAX,
-    COMPLETION_TOKENS_MAX,
-    MaybeWhole,
-    RequestModel,
-    SamplingRequest,
-)
+from app.api.requests import AGENTS_MAX, COMPLETION_TOKENS_MAX, DeliberationRequest, MaybeWhole, RequestModel
 from app.api.schemas import FieldProblem
-from app.facades.openai_requests import (
-    NO_LOGPROBS,
-    NO_SAMPLING,
-    NO_TOOLS,
-    Asked,
-    ConversationTurn,
-    CouncilRequest,
-    DeliberationOptions,
-    IgnoredField,
-    JsonSchemaFormat,
-    Registry,
-    TokenLimit,
-    Unsupported,
-    content_schema,
-    joined,
-    model_parts,
-    refused,
-)
+from app.facades import openai_requests as openai
 
 MESSAGES_MAX = 1_024
 STOPS_MAX = 4
@@ -47,18 +24,18 @@ class ChatRequestMessage(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True, hide_input_in_errors=True)
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[str, BeforeValidator(lambda content: joined(content, ("text",)))] = Field(
-        default="", json_schema_extra=content_schema("text")
+    content: Annotated[str, BeforeValidator(lambda content: openai.joined(content, ("text",)))] = Field(
+        default="", json_schema_extra=openai.content_schema("text")
     )
     name: str | None = Field(default=None, max_length=64, pattern=r"^[^\s<>|\\/\[\]]*$")
     refusal: str | None = None
-    tool_calls: Annotated[Any, Unsupported(NO_TOOLS, [])] = None
-    function_call: Annotated[Any, Unsupported(NO_TOOLS)] = None
-    audio: Annotated[Any, Unsupported(_NO_AUDIO)] = None
+    tool_calls: Annotated[Any, openai.Unsupported(openai.NO_TOOLS, [])] = None
+    function_call: Annotated[Any, openai.Unsupported(openai.NO_TOOLS)] = None
+    audio: Annotated[Any, openai.Unsupported(_NO_AUDIO)] = None
 
     @property
-    def turn(self) -> ConversationTurn:
-        return ConversationTurn(self.role, self.name, self.content or self.refusal or "")
+    def turn(self) -> openai.ConversationTurn:
+        return openai.ConversationTurn(self.role, self.name, self.content or self.refusal or "")
 
 
 class StreamOptions(RequestModel):
@@ -72,7 +49,7 @@ class ResponseFormat(RequestModel):
     """The form of the answer: a text, any JSON object, or an object that satisfies a schema."""
 
     type: Literal["text", "json_object", "json_schema"]
-    json_schema: JsonSchemaFormat | None = Field(default=None, description="With the type `json_schema` only")
+    json_schema: openai.JsonSchemaFormat | None = Field(default=None, description="With the type `json_schema` only")
 
     @property
     def answer_schema(self) -> dict[str, Any] | None:
@@ -85,7 +62,7 @@ class ResponseFormat(RequestModel):
     def _check_type(self) -> Self:
         if (self.json_schema is None) == (self.type == "json_schema"):
             remedy = "Give json_schema with the type json_schema, and with no other."
-            raise refused("invalid_value", "The type and json_schema contradict each other", remedy)
+            raise openai.refused("invalid_value", "The type and json_schema contradict each other", remedy)
         return self
 
 
@@ -99,7 +76,7 @@ _EXAMPLES: list[Any] = [
 ]
 
 
-class ChatCompletionRequest(CouncilRequest):
+class ChatCompletionRequest(openai.CouncilRequest):
     """The body of `POST /v1/chat/completions`. Null is the same as absent in every field."""
 
     model_config = ConfigDict(json_schema_extra={"examples": _EXAMPLES})
@@ -115,12 +92,12 @@ class ChatCompletionRequest(CouncilRequest):
         description=f"Must be 1, except with `{SIDE_BY_SIDE}`: the number of agents, each with one choice; at most "
         f"{AGENTS_MAX} apply",
     )
-    max_completion_tokens: TokenLimit = Field(
+    max_completion_tokens: openai.TokenLimit = Field(
         default=None,
         description=f"Limit of each agent's completion, including its reasoning; at most {COMPLETION_TOKENS_MAX} "
         "apply, and the role's limit for a negative one",
     )
-    max_tokens: TokenLimit = Field(default=None, description="Deprecated name of `max_completion_tokens`")
+    max_tokens: openai.TokenLimit = Field(default=None, description="Deprecated name of `max_completion_tokens`")
     seed: MaybeWhole = Field(default=None, description="A negative one is none")
     stop: Annotated[list[Annotated[str, Field(min_length=1)]] | None, BeforeValidator(_listed)] = Field(
         default=None, max_length=STOPS_MAX, description="The answer is truncated before the first of these"
@@ -128,21 +105,21 @@ class ChatCompletionRequest(CouncilRequest):
     response_format: ResponseFormat | None = Field(
         default=None, description="JSON as the answer: every agent's is checked, and one that breaks it does not count"
     )
-    deliberation: DeliberationOptions | None = Field(default=None, description="Extension: how to deliberate")
+    deliberation: openai.DeliberationOptions | None = Field(default=None, description="Extension: how to deliberate")
 
-    prediction: IgnoredField = None
-    prompt_cache_key: IgnoredField = None
-    reasoning_effort: IgnoredField = None
-    store: IgnoredField = None
-    verbosity: IgnoredField = None
+    prediction: openai.IgnoredField = None
+    prompt_cache_key: openai.IgnoredField = None
+    reasoning_effort: openai.IgnoredField = None
+    store: openai.IgnoredField = None
+    verbosity: openai.IgnoredField = None
 
-    audio: Annotated[Any, Unsupported(_NO_AUDIO)] = None
-    function_call: Annotated[Any, Unsupported(NO_TOOLS, "none", "auto")] = None
-    functions: Annotated[Any, Unsupported(NO_TOOLS, [])] = None
-    logit_bias: Annotated[Any, Unsupported(NO_SAMPLING, {})] = None
-    logprobs: Annotated[Any, Unsupported(NO_LOGPROBS, False)] = None
-    modalities: Annotated[Any, Unsupported("Only text is supported", ["text"])] = None
-    web_search_options: Annotated[Any, Unsupported("Web search is not supported")] = None
+    audio: Annotated[Any, openai.Unsupported(_NO_AUDIO)] = None
+    function_call: Annotated[Any, openai.Unsupported(openai.NO_TOOLS, "none", "auto")] = None
+    functions: Annotated[Any, openai.Unsupported(openai.NO_TOOLS, [])] = None
+    logit_bias: Annotated[Any, openai.Unsupported(openai.NO_SAMPLING, {})] = None
+    logprobs: Annotated[Any, openai.Unsupported(openai.NO_LOGPROBS, False)] = None
+    modalities: Annotated[Any, openai.Unsupported("Only text is supported", ["text"])] = None
+    web_search_options: Annotated[Any, openai.Unsupported("Web search is not supported")] = None
 
     @property
     def answer_schema(self) -> dict[str, Any] | None:
@@ -187,19 +164,17 @@ def _size(chat: ChatCompletionRequest, strategy: str) -> int | None:
     return chat.n
 
 
-def asked(chat: ChatCompletionRequest, registry: Registry) -> Asked:
-    """The request in the gateway's words; raises ModelNotFound and ValidationFailed."""
-    strategy, _ = model_parts(chat.model, registry)
-    users = {"user": chat.user, "safety_identifier": chat.safety_identifier}
-    return Asked(
-        model=chat.model,
-        turns=[message.turn for message in chat.messages],
-        options=chat.deliberation or DeliberationOptions(),
-        sampling=SamplingRequest(
-            temperature=chat.temperature, top_p=chat.top_p, max_tokens=chat.max_completion_tokens or chat.max_tokens
-        ),
-        places=PLACES,
-        answer_schema=chat.answer_schema,
-        metadata={name: each for name, each in users.items() if each is not None} | (chat.metadata or {}),
-        fields={"seed": chat.seed, "num_agents": _size(chat, strategy)},
+def asked(chat: ChatCompletionRequest, registry: openai.Registry) -> DeliberationRequest:
+    """The deliberation that is asked for; raises ModelNotFound and ValidationFailed."""
+    strategy, _ = openai.model_parts(chat.model, registry)
+    return openai.deliberation_of(
+        chat,
+        registry,
+        [message.turn for message in chat.messages],
+        chat.deliberation,
+        chat.answer_schema,
+        PLACES,
+        max_tokens=chat.max_completion_tokens or chat.max_tokens,
+        seed=chat.seed,
+        num_agents=_size(chat, strategy),
     )

@@ -121,8 +121,10 @@ class ModelList(Resource):
     data: tuple[ModelResource, ...]
 
 
-def completion_id(state: State) -> str:
-    return f"chatcmpl-{state.deliberation_id}"
+def _head(state: State) -> dict[str, Any]:
+    """The fields that a completion and its chunks have in common."""
+    id, created = f"chatcmpl-{state.deliberation_id}", int(state.accepted.ts.timestamp())
+    return {"id": id, "created": created, "model": model_name(state), "system_fingerprint": fingerprint(state)}
 
 
 def _usage(state: State) -> ChatUsage:
@@ -139,12 +141,9 @@ def _usage(state: State) -> ChatUsage:
 def completion(chat: ChatCompletionRequest, state: State) -> ChatCompletion:
     messages = (ChatAnswer(content=chat.truncated(text)) for text in answers(state))
     return ChatCompletion(
-        id=completion_id(state),
-        created=int(state.accepted.ts.timestamp()),
-        model=model_name(state),
+        **_head(state),
         choices=tuple(ChatChoice(index=index, message=message) for index, message in enumerate(messages)),
         usage=_usage(state),
-        system_fingerprint=fingerprint(state),
         deliberation=outcome(state),
     )
 
@@ -156,15 +155,7 @@ def _framed(content: bytes) -> bytes:
 def _frame(chat: ChatCompletionRequest, state: State, *choices: ChatChunkChoice, **added: Any) -> bytes:  # noqa: ANN401 -- fields
     if chat.counts_usage:
         added = {"usage": None, **added}
-    chunk = ChatCompletionChunk(
-        id=completion_id(state),
-        object="chat.completion.chunk",
-        created=int(state.accepted.ts.timestamp()),
-        model=model_name(state),
-        system_fingerprint=fingerprint(state),
-        choices=choices,
-        **added,
-    )
+    chunk = ChatCompletionChunk(**_head(state), object="chat.completion.chunk", choices=choices, **added)
     return _framed(chunk.__pydantic_serializer__.to_json(chunk, exclude_unset=True))
 
 

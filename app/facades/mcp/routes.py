@@ -5,7 +5,7 @@ a deliberation that they start follows from tenant, `Mcp-Session-Id` and JSON-RP
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastapi import Request, Response
 from pydantic import BaseModel
@@ -14,9 +14,6 @@ from app.api.request_body import json_body, parsed_body
 from app.facades.mcp.rest import ABANDONED, PATH, SESSION, in_process, path_of, submission_key
 from app.lifecycle.specify import keyed_id
 from app.routes.dependencies import OfTenant, api_router
-
-if TYPE_CHECKING:
-    from app.facades.mcp.exchange import McpExchange
 
 router = api_router("mcp")
 
@@ -28,10 +25,10 @@ class JsonRpcMessage(BaseModel, frozen=True, extra="allow", hide_input_in_errors
     params: dict[str, Any] | None = None
 
 
-def _exchange() -> type["McpExchange"]:
+def _exchange(content: bytes, initializes: bool) -> Response:
     from app.facades.mcp.exchange import McpExchange
 
-    return McpExchange
+    return McpExchange(content, initializes=initializes)
 
 
 @router.post(PATH, include_in_schema=False)
@@ -45,5 +42,4 @@ async def call_mcp(request: Request, tenant: OfTenant) -> Response:
         path = path_of(keyed_id(tenant, key), "/cancel")
         await in_process(request)("POST", path, body={"reason": ABANDONED, "by": "disconnect"})
     # The first message imports the package.
-    exchange = await asyncio.to_thread(_exchange)
-    return exchange(content, initializes=message.method == "initialize")
+    return await asyncio.to_thread(_exchange, content, message.method == "initialize")

@@ -19,9 +19,9 @@ from app.deliberation.errors import Gone, InvalidToken, NotFound
 from app.deliberation.specification import checked_token
 from app.facades.door import CLIENT_LEFT, Council, Door, InDoor, Told
 from app.facades.openai_errors import openai_errors, openai_facade
-from app.facades.openai_requests import bounded, schema_changes
+from app.facades.openai_requests import answer_headers, bounded
 from app.facades.outcomes import answers, deliberation_headers
-from app.facades.responses.reader import ASKED, CreateResponseRequest, asked
+from app.facades.responses.reader import ASKED, CreateResponseRequest, asked, turns_asked
 from app.facades.responses.writer import (
     InputItemPage,
     ResponseDeleted,
@@ -91,13 +91,10 @@ async def create_response(request: Request, door: InDoor) -> Response:
     given = await body_of(request, CreateResponseRequest)
     asked_for, changes = bounded(given, {"max_output_tokens": COMPLETION_TOKENS_MAX})
     previous = await _previous(door, given.previous_response_id)
-    wanted = asked(asked_for, previous and previous.state)
-    background, repeated = given.background is True, {**given.repeated, "messages": len(wanted.turns)}
-    submission = submission_of(request, {ASKED: repeated})
-    council = await door.accept(wanted.deliberation(door.registry), submission, kept=background)
-    sent = deliberation_headers(council.state.deliberation_id)
-    if changes := [*changes, *schema_changes(given.answer_schema)]:
-        sent["X-Adjusted"] = ", ".join(changes)
+    turns, background = turns_asked(given, previous and previous.state), given.background is True
+    submission = submission_of(request, {ASKED: {**given.repeated, "messages": len(turns)}})
+    council = await door.accept(asked(asked_for, door.registry, turns), submission, kept=background)
+    sent = answer_headers(council.state.deliberation_id, changes, given.answer_schema)
     if given.stream:
         return council.stream(ResponseWriter(request_id_of(request)), sent, "facts")
     if background:

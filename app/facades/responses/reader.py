@@ -7,22 +7,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchem
 from pydantic_core import CoreSchema
 
 from app.api.problems import ValidationFailed, body_fault
-from app.api.requests import SEED_MAX, MaybeWhole, RequestModel, SamplingRequest
+from app.api.requests import SEED_MAX, DeliberationRequest, MaybeWhole, RequestModel
 from app.deliberation.fold import State
-from app.facades.openai_requests import (
-    Asked,
-    ConversationTurn,
-    CouncilRequest,
-    DeliberationOptions,
-    IgnoredField,
-    JsonSchemaFormat,
-    TokenLimit,
-    Unsupported,
-    content_schema,
-    joined,
-    refused,
-    turns_of,
-)
+from app.facades import openai_requests as openai
+from app.facades.openai_requests import ConversationTurn, Unsupported
 from app.facades.outcomes import NoVerdict, answers
 
 ITEMS_MAX = 1_024
@@ -46,14 +34,14 @@ class InputItem(BaseModel):
 
     type: Literal["message", "reasoning"] = "message"
     role: Literal["system", "developer", "user", "assistant"] | None = Field(default=None, description="Of a message")
-    content: Annotated[str, BeforeValidator(lambda content: joined(content, KINDS))] = Field(
-        default="", json_schema_extra=content_schema(*KINDS)
+    content: Annotated[str, BeforeValidator(lambda content: openai.joined(content, KINDS))] = Field(
+        default="", json_schema_extra=openai.content_schema(*KINDS)
     )
 
     @model_validator(mode="after")
     def _check_role(self) -> Self:
         if self.type == "message" and self.role is None:
-            raise refused("missing", "The message has no role", "Give system, developer, user or assistant.")
+            raise openai.refused("missing", "The message has no role", "Give system, developer, user or assistant.")
         return self
 
 
@@ -66,7 +54,7 @@ class _OrText:
         return {"anyOf": [{"type": "string"}, handler(schema)]}
 
 
-class TextFormat(JsonSchemaFormat):
+class TextFormat(openai.JsonSchemaFormat):
     """The form of the answer: a text, any JSON object, or with `json_schema` an object that satisfies the schema."""
 
     type: Literal["text", "json_object", "json_schema"] = "text"
@@ -75,7 +63,7 @@ class TextFormat(JsonSchemaFormat):
     @model_validator(mode="after")
     def _check_type(self) -> Self:
         if self.type == "json_schema" and not self.name:
-            raise refused("invalid_value", "The type json_schema needs a name", "Give name and schema.")
+            raise openai.refused("invalid_value", "The type json_schema needs a name", "Give name and schema.")
         return self
 
     @property
@@ -87,7 +75,7 @@ class ResponseText(RequestModel):
     """The form of the answer."""
 
     format: TextFormat | None = None
-    verbosity: IgnoredField = None
+    verbosity: openai.IgnoredField = None
 
 
 class ResponseReasoning(RequestModel):
@@ -96,13 +84,13 @@ class ResponseReasoning(RequestModel):
     summary: Literal["auto", "concise", "detailed"] | None = Field(
         default=None, description="`auto` and `detailed`: every member's work; else a line for each stage"
     )
-    effort: IgnoredField = None
-    generate_summary: IgnoredField = None
-    context: IgnoredField = None
-    mode: IgnoredField = None
+    effort: openai.IgnoredField = None
+    generate_summary: openai.IgnoredField = None
+    context: openai.IgnoredField = None
+    mode: openai.IgnoredField = None
 
 
-class ResponseOptions(DeliberationOptions):
+class ResponseOptions(openai.DeliberationOptions):
     """Fields of a deliberation that OpenAI's fields lack, with the bounds of `POST /deliberations`."""
 
     seed: MaybeWhole = Field(default=None, ge=0, le=SEED_MAX)
@@ -114,7 +102,7 @@ _EXAMPLES: list[Any] = [
 ]
 
 
-class CreateResponseRequest(CouncilRequest):
+class CreateResponseRequest(openai.CouncilRequest):
     """The body of `POST /v1/responses`. Null is the same as absent in every field."""
 
     model_config = ConfigDict(json_schema_extra={"examples": _EXAMPLES})
@@ -129,15 +117,15 @@ class CreateResponseRequest(CouncilRequest):
     store: bool | None = Field(
         default=None, description="Repeated only: a response is kept as long as any deliberation, also with false"
     )
-    max_output_tokens: TokenLimit = Field(default=None, description="Limit of each agent's completion")
+    max_output_tokens: openai.TokenLimit = Field(default=None, description="Limit of each agent's completion")
     text: ResponseText | None = None
     reasoning: ResponseReasoning | None = None
     truncation: Literal["auto", "disabled"] | None = Field(default=None, description="No input is ever truncated")
     prompt_cache_key: str | None = Field(default=None, max_length=512, description="Repeated only")
     deliberation: ResponseOptions | None = Field(default=None, description="Extension: how to deliberate")
 
-    max_tool_calls: IgnoredField = None
-    stream_options: IgnoredField = None
+    max_tool_calls: openai.IgnoredField = None
+    stream_options: openai.IgnoredField = None
 
     access_programs: Annotated[Any, Unsupported("There are no access programs")] = None
     context_management: Annotated[Any, Unsupported("No context is compacted", [])] = None
@@ -163,7 +151,7 @@ class CreateResponseRequest(CouncilRequest):
 
 def conversation_in(state: State) -> Sequence[ConversationTurn]:
     """The messages of a response; a deliberation of another façade is one message."""
-    return turns_of(state.specification.task, state.accepted.asked.get(ASKED, {}).get("messages", 1))
+    return openai.turns_of(state.specification.task, state.accepted.asked.get(ASKED, {}).get("messages", 1))
 
 
 def _before(previous: State) -> Sequence[ConversationTurn]:
@@ -178,19 +166,18 @@ def _before(previous: State) -> Sequence[ConversationTurn]:
     return [*(turn for turn in conversation_in(previous) if turn[:2] != INSTRUCTIONS), *said]
 
 
-def asked(request: CreateResponseRequest, previous: State | None) -> Asked:
-    """The request in the gateway's words, after `previous`; raises ValidationFailed."""
+def turns_asked(request: CreateResponseRequest, previous: State | None) -> Sequence[ConversationTurn]:
+    """The instructions, the conversation of `previous` and the input; raises ValidationFailed."""
     instructions = [] if not request.instructions else [ConversationTurn(*INSTRUCTIONS, request.instructions)]
     said = [ConversationTurn(item.role, None, item.content) for item in request.input if item.role is not None]
-    users = {"user": request.user, "safety_identifier": request.safety_identifier}
-    return Asked(
-        model=request.model,
-        turns=[*instructions, *(() if previous is None else _before(previous)), *said],
-        options=request.deliberation or ResponseOptions(),
-        sampling=SamplingRequest(
-            temperature=request.temperature, top_p=request.top_p, max_tokens=request.max_output_tokens
-        ),
-        places=PLACES,
-        answer_schema=request.answer_schema,
-        metadata={name: each for name, each in users.items() if each is not None} | (request.metadata or {}),
+    return [*instructions, *(() if previous is None else _before(previous)), *said]
+
+
+def asked(
+    request: CreateResponseRequest, registry: openai.Registry, turns: Sequence[ConversationTurn]
+) -> DeliberationRequest:
+    """The deliberation that is asked for; raises ModelNotFound and ValidationFailed."""
+    options, schema, limit = request.deliberation, request.answer_schema, request.max_output_tokens
+    return openai.deliberation_of(
+        request, registry, turns, options or ResponseOptions(), schema, PLACES, max_tokens=limit
     )

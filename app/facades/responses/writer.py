@@ -6,6 +6,7 @@ As an extension a response has the field `deliberation`, and its usage has the b
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, Literal
 
 from pydantic import Field
@@ -15,7 +16,6 @@ from app.api.schemas import Resource
 from app.deliberation.calls import FactProblem, UsageCost
 from app.deliberation.facts import AgentUsage, StageUsage
 from app.deliberation.fold import State, usage
-from app.deliberation.specification import Purpose
 from app.facades.moments import Began, Ended, Interrupted, Moment, StageBegan, StageEnded, TextEnded
 from app.facades.openai_errors import DONE, OPENAI_ERRORS
 from app.facades.openai_requests import ConversationTurn
@@ -186,10 +186,6 @@ class ResponseEvent(Resource):
     error: ResponseProblem | None = None
 
 
-def response_id(state: State) -> str:
-    return f"resp_{state.deliberation_id}"
-
-
 def _asked(state: State) -> dict[str, Any]:
     """The request's fields in the form of an answer: every field is present."""
     given = state.accepted.asked.get(ASKED, {})
@@ -224,30 +220,42 @@ def _usage(state: State) -> ResponseUsage:
     )
 
 
-class ResponseFold:
-    """Folds moments into numbered events, and into the output so far.
+class ResponseWriter:
+    """Folds moments into numbered events and the output so far, and writes the events with numbers above `after`.
 
     Every item is added, filled and done by facts; an interrupted reading adds nothing that the next one would repeat.
+    An interruption closes the stream with an error that has the last event's number. The response goes on, and the
+    next reader continues after that number.
     """
 
-    def __init__(self) -> None:
-        self.number = -1
-        self.output: list[ReasoningItem | MessageItem] = []
-        self._detailed = False
+    def __init__(self, request_id: str = "", after: int = -1) -> None:
+        self._request_id, self._after = request_id, after
+        self._number, self._detailed = -1, False
+        self._output: list[ReasoningItem | MessageItem] = []
+
+    def write(self, moment: Moment) -> Iterator[bytes]:
+        for event in self.events(moment):
+            if event.sequence_number > self._after:
+                yield _frame(event)
+        if isinstance(moment, Interrupted):
+            error = _problem(answer_to(moment.error, OPENAI_ERRORS, self._request_id))
+            yield _frame(ResponseEvent(type="error", sequence_number=max(self._number, 0), error=error))
+        if isinstance(moment, Ended | Interrupted):
+            yield DONE
 
     def resource(self, state: State) -> ResponseResource:
         end, specified = state.end, state.specification
         status, sampling = _STATUSES[state.status], specified.agents[0].sampling
         return ResponseResource.model_validate(
             {
-                "id": response_id(state),
+                "id": f"resp_{state.deliberation_id}",
                 "created_at": int(state.accepted.ts.timestamp()),
                 "completed_at": int(end.ts.timestamp()) if end is not None and status == "completed" else None,
                 "status": status,
                 "error": None if end is None or end.problem is None else _problem(end.problem),
                 "model": model_name(state),
                 "instructions": turns_in(state)[0],
-                "output": tuple(self.output),
+                "output": tuple(self._output),
                 "usage": None if end is None else _usage(state),
                 "metadata": specified.metadata,
                 "temperature": sampling.temperature,
@@ -267,10 +275,11 @@ class ResponseFold:
                 if opened.stage == 1:
                     yield self._event("response.in_progress", response=self.resource(state))
                 item = ReasoningItem(id=f"rs_{state.deliberation_id}_{opened.stage}", status="in_progress")
-                self.output.append(item)
-                yield self._event("response.output_item.added", output_index=len(self.output) - 1, item=item)
+                self._output.append(item)
+                yield self._event("response.output_item.added", output_index=len(self._output) - 1, item=item)
                 members = ", ".join(dict.fromkeys(call.agent_id for call in opened.calls))
-                yield from self._part(f"**{_stage(opened.purpose, opened.round)}**\n\nAsked: {members}.")
+                stage = opened.purpose + (f", round {opened.round}" if opened.round else "")
+                yield from self._part(f"**{stage}**\n\nAsked: {members}.")
             case TextEnded(state, call, cut=None) if self._detailed:
                 yield from self._part(summary(call, state.specification.constraints))
             case StageEnded(_, opened, closed, cut) if cut != "interruption":
@@ -284,19 +293,19 @@ class ResponseFold:
                 return
 
     def _event(self, kind: str, **fields: Any) -> ResponseEvent:  # noqa: ANN401 -- fields
-        self.number += 1
-        return ResponseEvent(type=kind, sequence_number=self.number, **fields)
+        self._number += 1
+        return ResponseEvent(type=kind, sequence_number=self._number, **fields)
 
     def _done(self, update: dict[str, Any]) -> ResponseEvent:
-        item = self.output[-1] = self.output[-1].model_copy(update=update)
-        return self._event("response.output_item.done", output_index=len(self.output) - 1, item=item)
+        item = self._output[-1] = self._output[-1].model_copy(update=update)
+        return self._event("response.output_item.done", output_index=len(self._output) - 1, item=item)
 
     def _part(self, text: str) -> Iterator[ResponseEvent]:
-        item = self.output[-1]
+        item = self._output[-1]
         assert isinstance(item, ReasoningItem), "a stage's item is open"
         part = SummaryText(text=text)
-        place = {"item_id": item.id, "output_index": len(self.output) - 1, "summary_index": len(item.summary)}
-        self.output[-1] = item.model_copy(update={"summary": (*item.summary, part)})
+        place = {"item_id": item.id, "output_index": len(self._output) - 1, "summary_index": len(item.summary)}
+        self._output[-1] = item.model_copy(update={"summary": (*item.summary, part)})
         yield self._event("response.reasoning_summary_part.added", **place, part=SummaryText(text=""))
         yield self._event("response.reasoning_summary_text.delta", **place, delta=text)
         yield self._event("response.reasoning_summary_text.done", **place, text=text)
@@ -317,8 +326,8 @@ class ResponseFold:
 
     def _message(self, state: State, id: str, text: str) -> Iterator[ResponseEvent]:
         item = MessageItem(id=id, status="in_progress")
-        self.output.append(item)
-        index = len(self.output) - 1
+        self._output.append(item)
+        index = len(self._output) - 1
         place = {"item_id": id, "output_index": index, "content_index": 0}
         yield self._event("response.output_item.added", output_index=index, item=item)
         yield self._event("response.content_part.added", **place, part=OutputText(text=""))
@@ -326,12 +335,8 @@ class ResponseFold:
             piece = text[begin : begin + PIECE_CHARS]
             yield self._event("response.output_text.delta", **place, delta=piece, logprobs=())
         yield self._event("response.output_text.done", **place, text=text, logprobs=())
-        marks: dict[str, Any] = {
-            "url": f"/deliberations/{state.deliberation_id}",
-            "start_index": 0,
-            "end_index": len(text),
-        }
-        cited = tuple(UrlCitation(title=note, **marks) for note in notes(state))
+        url, end = f"/deliberations/{state.deliberation_id}", len(text)
+        cited = tuple(UrlCitation(url=url, title=note, start_index=0, end_index=end) for note in notes(state))
         for number, note in enumerate(cited):
             added = {"annotation_index": number, "annotation": note}
             yield self._event("response.output_text.annotation.added", **place, **added)
@@ -340,45 +345,16 @@ class ResponseFold:
         yield self._done({"status": "completed", "content": (part,)})
 
 
-def _stage(purpose: Purpose, round: int) -> str:
-    return f"{purpose}, round {round}" if round else purpose
-
-
 def resource_of(moments: Iterable[Moment], state: State) -> ResponseResource:
     """The response after these moments, from the first one on; `state` has its bill."""
-    fold = ResponseFold()
-    for moment in moments:
-        for _ in fold.events(moment):
-            pass
-    return fold.resource(state)
+    writer = ResponseWriter()
+    for _ in chain.from_iterable(map(writer.events, moments)):
+        pass
+    return writer.resource(state)
 
 
 def _problem(problem: FactProblem | ErrorAnswer) -> ResponseProblem:
     return ResponseProblem(code=problem.code, message=problem.detail)
-
-
-class ResponseWriter:
-    """Writes the events with numbers above `after`.
-
-    An interruption closes the stream with an error that has the last event's number. The response goes on, and the next
-    reader continues after that number.
-    """
-
-    def __init__(self, request_id: str, after: int = -1) -> None:
-        self._fold = ResponseFold()
-        self._request_id = request_id
-        self._after = after
-
-    def write(self, moment: Moment) -> Iterator[bytes]:
-        for event in self._fold.events(moment):
-            if event.sequence_number > self._after:
-                yield _frame(event)
-        if isinstance(moment, Interrupted):
-            found = answer_to(moment.error, OPENAI_ERRORS, self._request_id)
-            last, error = max(self._fold.number, 0), _problem(found)
-            yield _frame(ResponseEvent(type="error", sequence_number=last, error=error))
-        if isinstance(moment, Ended | Interrupted):
-            yield DONE
 
 
 def _frame(event: ResponseEvent) -> bytes:

@@ -22,7 +22,7 @@ BODY: dict[str, Any] = {"model": "council/DEV", "messages": [{"role": "user", "c
 
 def deliberation(**fields: Any) -> DeliberationRequest:
     chat = ChatCompletionRequest.model_validate_json(json.dumps(BODY | fields))
-    return asked(chat, KNOWN).deliberation(KNOWN)
+    return asked(chat, KNOWN)
 
 
 def faults_of(**fields: Any) -> dict[str | None, str]:

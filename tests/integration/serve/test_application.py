@@ -1,13 +1,17 @@
 import asyncio
 import json
+import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from ray.serve.schema import ApplicationStatus
 
 from app.deliberation.errors import InvalidRequest
 from app.deliberation.facts import Accepted, Completed, decode
@@ -17,6 +21,7 @@ from app.log.journal import JetStreamJournal
 from serve_deployments import application
 from serve_deployments.application import build
 from serve_deployments.arguments import ApplicationArgs
+from tests.conditions import until
 from tests.conftest import NatsServer
 from tests.integration.simulator.test_simulator_server import running
 from tests.story import Story
@@ -104,3 +109,43 @@ def test_waits_for_a_starting_ray(family: socket.AddressFamily, host: str, monke
 def test_stops_waiting_for_ray_at_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(application, "RAY_STARTS_WITHIN_S", 0.0)
     application.until_listening("127.0.0.1:1")
+
+
+async def test_a_controller_that_keeps_its_status_for_ever_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    restarted = threading.Event()
+
+    def status() -> ApplicationStatus:
+        restarted.wait()
+        return ApplicationStatus.RUNNING
+
+    monkeypatch.setattr(application, "CONTROLLER_SILENCE_MAX_S", 0.05)
+    monkeypatch.setattr(application, "_status", status)
+    monkeypatch.setattr(application, "_restart_controller", restarted.set)
+    watch = asyncio.create_task(application._stay())
+    await until(restarted.is_set)
+    assert not watch.done()
+    watch.cancel()
+
+
+async def test_a_redeployment_that_hangs_stops_no_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, over, statuses = threading.Event(), threading.Event(), list[int]()
+
+    def redeploy() -> None:
+        asked.set()
+        over.wait()
+
+    def status() -> ApplicationStatus:
+        statuses.append(1)
+        return ApplicationStatus.RUNNING
+
+    monkeypatch.setattr(application, "WATCH_INTERVAL_S", 0.01)
+    monkeypatch.setattr(application, "_status", status)
+    monkeypatch.setattr(application, "redeploy", redeploy)
+    watch = asyncio.create_task(application._stay())
+    await until(lambda: bool(statuses))
+    os.kill(os.getpid(), signal.SIGHUP)
+    await until(asked.is_set)
+    seen = len(statuses)
+    await until(lambda: len(statuses) > seen + 1)
+    over.set()
+    watch.cancel()
