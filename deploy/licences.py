@@ -12,6 +12,7 @@ from importlib.metadata import PackageMetadata, PackageNotFoundError, metadata
 from pathlib import Path
 from typing import Any
 
+VENDORED = Path(__file__).parents[1] / "app" / "ui" / "vendor" / "vendor.json"
 # SPDX ids of licences that let this product be distributed under its own, with a copy of theirs.
 ALLOWED = {
     *("0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "ISC", "MIT", "MIT-0", "PSF-2.0", "Zlib"),
@@ -65,11 +66,26 @@ def _installed(name: str) -> PackageMetadata | None:
         return None
 
 
+def _vendored() -> list[dict[str, Any]]:
+    """The libraries of the page, one component for each package, with the hashes of its files."""
+    packages: dict[str, dict[str, Any]] = {}
+    for each in json.loads(VENDORED.read_text()):
+        name, version = each["package"], each["version"]
+        purl = f"pkg:npm/{name.replace('@', '%40')}@{version}"
+        component = {"type": "library", "bom-ref": purl, "purl": purl, "name": name, "version": version}
+        packages.setdefault(name, {**component, "licence": each["licence"], "hashes": []})
+        packages[name]["hashes"].append({"alg": "SHA-256", "content": each["sha256"]})
+    return list(packages.values())
+
+
 def main(path: Path) -> int:
     bill: dict[str, Any] = json.loads(path.read_text())
     by_licence: dict[str, list[str]] = {}
+    vendored = _vendored()
+    bill["components"] += vendored
     for component in bill["components"]:
-        licence = licence_of(component["name"], _installed(component["name"]))
+        given = component.pop("licence", None)
+        licence = given or licence_of(component["name"], _installed(component["name"]))
         component["licenses"] = [{"license": {"id": licence}} if licence in ALLOWED else {"expression": licence}]
         by_licence.setdefault(licence, []).append(component["name"])
     path.write_text(json.dumps(bill, indent=2, sort_keys=True) + "\n")

@@ -55,6 +55,5 @@ def install_pages(app: FastAPI, *, title: str) -> None:
         serve(f"/docs/{name}", _SWAGGER / name, {"Cache-Control": "max-age=3600"})
     fresh = {"Cache-Control": "no-cache"}
     serve("/", UI / "index.html", fresh | {"Content-Security-Policy": _DASHBOARD_POLICY})
-    for path in sorted(UI.iterdir()):
-        if path.suffix in (".css", ".js"):
-            serve(f"/ui/{path.name}", path, fresh)
+    for path in sorted([*UI.glob("*.css"), *UI.glob("*.js"), *UI.glob("vendor/*.js")]):
+        serve(f"/ui/{path.relative_to(UI)}", path, fresh)

@@ -1,64 +1,56 @@
-/** Requests to the gateway with readable errors, and streams that reconnect. */
+/** Requests to the gateway with readable errors. */
 
 /** The final statuses of a deliberation, which are also the names of its terminal events. */
 export const ENDS = ["completed", "failed", "cancelled", "timeout"];
 
-/** A refusal of the gateway; `message` has its detail and remedies. */
+/** A refusal of the gateway; `message` has its detail and remedies, `faults` names fields or parts. */
 export class Refused extends Error {
   constructor(status, problem) {
-    const faults = (problem?.errors ?? []).map((fault) => `${fault.pointer}: ${fault.detail} ${fault.remedy}`);
-    super([problem?.detail ?? `The gateway answered ${status}.`, ...faults].join("\n"));
+    const faults = (problem?.errors ?? []).map(({ pointer, detail, remedy }) =>
+      [problem.detail.includes(detail) ? "" : `${pointer ?? ""}: ${detail}`, remedy].filter(Boolean).join(" "),
+    );
+    super([problem?.detail ?? `The gateway answered ${status}.`, ...faults.filter(Boolean)].join("\n"));
     this.status = status;
+    this.faults = problem?.errors ?? [];
   }
 }
 
-/** The JSON response of a path; null for other responses. Throws Refused. */
+/** The gateway has not answered. */
+export class Away extends Error {}
+
+let loggedOut = () => {};
+/** `listener` is called when a request is refused because the session has ended. */
+export const onLogout = (listener) => {
+  loggedOut = listener;
+};
+
+/** The JSON response of a path; null for other responses. Throws Refused and Away. */
 export async function request(path, { method = "GET", body, headers = {} } = {}) {
   const init = { method, headers: { Accept: "application/json", ...headers } };
   if (body !== undefined) {
     init.body = JSON.stringify(body);
     init.headers["Content-Type"] = "application/json";
   }
-  const response = await fetch(path, init);
+  const response = await fetch(path, init).catch(() => {
+    throw new Away("The gateway does not answer. The page tries again by itself.");
+  });
   const content = response.headers.get("Content-Type")?.includes("json") ? await response.json() : null;
+  if (response.status === 401 && path !== "/login") loggedOut();
   if (!response.ok) throw new Refused(response.status, content);
   return content;
 }
 
-const RECONNECT_MS = 2_000;
+const PAGE = 1_000;
 
-/**
- * Follows a stream and returns a function that ends it. `handlers` has a function per event type. `onStatus` gets a text
- * when the connection breaks or is restored; `onLogout` is called when the session has ended. An EventSource reconnects
- * at its last event, but gives up after a refusal, as by a proxy while the gateway restarts; then another one resumes.
- */
-export function follow(path, handlers, onStatus, onLogout) {
-  let after = null;
-  let source = null;
-  let timer = null;
-  const open = () => {
-    const url = new URL(path, location.origin);
-    if (after !== null) url.searchParams.set("after", after);
-    source = new EventSource(url);
-    source.onopen = () => onStatus("");
-    source.onerror = async () => {
-      onStatus("The connection is lost; reconnecting.");
-      if (source.readyState !== EventSource.CLOSED) return;
-      const status = await fetch("/login").then((response) => response.status, () => null);
-      if (status === 401) onLogout();
-      else if (timer !== false) timer = setTimeout(open, RECONNECT_MS);
-    };
-    for (const [type, handle] of Object.entries(handlers)) {
-      source.addEventListener(type, (frame) => {
-        if (frame.lastEventId !== "") after = frame.lastEventId;
-        handle(JSON.parse(frame.data));
-      });
-    }
-  };
-  open();
-  return () => {
-    clearTimeout(timer);
-    timer = false;
-    source.close();
-  };
+/** The recorded events of a deliberation from `after`, without growing texts unless `deltas`, and the cursor behind them. */
+export async function recorded(id, { after = "0", deltas = false, text = "answer", types } = {}) {
+  const events = [];
+  for (let ended = false; !ended; ) {
+    const query = new URLSearchParams({ after, limit: PAGE, deltas, text, ...(types ? { types } : {}) });
+    const page = await request(`/deliberations/${encodeURIComponent(id)}/events?${query}`);
+    events.push(...page.items);
+    ended = page.items.length < PAGE;
+    after = page.next ?? after;
+  }
+  return { events, cursor: after };
 }

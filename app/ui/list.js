@@ -1,66 +1,155 @@
-/** The list of the tenant's newest deliberations, updated live. */
+/** The list: filters, search and pages by the API, all in the address; keys for everything. */
 
-import { ENDS, follow } from "./gateway.js";
+import { First } from "./first.js";
+import { request } from "./gateway.js";
+import { html, useEffect, useRef, useState } from "./html.js";
+import { Chips, Figures, Icon, Status } from "./parts.js";
+import { address, adjust, go, of, route, useTitle } from "./router.js";
+import { may, now, poll, roles, strategies } from "./state.js";
+import { age, at, duration, money, NONE, number, plural, question, short, tokensOf } from "./words.js";
 
-const SHOWN_MAX = 200;
-const TYPES = ["accepted", "cancelling", "deleted", ...ENDS].map((name) => `deliberation.${name}`);
+const LIVE_MS = 2_000;
+const FIGURES_MS = 5_000;
+const PAGE = 50;
+const STATUSES = [["pending", "waiting"], ["in_progress", "running"], ["completed", "completed"], ["failed", "failed"], ["timeout", "out of time"], ["cancelled", "cancelled"]];
+const SINCE = { hour: 3_600_000, day: 86_400_000, week: 604_800_000, month: 2_592_000_000 };
+const ACTIVE = new Set(["pending", "in_progress", "cancelling"]);
+const KEYS = [["J", "next"], ["K", "previous"], ["↵", "open"], ["/", "search"], ["N", "new"], ["?", "these keys"]];
 
-/** Shows the list in `body` and highlights `current()`. Returns functions that end it and that update the highlight. */
-export function showList(body, current, onStatus, onLogout) {
-  const rows = new Map();
+function queryOf(filters, cursor) {
+  const query = new URLSearchParams({ limit: PAGE });
+  for (const name of ["q", "status", "role", "strategy"]) if (filters.get(name)) query.set(name, filters.get(name));
+  if (SINCE[filters.get("since")]) query.set("created_after", new Date(Date.now() - SINCE[filters.get("since")]).toISOString());
+  if (cursor) query.set("cursor", cursor);
+  return query;
+}
 
-  const cell = (row, text) => {
-    row.insertCell().textContent = text;
-  };
-  const mark = () => {
-    for (const [id, row] of rows) row.toggleAttribute("aria-current", id === current());
-  };
-  const setStatus = (id, status) => {
-    const row = rows.get(id);
-    if (row === undefined || ENDS.includes(row.lastChild.dataset.status)) return;
-    row.lastChild.textContent = row.lastChild.dataset.status = status;
-  };
-  const put = (id, task, strategy, agents, status) => {
-    if (rows.has(id)) return;
-    const row = body.insertRow(0);
-    rows.set(id, row);
-    const link = document.createElement("a");
-    link.href = `#${id}`;
-    link.textContent = task.length > 120 ? `${task.slice(0, 120)}…` : task;
-    row.insertCell().append(link);
-    cell(row, strategy);
-    cell(row, agents);
-    cell(row, "");
-    setStatus(id, status);
-    mark();
-    while (rows.size > SHOWN_MAX) remove(body.lastChild.dataset.id);
-    row.dataset.id = id;
-  };
-  const remove = (id) => {
-    rows.get(id)?.remove();
-    rows.delete(id);
-  };
+function group(item, today) {
+  if (ACTIVE.has(item.status)) return "Now";
+  const day = new Date(item.created_at);
+  day.setHours(0, 0, 0, 0);
+  const days = Math.round((today - day) / 86_400_000);
+  return days === 0 ? "Today" : days === 1 ? "Yesterday" : day.toLocaleDateString("en-GB", { day: "numeric", month: "long", year: "numeric" });
+}
 
-  const handlers = {
-    "deliberations.snapshot": ({ items }) => {
-      for (const id of [...rows.keys()]) remove(id);
-      for (const each of items.toReversed()) {
-        // A summary has one entry for each role.
-        const agents = each.agents.reduce((sum, { count }) => sum + count, 0);
-        put(each.id, each.task, each.strategy, agents, each.status);
-      }
-    },
-    "deliberation.accepted": ({ deliberation_id, specification }) => {
-      put(deliberation_id, specification.task, specification.strategy, specification.agents.length, "pending");
-    },
-    "stage.opened": ({ deliberation_id, stage }) => {
-      if (stage === 1) setStatus(deliberation_id, "in_progress");
-    },
-    "deliberation.deleted": ({ deliberation_id }) => remove(deliberation_id),
+function Row({ item, selected }) {
+  const progress = item.status === "in_progress" ? item.progress : null;
+  const took = item.started_at ? (at(item.ended_at) ?? now.value) - at(item.started_at) : null;
+  return html`<tr role="row" aria-selected=${selected} data-id=${item.id}>
+    <td role="cell" class="c-st"><${Status} of=${item} word=${progress ? `${progress.purpose} ${progress.calls_finished}/${progress.calls_total}` : null} /></td>
+    <td role="cell" class="task"><a href=${of(item.id)} title=${item.task} dir="auto">${question(item.task)}</a></td>
+    <td role="cell" class="c-council"><${Chips} agents=${item.agents} /></td>
+    <td role="cell" class="c-strat quiet">${item.strategy}</td>
+    <td role="cell" class="num quiet c-age">${age(item.created_at, now.value)}</td>
+    <td role="cell" class="num quiet c-dur">${took === null ? NONE : duration(took)}</td>
+    <td role="cell" class="num quiet c-tok">${short(tokensOf(item.usage))}</td>
+    <td role="cell" class="num c-cost">${money(item.usage?.cost)}</td>
+    <td role="cell" class="c-win">${item.winner ? html`<span class="won"><span class="letter win">1</span>${item.winner}</span>` : html`<span class="muted">${NONE}</span>`}</td></tr>`;
+}
+
+function Rows({ items, selected }) {
+  const today = new Date();
+  today.setHours(0, 0, 0, 0);
+  let shown = null;
+  return items.flatMap((item, index) => {
+    const name = group(item, today);
+    const head = name === shown ? [] : [html`<tr role="row" class="group" key=${name}><td role="cell" colspan="9">${name}</td></tr>`];
+    shown = name;
+    return [...head, html`<${Row} key=${item.id} item=${item} selected=${index === selected} />`];
+  });
+}
+
+function Choice({ name, label, options, filters }) {
+  const value = filters.get(name) ?? "";
+  return html`<label class=${`filter${value ? " on" : ""}`}>${label}<select value=${value} onChange=${(event) => adjust({ [name]: event.target.value })}>
+    <option value="">any</option>${options.map(([key, word]) => html`<option value=${key}>${word}</option>`)}</select></label>`;
+}
+
+function useFigures() {
+  const [figures, setFigures] = useState(null);
+  useEffect(() => poll(async () => {
+    const from = new Date();
+    from.setUTCHours(0, 0, 0, 0);
+    // Without an archive there are no statistics, and no counters.
+    setFigures(await Promise.all([request("/stats"), request(`/stats?${new URLSearchParams({ from: from.toISOString() })}`)]).then(([all, today]) => ({ all, today }), () => null));
+  }, FIGURES_MS), []);
+  return figures;
+}
+
+function Counters({ figures }) {
+  if (figures === null) return null;
+  const { all, today } = figures;
+  const ended = today.completed + today.failed + today.cancelled + today.timeout;
+  return html`<${Figures} label="Counters, live" items=${[
+    ["under way", number(all.active)],
+    ["ended today", number(ended), today.failed ? `${number(today.failed)} failed` : ""],
+    ["tokens today", short(tokensOf(today.tokens))],
+    ["cost today", money(today.cost), today.spend ? `of ${money({ amount: today.spend.limit, currency: today.spend.currency })}` : ""],
+  ]} />`;
+}
+
+/** The rows, with their next page; the first page is asked again every other second. */
+function usePages(filters) {
+  const [first, setFirst] = useState(null);
+  const [more, setMore] = useState([]);
+  const key = filters.toString();
+  useEffect(() => {
+    setMore([]);
+    return poll(async () => setFirst({ key, ...(await request(`/deliberations?${queryOf(filters)}`)) }), LIVE_MS);
+  }, [key]);
+  const cursor = more.length ? more.at(-1).next_cursor : first?.next_cursor;
+  const load = async () => setMore([...more, await request(`/deliberations?${queryOf(filters, cursor)}`)]);
+  const known = new Set();
+  const items = [first, ...more].flatMap((page) => page?.items ?? []).filter(({ id }) => !known.has(id) && known.add(id));
+  const active = items.filter(({ status }) => ACTIVE.has(status));
+  return { ready: first?.key === key, items: [...active, ...items.filter(({ status }) => !ACTIVE.has(status))], load: cursor ? load : null };
+}
+
+export function List() {
+  useTitle("Deliberations");
+  const filters = new URLSearchParams(route.value.view === "deliberations" ? route.value.query : "");
+  const { ready, items, load } = usePages(filters);
+  const figures = useFigures();
+  const [selected, setSelected] = useState(-1);
+  const [help, setHelp] = useState(false);
+  const search = useRef(null);
+  const typing = useRef(null);
+  const onKey = (event) => {
+    if (event.target.closest("input, textarea, select, [role=dialog]") || event.ctrlKey || event.metaKey || event.altKey) return;
+    const step = { j: 1, k: -1 }[event.key];
+    if (step) {
+      const next = Math.max(0, Math.min(items.length - 1, selected + step));
+      setSelected(next);
+      document.querySelector(`[data-id="${CSS.escape(items[next]?.id ?? "")}"] a`)?.focus({ preventScroll: false });
+    } else if (event.key === "/") {
+      event.preventDefault();
+      search.current.focus();
+    } else if (event.key === "n" && may("submit")) {
+      event.preventDefault();
+      go(address("new"));
+    } else if (event.key === "?") setHelp(!help);
   };
-  for (const name of ["cancelling", ...ENDS]) {
-    handlers[`deliberation.${name}`] = ({ deliberation_id }) => setStatus(deliberation_id, name);
-  }
-  const end = follow(`/events?types=${[...TYPES, "stage.opened"].join(",")}`, handlers, onStatus, onLogout);
-  return { end, mark };
+  useEffect(() => {
+    addEventListener("keydown", onKey);
+    return () => removeEventListener("keydown", onKey);
+  });
+  const onSearch = (event) => {
+    clearTimeout(typing.current);
+    typing.current = setTimeout(() => adjust({ q: event.target.value.trim() }), 250);
+  };
+  if (ready && items.length === 0 && filters.size === 0) return html`<${First} />`;
+  return html`<div class="wrap"><div class="head lister"><div class="row wrapx counters"><h1>Deliberations</h1><${Counters} figures=${figures} /></div>
+      <div class="acts">${may("submit") ? html`<a class="btn primary" href=${address("new")}><${Icon} name="plus" />New deliberation <kbd>N</kbd></a>` : ""}</div></div>
+    <div class="row wrapx filters"><label class="field"><${Icon} name="search" /><span class="vh">Search tasks and verdicts</span>
+      <input ref=${search} type="search" placeholder="Search tasks and verdicts" value=${filters.get("q") ?? ""} onInput=${onSearch} /><kbd>/</kbd></label>
+      <${Choice} name="status" label="Status" options=${STATUSES} filters=${filters} />
+      <${Choice} name="strategy" label="Strategy" options=${strategies.value.map(({ name }) => [name, name])} filters=${filters} />
+      <${Choice} name="role" label="Role" options=${roles.value.map(({ name }) => [name, name.toLowerCase()])} filters=${filters} />
+      <${Choice} name="since" label="Since" options=${[["hour", "an hour ago"], ["day", "a day ago"], ["week", "a week ago"], ["month", "a month ago"]]} filters=${filters} /></div>
+    <table class="list" role="table"><caption class="vh">Deliberations, newest first</caption>
+      <thead role="rowgroup"><tr role="row">${[["Status"], ["Task"], ["Council", "c-council"], ["Strategy", "c-strat"], ["Age", "num c-age"], ["Took", "num c-dur"], ["Tokens", "num c-tok"], ["Cost", "num"], ["Winner"]].map(([word, place]) => html`<th role="columnheader" scope="col" class=${place}>${word}</th>`)}</tr></thead>
+      <tbody role="rowgroup"><${Rows} items=${items} selected=${selected} /></tbody></table>
+    ${ready && items.length === 0 ? html`<p class="quiet empty">Nothing matches these filters.</p>` : ""}
+    <p class="foot">${load ? html`<button class="btn" onClick=${load}>Older ones</button>` : html`<span>${plural(items.length, "deliberation")}</span>`}
+      ${(help ? KEYS : KEYS.slice(-1)).map(([key, word]) => html`<span><kbd>${key}</kbd> ${word}</span>`)}</p></div>`;
 }

@@ -32,15 +32,27 @@ HOSTILE = [
 ]
 TEXT = "\n".join(HOSTILE)
 NAMES = ["javascript:window.forged=1", "<img src=x onerror=window.forged=1>", "//127.0.0.1:1/"]
-# The dashboard itself has none of these.
-ELEMENTS = "img, iframe, svg, style, base, meta[http-equiv], script:not([src]), form form, a[href^='javascript']"
+# The page itself has none of these, and its own pictures (`svg`) stand outside of what models wrote.
+ELEMENTS = (
+    "img, iframe, style, base, meta[http-equiv], script:not([src]), form form, a[href^='javascript'], "
+    ".md :is(svg, a, button, input, [id], [class]:not(.caret), [style])"
+)
 
 
 @asynccontextmanager
 async def opened(chromium: BrowserContext, gateway: Gateway, path: str) -> AsyncGenerator[Page]:
     page, faults, url = await chromium.new_page(), list[str](), str(gateway.client.base_url)
     page.on("request", lambda request: None if request.url.startswith((url, "data:")) else faults.append(request.url))
-    page.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)
+    # No coordinator answers here, and no archive: the browser tells of both refusals.
+    expected = ("/readyz", "/deliberations?", "/stats", "/events?")
+    page.on(
+        "console",
+        lambda message: (
+            faults.append(message.text)
+            if message.type == "error" and not any(path in message.location["url"] for path in expected)
+            else None
+        ),
+    )
     page.on("pageerror", lambda error: faults.append(str(error)))
     page.on("dialog", lambda dialog: faults.append(dialog.message))
     page.on("popup", lambda popup: faults.append(popup.url))
@@ -52,10 +64,7 @@ async def opened(chromium: BrowserContext, gateway: Gateway, path: str) -> Async
         await page.goto(f"{url.rstrip('/')}{path}")
         yield page
         assert await page.evaluate("[window.forged, ({}).forged, window.violations]") == [None, None, []]
-        elements = (
-            "img, iframe, svg, style, base, meta[http-equiv], script:not([src]), form form, a[href^='javascript']"
-        )
-        assert await page.locator(elements).count() == 0
+        assert await page.locator(ELEMENTS).count() == 0
         assert page.url.startswith(url) and faults == []
     finally:
         await page.close()
@@ -70,34 +79,33 @@ async def deliberated(gateway: Gateway, text: str) -> Story:
 
 
 @pytest.mark.parametrize("text", [*HOSTILE, TEXT], ids=map(str, range(len(HOSTILE) + 1)))
-async def test_no_text_runs_loads_or_leaves_its_place_on_the_dashboard(chromium: BrowserContext, text: str) -> None:
+async def test_no_text_runs_loads_or_leaves_its_place_on_the_page(chromium: BrowserContext, text: str) -> None:
     async with listening() as gateway, asyncio.timeout(60):
         story = await deliberated(gateway, text)
         first, second = story.agents
         async with opened(chromium, gateway, f"/#{story.id}") as page:
             await expect(page.locator(".lane")).to_have_count(2)
             await gateway.write(story.started(first), story.delta(first, 0, text))
-            await expect(page.locator(".lane pre").first).not_to_be_empty()
+            await expect(page.locator(".lane .md").first).to_be_attached()
             await gateway.write(story.finished(first, text), story.finished(second, text))
-            await expect(page.locator(".lane pre").nth(1)).not_to_be_empty()
-            assert await page.locator(".lane pre > *").count() == 0
+            await expect(page.locator(".lane .md").nth(1)).to_be_attached()
+            assert await page.locator(".lane .md script, .lane .md style").count() == 0
             await gateway.write(story.closed(), story.completed())
-            await expect(page.locator("#facts")).to_contain_text("completed")
-            assert await page.locator("#detail h2").inner_text() != ""
+            await expect(page.locator(".meta")).to_contain_text("Completed")
+            assert await page.locator(".head h1").inner_text() != ""
+            assert await page.locator(".head h1 > *").count() == 0
             assert await page.locator(".lane").count() == 2
-            assert await page.locator(".lane pre > *, #detail h2 > *, #verdict pre > *").count() == 0
 
 
-@pytest.mark.parametrize(
-    "name", ["javascript:window.forged=1", "<img src=x onerror=window.forged=1>", "//127.0.0.1:1/"]
-)
+@pytest.mark.parametrize("name", NAMES)
 async def test_no_name_after_the_hash_runs_or_leaves_the_gateway(chromium: BrowserContext, name: str) -> None:
     async with listening() as gateway, asyncio.timeout(60):
         page, url = await chromium.new_page(), str(gateway.client.base_url).rstrip("/")
         asked: list[str] = []
         page.on("request", lambda request: asked.append(request.url))
         await page.goto(f"{url}/#{name}")
-        await expect(page.locator("#progress")).not_to_be_empty()
+        await expect(page.locator("main")).not_to_be_empty()
+        await expect(page.locator("[role=alert], .list").first).to_be_visible()
         assert await page.evaluate("window.forged ?? null") is None
         assert [each for each in asked if not each.startswith((url, "data:"))] == []
         await page.close()

@@ -1,9 +1,12 @@
 import asyncio
 import json
+import os
+import signal
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
-from playwright.async_api import BrowserContext, ConsoleMessage, Page, expect
+from playwright.async_api import BrowserContext, ConsoleMessage, Locator, Page, expect
 
 from tests.components.access.keyed import PEPPER, make_key
 from tests.components.docs.tables import ROOT
@@ -13,12 +16,9 @@ from tests.e2e.conftest import FAST, SLOW, TASK, Stack
 pytestmark = [pytest.mark.browser, pytest.mark.e2e]
 
 ENDED_WITHIN_MS = 60_000
-PROGRESS = """() => {
-  const progress = document.getElementById("progress");
-  window.stages = [];
-  new MutationObserver(() => window.stages.push(progress.textContent)).observe(progress, { childList: true });
-}"""
-"""Collects every text of the progress line in `window.stages`."""
+IMAGES = ROOT / "build" / "images"
+MIXED = [{"role": "ARCHITECT", "count": 1}, {"role": "DEV", "count": 2}, {"role": "DATA", "count": 1}]
+QUEUE = "Choose a job queue: Postgres LISTEN/NOTIFY or NATS JetStream?"
 
 
 @pytest.fixture
@@ -27,14 +27,33 @@ async def quiet(page: Page, stack: Stack) -> AsyncIterator[Page]:
     complaints: list[str] = []
 
     def heard(message: ConsoleMessage) -> None:
-        if message.type == "error":
+        # Of the fixture's first page, which has no icon.
+        if message.type == "error" and not message.location["url"].endswith("/favicon.ico"):
             complaints.append(f"{message.text} {message.location['url']}")
 
     page.on("request", lambda request: asked.append(request.url))
     page.on("console", heard)
     page.on("pageerror", lambda error: complaints.append(str(error)))
     yield page
-    assert (complaints, [url for url in asked if not url.startswith((stack.url, "data:"))]) == ([], [])
+    assert (complaints, [url for url in asked if not url.startswith((stack.url, "data:", "blob:"))]) == ([], [])
+
+
+async def finished(stack: Stack, **body: object) -> str:
+    await stack.script(**FAST)
+    deliberation_id = await stack.submit(**{"seed": 7, **body})
+    await stack.until(deliberation_id, status="completed")
+    return deliberation_id
+
+
+def row_of(page: Page, deliberation_id: str) -> Locator:
+    return page.locator(f'.list [data-id="{deliberation_id}"]')
+
+
+async def ask(page: Page, stack: Stack, task: str, strategy: str = "council") -> None:
+    await page.goto(f"{stack.url}/#/new")
+    await page.get_by_label("Task", exact=True).fill(task)
+    await page.locator(".strats").get_by_text(strategy, exact=True).click()
+    await page.get_by_role("button", name="Deliberate").click()
 
 
 async def test_the_page_of_the_document_shows_every_operation(quiet: Page, stack: Stack) -> None:
@@ -43,123 +62,276 @@ async def test_the_page_of_the_document_shows_every_operation(quiet: Page, stack
     assert await quiet.locator(".opblock").count() > 20
 
 
-async def test_a_council_is_asked_watched_and_judged_on_the_dashboard(quiet: Page, stack: Stack) -> None:
+async def test_a_council_is_asked_watched_and_judged(quiet: Page, stack: Stack) -> None:
     await stack.script(**SLOW)
     task = 'A <b>task</b> with "quotes" & 𝄞'
-    await quiet.goto(stack.url)
-    await expect(quiet.locator("#mode")).to_contain_text("development mode")
-    await expect(quiet.locator("#mode")).to_contain_text("simulated engine")
-    await quiet.evaluate(PROGRESS)
-    await quiet.get_by_label("Task").fill(task)
-    await quiet.get_by_role("button", name="Deliberate").click()
+    await ask(quiet, stack, task)
+    await expect(quiet.get_by_role("heading", name=task)).to_be_visible()
+    await expect(quiet).to_have_title(f"{task} · Deliberation Gateway")
+    await expect(quiet.locator(".top .sim")).to_contain_text("Simulated")
     await expect(quiet.locator(".lane")).to_have_count(3)
-    await expect(quiet.locator("#progress")).to_contain_text("calls")
-    await expect(quiet.locator(".lane pre").first).not_to_be_empty()
-    await expect(quiet.locator("#verdict")).to_be_visible(timeout=ENDED_WITHIN_MS)
-    await expect(quiet.locator("#facts")).to_contain_text("completed")
-    # A strategy repeats critiques, and scores once.
-    stages = await quiet.evaluate("window.stages")
-    assert {"critique, round 1: 3 calls", "score: 3 calls"} <= set(stages), stages
-    await expect(quiet.locator("#detail h2")).to_have_text(task)
-    shown = await quiet.locator("#verdict").inner_text()
-    assert shown.count("dev-00") >= 3 and "★" in shown
-    newest = quiet.locator("#list tr").first
-    await expect(newest).to_contain_text("completed")
-    await expect(newest).to_have_attribute("aria-current", "")
+    await expect(quiet.locator(".lane .md").first).not_to_be_empty()
+    await expect(quiet.locator(".rail")).to_contain_text("critique")
+    await expect(quiet.locator(".rail")).to_contain_text("3 of 3")
+    verdict = quiet.locator("#verdict")
+    await expect(verdict).to_be_visible(timeout=ENDED_WITHIN_MS)
+    await expect(verdict).to_contain_text("Why it won")
+    shown = await verdict.inner_text()
     # A link is enough to see the same again.
     await quiet.reload()
-    await expect(quiet.locator("#verdict")).to_be_visible()
-    assert await quiet.locator("#verdict").inner_text() == shown
+    await expect(verdict).to_be_visible()
+    assert await verdict.inner_text() == shown
+    await quiet.go_back()
+    await expect(quiet.get_by_label("Task", exact=True)).to_have_value("")
+    await quiet.keyboard.press("Escape")
+    await expect(quiet).to_have_title("Deliberations · Deliberation Gateway")
+    await expect(quiet.locator(".list tbody")).to_contain_text(task)
 
 
-async def test_the_strategy_chooses_the_number_of_agents_unless_one_is_given(quiet: Page, stack: Stack) -> None:
-    await stack.script(**FAST)
-    await quiet.goto(stack.url)
-    for given, agents in (("", "1"), ("2", "2")):
-        await quiet.get_by_label("Task").fill(f"With {agents}.")
-        await quiet.get_by_label("Strategy").select_option("single" if agents == "1" else "vote")
-        await quiet.get_by_label("Agents").fill(given)
-        await quiet.get_by_role("button", name="Deliberate").click()
-        row = quiet.locator("#list tr", has_text=f"With {agents}.")
-        await expect(row.locator("td").nth(2)).to_have_text(agents)
-        await expect(row).to_contain_text("completed", timeout=ENDED_WITHIN_MS)
-
-
-async def test_a_finished_council_is_shown_with_its_ranking_as_in_the_documentations_picture(
-    page: Page, stack: Stack
-) -> None:
-    deliberation_id = await stack.submit(task=TASK, role="DEV", num_agents=3, seed=7)
-    await stack.until(deliberation_id, status="completed")
-    await page.set_viewport_size({"width": 1280, "height": 760})
-    await page.goto(f"{stack.url}/#{deliberation_id}")
-    await expect(page.locator("#detail h2")).to_have_text(TASK)
-    await expect(page.locator("#verdict")).to_contain_text("★")
-    cells = page.locator("#list tr").first.locator("td")
-    await expect(cells).to_have_text([TASK, "council", "3", "completed"])
-    picture = await page.screenshot(path=ROOT / "build" / "images" / "dashboard.png")
-    assert picture.startswith(b"\x89PNG")
-
-
-async def test_a_council_is_stopped_on_the_dashboard(quiet: Page, stack: Stack) -> None:
+async def test_figures_grow_while_a_council_is_under_way(quiet: Page, stack: Stack) -> None:
     await stack.script(**SLOW)
-    await quiet.goto(stack.url)
-    await quiet.get_by_label("Task").fill("A long one.")
-    await quiet.get_by_label("Strategy").select_option("tournament")
+    deliberation_id = await stack.submit(seed=3)
+    await quiet.goto(f"{stack.url}/#/deliberations/{deliberation_id}")
+    tokens = quiet.locator(".gauge .figs > div", has_text="tokens").locator("dd")
+    await expect(tokens).not_to_contain_text("0 ", timeout=ENDED_WITHIN_MS)
+    assert await quiet.locator(".gauge").is_visible(), "the council is still under way"
+    await expect(quiet.locator(".wf .r").first).to_be_visible()
+    await expect(quiet.locator(".facts")).to_contain_text("stage.opened")
+
+
+async def test_the_form_shows_the_price_and_the_same_request_for_other_clients(quiet: Page, stack: Stack) -> None:
+    await quiet.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    await quiet.goto(f"{stack.url}/#/new")
+    await quiet.get_by_role("button", name="medium").click()
+    quote = quiet.locator(".quotebox")
+    await expect(quote).to_contain_text("tokens, at most")
+    before = await quote.inner_text()
+    await quiet.get_by_role("button", name="dev: more").click()
+    await expect(quote).not_to_have_text(before)
+    await quiet.get_by_role("button", name="curl").click()
+    await quiet.wait_for_function("navigator.clipboard.readText().then((text) => text.startsWith('curl'))")
+    copied = await quiet.evaluate("navigator.clipboard.readText()")
+    body = json.loads(copied.partition("-d '")[2].removesuffix("'"))
+    assert body["strategy"] == "council" and {"role": "DEV", "count": 3} in body["agents"]
+    assert (await stack.client.post("/deliberations/quote", json=body)).status_code == 200
+    await quiet.get_by_label("Task", exact=True).press("Control+Enter")
+    await quiet.wait_for_url("**/#/deliberations/*")
+    accepted = await stack.read(quiet.url.rpartition("/")[2])
+    assert [each["role"] for each in accepted["agents"]].count("DEV") == 3
+
+
+async def test_why_one_won_is_shown_with_its_ballots_critiques_versions_and_bill(page: Page, stack: Stack) -> None:
+    deliberation_id = await finished(stack, task=QUEUE, agents=MIXED, rounds=2)
+    resource = await stack.read(deliberation_id)
+    winner = resource["verdict"]["winner"]
+    await page.goto(f"{stack.url}/#{deliberation_id}")
+    await page.locator("#verdict").wait_for()
+    await page.get_by_role("switch", name="Reveal names").uncheck(force=True)
+    assert winner not in await page.locator("#verdict").inner_text(), "judges and readers see letters first"
+    await page.get_by_role("switch", name="Reveal names").check(force=True)
+    await expect(page.locator("#verdict .by")).to_contain_text(winner)
+    matrix = page.locator(".matrix")
+    await expect(matrix.locator("tbody tr")).to_have_count(4)
+    await expect(matrix.locator("td.own")).to_have_count(4)
+    await matrix.locator("td button").first.click()
+    await expect(page.get_by_role("region", name="Reasons")).to_contain_text("Correctness")
+    work = next(each for each in resource["proposals"] if each["agent_id"] == winner)
+    issues = page.locator(".issues")
+    for critique in work["critiques"]:
+        await expect(issues).to_contain_text(f"{critique['agent_id']} in round {critique['round']}")
+    if work["revisions"]:
+        await expect(page.locator(".diff ins").first).to_be_visible()
+    bill = page.locator(".bill tfoot")
+    usage = resource["usage"]
+    await expect(bill).to_contain_text(f"{usage['prompt_tokens'] + usage['completion_tokens']:,}")
+    await page.get_by_role("switch", name="Reveal names").uncheck(force=True)
+
+
+async def test_replay_shows_the_council_of_an_earlier_moment(quiet: Page, stack: Stack) -> None:
+    deliberation_id = await finished(stack)
+    await quiet.goto(f"{stack.url}/#/deliberations/{deliberation_id}")
+    stages = quiet.locator("#replay .rail li")
+    await expect(stages.last).to_contain_text("score")
+    await quiet.get_by_label("Moment").evaluate(
+        "(input) => { input.value = 0; input.dispatchEvent(new Event('input', { bubbles: true })); }"
+    )
+    await expect(stages.filter(has_text="score")).to_have_count(0)
+
+
+async def test_a_finished_council_is_saved_as_one_page_without_scripts(
+    quiet: Page, stack: Stack, tmp_path: Path
+) -> None:
+    deliberation_id = await finished(stack)
+    await quiet.goto(f"{stack.url}/#/deliberations/{deliberation_id}")
+    await quiet.locator(".menu summary").click()
+    async with quiet.expect_download() as saved:
+        await quiet.get_by_role("button", name="One page (HTML)").click()
+    file = tmp_path / (await saved.value).suggested_filename
+    await (await saved.value).save_as(file)
+    text = file.read_text()
+    assert "<script" not in text and "Why it won" in text and TASK in text
+    opened = await quiet.context.new_page()
+    requested: list[str] = []
+    opened.on("request", lambda request: requested.append(request.url))
+    await opened.goto(file.as_uri())
+    await expect(opened.locator("#verdict")).to_be_visible()
+    assert requested == [file.as_uri()]
+    await opened.close()
+
+
+async def test_run_again_asks_the_same_council(quiet: Page, stack: Stack) -> None:
+    deliberation_id = await finished(stack, agents=MIXED, task=QUEUE)
+    await quiet.goto(f"{stack.url}/#/deliberations/{deliberation_id}")
+    await quiet.get_by_role("link", name="Run again").click()
+    await expect(quiet.get_by_label("Task", exact=True)).to_have_value(QUEUE)
     await quiet.get_by_role("button", name="Deliberate").click()
-    await quiet.get_by_role("button", name="Stop").click()
-    await expect(quiet.locator("#facts")).to_contain_text("cancelled", timeout=ENDED_WITHIN_MS)
-    await expect(quiet.get_by_role("button", name="Stop")).to_be_hidden()
+    await quiet.locator(".head h1", has_text=QUEUE).wait_for()
+    again = await stack.read(quiet.url.rpartition("/")[2])
+    assert [each["agent_id"] for each in again["agents"]] == [
+        each["agent_id"] for each in (await stack.read(deliberation_id))["agents"]
+    ]
+
+
+async def test_a_council_is_cancelled(quiet: Page, stack: Stack) -> None:
+    await stack.script(**SLOW)
+    await ask(quiet, stack, "A long one.", "tournament")
+    await quiet.get_by_role("button", name="Cancel").click()
+    await quiet.get_by_role("button", name="Yes, cancel").click()
+    await expect(quiet.locator(".meta")).to_contain_text("Cancelled", timeout=ENDED_WITHIN_MS)
+    await expect(quiet.get_by_role("button", name="Cancel")).to_have_count(0)
+
+
+async def test_filters_and_search_stand_in_the_address(quiet: Page, stack: Stack) -> None:
+    deliberation_id = await finished(stack, strategy="single", task="Needle in a haystack")
+    await quiet.goto(f"{stack.url}/#/deliberations?q=needle&strategy=single")
+    await expect(row_of(quiet, deliberation_id)).to_be_visible()
+    await quiet.locator(".filter", has_text="Strategy").locator("select").select_option("vote")
+    await expect(row_of(quiet, deliberation_id)).to_have_count(0)
+    assert "strategy=vote" in quiet.url and "q=needle" in quiet.url
+    await quiet.reload()
+    await expect(quiet.locator(".empty")).to_contain_text("Nothing matches")
 
 
 async def test_deliberations_of_other_clients_appear_and_end_in_the_list(quiet: Page, stack: Stack) -> None:
-    await stack.script(**FAST)
-    await quiet.goto(stack.url)
-    await expect(quiet.locator("#board")).to_be_visible()
+    await finished(stack, strategy="single")
+    await quiet.goto(f"{stack.url}/")
+    await expect(quiet.locator(".list")).to_be_visible()
     deliberation_id = await stack.submit(strategy="single")
-    row = quiet.locator("#list tr", has=quiet.locator(f'a[href="#{deliberation_id}"]'))
-    await expect(row).to_contain_text("completed", timeout=ENDED_WITHIN_MS)
+    await expect(row_of(quiet, deliberation_id)).to_contain_text("Completed", timeout=ENDED_WITHIN_MS)
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("plain text", "plain text"),
-        ('{"reasoning": "why", "answer": "so"}', "why\n\nso"),
-        ('{"answer": "a \\"word\\"\\nand \\u00fc"}', 'a "word"\nand ü'),
-        ('{"reasoning": "still writ', "still writ"),
-        ('{"issues": [{"severity": "major"}], "n": 1}', "major"),
-    ],
-)
-async def test_text_shown_to_people_is_the_strings_of_the_json(
-    quiet: Page, stack: Stack, text: str, shown: str
-) -> None:
-    await quiet.goto(stack.url)
-    script = f'import("/ui/prose.js").then(({{ prose }}) => prose({json.dumps(text)}))'
-    assert await quiet.evaluate(script) == shown
+async def test_the_list_is_used_by_keys(quiet: Page, stack: Stack) -> None:
+    await finished(stack, strategy="single")
+    await quiet.goto(f"{stack.url}/")
+    await expect(quiet.locator(".list tbody tr").nth(1)).to_be_visible()
+    await quiet.keyboard.press("/")
+    await expect(quiet.get_by_role("searchbox")).to_be_focused()
+    await quiet.get_by_role("searchbox").blur()
+    await quiet.keyboard.press("j")
+    await quiet.keyboard.press("Enter")
+    await expect(quiet.locator(".head h1")).to_be_visible()
+    await quiet.go_back()
+    await quiet.locator(".list").wait_for()
+    await quiet.keyboard.press("n")
+    await expect(quiet.get_by_role("dialog")).to_be_visible()
+
+
+async def test_two_tabs_share_one_stream_and_the_second_takes_over(stack: Stack, page: Page) -> None:
+    await stack.script(**(SLOW | {"duration_ms": 1_500}))
+    deliberation_id = await stack.submit(seed=11)
+    other = await page.context.new_page()
+    streams: list[str] = []
+    other.on("request", lambda request: streams.append(request.url) if "/events?" in request.url else None)
+    address = f"{stack.url}/#/deliberations/{deliberation_id}"
+    await page.goto(address)
+    await expect(page.locator(".lane .md").first).not_to_be_empty()
+    await other.goto(address)
+    await expect(other.locator(".lane .md").first).not_to_be_empty()
+    assert [url for url in streams if f"{stack.url}/events?" in url] == []
+    await page.goto("about:blank")
+    await expect(other.locator("#verdict")).to_be_visible(timeout=ENDED_WITHIN_MS)
+    assert [url for url in streams if f"{stack.url}/events?" in url] != []
+    await other.close()
+
+
+async def test_a_view_goes_on_after_its_gateway_was_killed(stack: Stack, page: Page) -> None:
+    await stack.script(**(SLOW | {"duration_ms": 1_500}))
+    deliberation_id = await stack.submit(seed=12)
+    await page.goto(f"{stack.url}/#/deliberations/{deliberation_id}")
+    await expect(page.locator(".lane .md").first).not_to_be_empty()
+    os.kill(stack.child("gateway")["pid"], signal.SIGKILL)
+    await expect(page.locator(".top .side")).to_contain_text("Reconnecting")
+    await expect(page.locator("#verdict")).to_be_visible(timeout=ENDED_WITHIN_MS)
+    events = page.locator("#facts header p")
+    followed = await events.inner_text()
+    await page.reload()
+    await expect(events).to_have_text(followed)
+    await stack.until_ready()
 
 
 async def test_the_page_shows_a_rejection_and_a_missing_deliberation(page: Page, stack: Stack) -> None:
     await page.goto(f"{stack.url}/#nothing-here")
-    await expect(page.locator("#progress")).to_contain_text("There is no deliberation nothing-here")
-    await page.get_by_label("Task").fill("t")
-    await page.get_by_label("Agents").evaluate("input => { input.removeAttribute('max'); input.value = '99'; }")
-    await page.get_by_role("button", name="Deliberate").click()
-    await expect(page.locator("#ask [role=alert]")).to_contain_text("/num_agents")
+    await expect(page.locator("[role=alert]")).to_contain_text("There is no deliberation nothing-here")
+    await page.goto(f"{stack.url}/#/new")
+    await page.get_by_label("Task", exact=True).fill("t")
+    await page.get_by_label("Tokens at most").fill("-1")
+    await expect(page.locator(".quotebox .fault")).to_contain_text("max_tokens")
 
 
-async def test_a_key_opens_the_dashboard_and_leaving_closes_it(chromium: BrowserContext) -> None:
-    async with listening(key_pepper=PEPPER) as gateway, asyncio.timeout(60):
+async def test_a_key_opens_the_page_and_leaving_closes_it(chromium: BrowserContext) -> None:
+    async with listening(key_pepper=PEPPER, lists=True) as gateway, asyncio.timeout(60):
         page = await chromium.new_page()
-        url = str(gateway.client.base_url)
-        await page.goto(url)
+        await page.goto(str(gateway.client.base_url))
         await page.get_by_label("API key").fill("dlb_no_such_key")
         await page.get_by_role("button", name="Log in").click()
-        await expect(page.locator("#enter [role=alert]")).not_to_be_empty()
+        await expect(page.locator("[role=alert]")).not_to_be_empty()
         await page.get_by_label("API key").fill(await make_key(gateway.journal))
         await page.get_by_role("button", name="Log in").click()
-        await expect(page.locator("#board")).to_be_visible()
+        await expect(page.locator(".nav")).to_be_visible()
         assert await page.evaluate("document.cookie") == "", "no script can read the session"
         await page.get_by_role("button", name="Log out").click()
-        await expect(page.locator("#enter")).to_be_visible()
-        await expect(page.locator("#board")).to_be_hidden()
+        await expect(page.get_by_label("API key")).to_be_visible()
+        await expect(page.locator(".nav")).to_have_count(0)
         await page.close()
+
+
+async def test_an_empty_house_explains_itself(chromium: BrowserContext) -> None:
+    async with listening(lists=True) as gateway, asyncio.timeout(60):
+        page = await chromium.new_page()
+        await page.goto(str(gateway.client.base_url))
+        await expect(page.get_by_role("heading", name="Nobody has deliberated here yet")).to_be_visible()
+        await expect(page.get_by_role("button", name="Ask this")).to_have_count(3)
+        await page.close()
+
+
+VIEWS = {
+    "deliberations": ("/", ".list tbody tr"),
+    "new": ("/#/new", ".quote"),
+    "running": ("", ".lane .md li"),
+    "done": ("", "#verdict"),
+    "councils": ("/#/councils", ".strategies li"),
+    "system": ("/#/system", "#eh"),
+}
+
+
+async def test_every_view_fits_a_phone_and_is_pictured_in_light_and_dark(page: Page, stack: Stack) -> None:
+    council = {"task": QUEUE, "agents": MIXED, "rounds": 2}
+    done = await finished(stack, **council)
+    await stack.script(**(SLOW | {"duration_ms": 6_000}))
+    for width, height in ((1280, 900), (390, 844)):
+        await page.set_viewport_size({"width": width, "height": height})
+        running = await stack.submit(**council, seed=width)
+        ids = {"running": running, "done": done}
+        for view in sorted(VIEWS, key=lambda name: name != "running"):
+            path, ready = VIEWS[view]
+            for scheme in ("light", "dark"):
+                await page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+                await page.goto("about:blank")
+                await page.goto(f"{stack.url}{f'/#{ids[view]}' if view in ids else path}")
+                await page.locator(ready).first.wait_for(state="attached")
+                wider = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
+                assert wider <= 0, f"{view} is {wider} px wider than {width} px"
+                name = f"page-{view}{'-phone' if width < 640 else ''}{'-dark' if scheme == 'dark' else ''}.png"
+                picture = await page.screenshot(path=IMAGES / name)
+                assert picture.startswith(b"\x89PNG")
+        await stack.client.post(f"/deliberations/{running}/cancel", json={})

@@ -175,7 +175,7 @@ async def test_development_mode_answers_only_to_its_own_names(
         ), host
 
 
-@pytest.mark.parametrize("path", ["/", "/docs", "/openapi.json", "/ui/dashboard.js", "/nothing"])
+@pytest.mark.parametrize("path", ["/", "/docs", "/openapi.json", "/ui/page.js", "/nothing"])
 async def test_pages_and_unknown_paths_check_the_host_too(in_development: Site, path: str) -> None:
     assert (await in_development.ask("GET", path, [("Host", "evil.example")], {})).status_code == 400
     assert (await in_development.ask("GET", path, [("Host", "localhost:8080")], {})).status_code in (200, 404)

@@ -1,3 +1,5 @@
+import gzip
+import hashlib
 import json
 import re
 from collections.abc import Callable
@@ -180,15 +182,32 @@ async def test_the_docs_page_loads_nothing_from_other_hosts() -> None:
     assert "unsafe-eval" not in policy and "http" not in policy
 
 
-async def test_serves_the_whole_dashboard_with_its_own_csp() -> None:
+async def test_serves_the_whole_page_with_its_own_csp() -> None:
+    scripts = {str(path.relative_to(UI)): path.read_text() for path in UI.rglob("*.js")}
+    paths = [f"/ui/{name}" for name in (*scripts, *(path.name for path in UI.glob("*.css")))]
     async with served(key_pepper=PEPPER) as gateway:
         page = await gateway.client.get("/")
-        paths = re.findall(r'(?:src|href)="(/ui/[^"]+)"', page.text)
-        modules = {path: (await gateway.client.get(path)) for path in ["/ui/gateway.js", "/ui/list.js", *paths]}
-    assert page.status_code == 200 and "script-src 'self';" in page.headers["content-security-policy"]
-    assert {path: module.status_code for path, module in modules.items()} == dict.fromkeys(modules, 200)
-    imported = {name for module in modules.values() for name in re.findall(r'from "\./([a-z]+\.js)"', module.text)}
-    assert imported <= {path.name for path in UI.iterdir()}
+        answers = {path: await gateway.client.get(path) for path in paths}
+    policy = page.headers["content-security-policy"]
+    assert page.status_code == 200 and "script-src 'self'; style-src 'self'" in policy and "unsafe" not in policy
+    assert {path: answer.status_code for path, answer in answers.items()} == dict.fromkeys(paths, 200)
+    assert set(re.findall(r'(?:src|href)="(/[^"]+)"', page.text)) <= set(paths)
+    for name, text in scripts.items():
+        imported = {
+            (UI / name).parent / each for each in re.findall(r'(?:from|^import) ?"(\.[^"]+)"', text, re.MULTILINE)
+        }
+        assert all(path.is_file() for path in imported), name
+
+
+def test_the_page_weighs_at_most_400_kb_compressed() -> None:
+    files = [path for path in UI.rglob("*") if path.suffix in {".js", ".css", ".html"}]
+    assert sum(len(gzip.compress(path.read_bytes())) for path in files) <= 400_000
+
+
+def test_the_pages_libraries_are_those_of_their_table() -> None:
+    listed = {each["file"]: each["sha256"] for each in json.loads((UI / "vendor" / "vendor.json").read_text())}
+    kept = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (UI / "vendor").glob("*.js")}
+    assert kept == listed
 
 
 def test_development_mode_changes_only_the_description() -> None:

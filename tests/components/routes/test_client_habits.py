@@ -227,7 +227,7 @@ async def test_a_waiting_stream_has_chunks_that_a_client_parses(gateway: Gateway
 
 
 def readable_paths() -> Iterator[str]:
-    yield from ("/", "/docs", "/ui/dashboard.js", "/openapi.json", "/deliberations/nobody", "/nowhere", PATH)
+    yield from ("/", "/docs", "/ui/page.js", "/openapi.json", "/deliberations/nobody", "/nowhere", PATH)
     for path, methods in document()["paths"].items():
         if "get" in methods:
             values = {"{role}": "DEV", "{model}": "council/DEV", "{delivery_id}": "dlv_none", "{plan_id}": "plan-1"}

@@ -1,0 +1,132 @@
+/** A council as its recorded events tell it up to a moment: stages, calls and their texts. */
+
+import { at } from "./words.js";
+
+/** `text` with `piece` at its character `offset`, in code points, which the gateway counts. */
+const place = (text, offset, piece) => {
+  const before = [...text];
+  return before.length === offset ? text + piece : before.slice(0, offset).join("") + piece;
+};
+
+/** `events` may be given one by one as they come: `apply` changes the council. */
+export class Council {
+  constructor(events = []) {
+    this.stages = [];
+    this.calls = new Map();
+    this.events = [];
+    this.takeovers = [];
+    this.startedAt = null;
+    this.endedAt = null;
+    this.version = 0;
+    for (const event of events) this.apply(event);
+  }
+
+  apply(event) {
+    this.version += 1;
+    const ts = at(event.ts);
+    this.startedAt ??= ts;
+    if (event.type !== "call.delta") this.events.push(event);
+    switch (event.type) {
+      case "stage.opened":
+        this.stages.push({ ...event, openedAt: ts, closedAt: null, reason: null });
+        for (const planned of event.calls) {
+          this.calls.set(planned.call_id, {
+            ...planned, purpose: event.purpose, round: event.round, stage: event.stage, openedAt: ts,
+            startedAt: null, attempt: 0, attempts: [], text: "", firstAt: null, waiting: null, finished: null, finishedAt: null,
+          });
+        }
+        break;
+      case "stage.closed":
+        Object.assign(this.stages.find(({ stage }) => stage === event.stage) ?? {}, { closedAt: ts, reason: event.reason, seen: event.seen });
+        break;
+      case "call.started": {
+        const call = this.calls.get(event.call_id);
+        if (!call || call.finished || event.attempt <= call.attempt) break;
+        Object.assign(call, { startedAt: ts, attempt: event.attempt, model: event.model, text: "", firstAt: null, waiting: null });
+        call.attempts.push(ts);
+        break;
+      }
+      case "call.waiting": {
+        const call = this.calls.get(event.call_id);
+        if (call && !call.finished) call.waiting = event;
+        break;
+      }
+      case "call.delta": {
+        const call = this.calls.get(event.call_id);
+        if (!call || call.finished || call.attempt > event.attempt) break;
+        if (event.attempt > call.attempt) Object.assign(call, { attempt: event.attempt, text: "" });
+        call.firstAt ??= ts;
+        call.waiting = null;
+        call.text = place(call.text, event.offset, event.text);
+        break;
+      }
+      case "call.finished": {
+        const call = this.calls.get(event.call_id);
+        if (!call) break;
+        Object.assign(call, { finished: event, finishedAt: ts, waiting: null, model: event.model ?? call.model });
+        if (event.text !== null) call.text = event.text;
+        break;
+      }
+      case "deliberation.resumed":
+        this.takeovers.push(ts);
+        break;
+      case "deliberation.completed":
+      case "deliberation.failed":
+      case "deliberation.cancelled":
+      case "deliberation.timeout":
+        this.endedAt = ts;
+        break;
+    }
+  }
+
+  /** The calls of an agent in the order of their stages. */
+  of(agentId) {
+    return [...this.calls.values()].filter((call) => call.agent_id === agentId);
+  }
+
+  inStage(stage) {
+    return [...this.calls.values()].filter((call) => call.stage === stage);
+  }
+}
+
+/** The outputs that are an answer to the task, with a text that grows. */
+export const WRITES = new Set(["answer", "revision", "turn", "fusion", "program"]);
+
+/** The object that a call's text is, or null: only answers are plain text. */
+export function parsed(text) {
+  try {
+    const read = JSON.parse(text);
+    return read !== null && typeof read === "object" ? read : null;
+  } catch {
+    return null;
+  }
+}
+
+const AGENT = ([letter, shown]) => {
+  const [agent, version = "0"] = shown.split("#");
+  return { letter, agent, version: Number(version) };
+};
+
+/** The candidates that a call was shown: the letter that it saw, the agent, and the version of its text. */
+export const shownTo = (call) => Object.entries(call.labels).map(AGENT);
+
+/**
+ * The ballots of a scoring stage: for each judge the weighted mean and the scores of each candidate that it was shown.
+ * `weights` are those of the rubric.
+ */
+export function ballots(council, stage, weights) {
+  const found = [];
+  for (const call of council.inStage(stage)) {
+    const scores = call.output === "score" && call.finished ? parsed(call.finished.text) : null;
+    if (scores === null) continue;
+    const candidates = shownTo(call).flatMap(({ letter, agent, version }) => {
+      const criteria = scores[letter]?.criteria;
+      if (!Array.isArray(criteria)) return [];
+      const weight = criteria.reduce((sum, { id }) => sum + (weights[id] ?? 1), 0);
+      const mean = criteria.reduce((sum, { id, score }) => sum + score * (weights[id] ?? 1), 0) / weight;
+      return [{ letter, agent, version, criteria, mean }];
+    });
+    found.push({ judge: call.agent_id, candidates });
+  }
+  return found;
+}

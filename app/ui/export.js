@@ -1,0 +1,45 @@
+/** What a reader takes along: one self-contained page, and a transcript. */
+
+import { fragment } from "./markdown.js";
+import { save } from "./parts.js";
+import { number, question, tokensOf } from "./words.js";
+
+/** Markdown with the task, the verdict, each candidate's versions and the critiques of them. */
+export function transcript({ task, strategy, status, verdict, proposals, usage, created_at: created, id }) {
+  const parts = [`# ${question(task).slice(0, 120)}`, `${strategy}, ${status}, ${created}, ${number(tokensOf(usage))} tokens, ${id}`, "## Task", task];
+  if (verdict) {
+    parts.push("## Verdict", verdict.content ?? "Answers side by side.", "## Ranking", verdict.ranking.map(({ rank, agent_id: agent, score }) => `${rank}. ${agent}${score === null ? "" : `: ${score.toFixed(3)}`}`).join("\n"));
+    if (verdict.dissent.length) parts.push("## Dissent", verdict.dissent.map(({ agent_id: agent, preferred }) => `- ${agent} prefers ${preferred}`).join("\n"));
+  }
+  for (const { agent_id: agent, model, content, revisions, critiques } of proposals) {
+    parts.push(`## ${agent}${model ? ` (${model})` : ""}`);
+    for (const { version, content: text } of revisions) parts.push(`### Version ${version + 1}`, text);
+    parts.push("### Its best version", content ?? "No answer.");
+    for (const { agent_id: critic, round, verdict: judged, issues } of critiques) parts.push(`### ${critic} in round ${round}: ${judged}`, issues.map(({ severity, claim, where, fix }) => `- ${severity}: ${claim} (${where}) ${fix}`).join("\n") || "No issue.");
+  }
+  return `${parts.join("\n\n")}\n`;
+}
+
+const CSP = "default-src 'none'; style-src 'unsafe-inline'";
+
+/** Saves what the view shows, with its styles, as one HTML file without scripts. */
+export async function download({ id, task }) {
+  const styles = await Promise.all(["tokens", "page"].map(async (name) => (await fetch(`/ui/${name}.css`)).text()));
+  const shown = document.querySelector("[data-done]").cloneNode(true);
+  for (const each of shown.querySelectorAll(".acts, .jumpbar, .replay, form, .lanetabs, input, select, .foot button, header .end")) each.remove();
+  for (const button of shown.querySelectorAll("button")) {
+    const words = document.createElement("span");
+    words.append(...button.childNodes);
+    button.replaceWith(words);
+  }
+  for (const link of shown.querySelectorAll("a")) link.removeAttribute("href");
+  const asked = document.createElement("section");
+  asked.append(Object.assign(document.createElement("h2"), { textContent: "Task" }), fragment(task));
+  const title = Object.assign(document.createElement("title"), { textContent: question(task).slice(0, 120) });
+  // As text: this page's policy lets no element carry styles, not even of another document.
+  const page = `<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="${CSP}">
+<meta name="viewport" content="width=device-width">${title.outerHTML}<style>${styles.join("\n")}</style></head>
+<body><main>${shown.outerHTML}<div class="wrap md">${asked.outerHTML}</div></main></body></html>\n`;
+  save(`${id}.html`, "text/html", page);
+}

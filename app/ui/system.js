@@ -1,0 +1,113 @@
+/** The house: whether every part answers, engines, cluster, streams, queues, and webhooks. */
+
+import { request } from "./gateway.js";
+import { html, useEffect, useState } from "./html.js";
+import { Copy, Icon } from "./parts.js";
+import { of, useTitle } from "./router.js";
+import { may, now, poll, readiness } from "./state.js";
+import { age, number, NONE, plural } from "./words.js";
+
+const EVERY_MS = 3_000;
+const SLOTS_SHOWN = 24;
+
+function useCluster() {
+  const [cluster, setCluster] = useState(null);
+  useEffect(() => {
+    if (!may("admin")) return () => {};
+    return poll(async () => setCluster(await request("/cluster")), EVERY_MS);
+  }, []);
+  return cluster;
+}
+
+/** What is wrong with an engine, in words; "" if nothing is. */
+function wrong(engine) {
+  if (engine.unreachable) return `unreachable for ${age(engine.unreachable.since, now.value)}: ${engine.unreachable.cause}`;
+  if (engine.key_rejected) return `refuses its key for ${age(engine.key_rejected.since, now.value)} with ${engine.key_rejected.status}`;
+  return engine.list_problem;
+}
+
+const Table = ({ name, head, children }) => html`<div class="scrollx" tabindex="0" role="region" aria-label=${`${name}, table`}><table><thead><tr>${head.map(([word, place = ""]) => html`<th scope="col" class=${place}>${word}</th>`)}</tr></thead><tbody>${children}</tbody></table></div>`;
+const Block = ({ id, head, words = "", wide = false, children }) => html`<section class=${`block${wide ? " wide" : ""}`} aria-labelledby=${id}><header><h2 id=${id}>${head}</h2><p>${words}</p></header>${children}</section>`;
+const ok = (word) => html`<span class="st ok"><${Icon} name="check" />${word}</span>`;
+const warn = (word) => html`<span class="st warn"><${Icon} name="alert" />${word}</span>`;
+
+function Findings({ faults }) {
+  if (faults.length === 0) return null;
+  return html`<ul class="finds" aria-label="Findings">${faults.map(({ pointer, detail, remedy }) => html`<li class="find" key=${`${pointer}${detail}`}><span class="st warn"><${Icon} name="alert" />${String(pointer).replace(/^[/#]+/, "")}</span><div class="what"><p><b>${detail}</b></p></div><p class="fix">${remedy || "See the log of this part."}</p></li>`)}</ul>`;
+}
+
+function Engines({ engines, agents }) {
+  const slots = new Map();
+  for (const { concurrency, engines: known } of agents) for (const { url } of known) slots.set(url, (slots.get(url) ?? 0) + (concurrency ?? 0));
+  return html`<${Block} id="eh" head="Engines" words="What writes. A circuit that is open keeps calls away from an engine that failed."><${Table} name="Engines" head=${[["Engine"], ["Models"], ["Roles"], ["Circuit"], ["What is wrong"], ["Calls now", "num"], ["Version", "num"]]}>${engines.map((engine) => html`<tr key=${engine.url}><th scope="row" class="cell2">${engine.name ?? "engine"}${engine.simulated ? html` <span class="sim">Simulated</span>` : ""}<small>${engine.url}</small></th><td>${engine.models.join(", ") || NONE}</td><td class="quiet">${engine.roles.map((each) => each.toLowerCase()).join(", ")}</td><td>${engine.circuit === "closed" ? ok("closed") : warn(engine.circuit.replace("_", " "))}</td><td>${wrong(engine) ? html`<span class="fault">${wrong(engine)}</span>` : html`<span class="muted">nothing</span>`}</td><td class="num">${number(engine.in_flight)}</td><td class="num muted">${engine.version ?? NONE}</td></tr>`)}<//><//>`;
+}
+
+function Slots({ running, waiting, bound }) {
+  const shown = Math.min(SLOTS_SHOWN, bound ?? running + waiting);
+  const scale = shown / Math.max(bound ?? 1, running + waiting, 1);
+  const full = Math.ceil(running * scale);
+  const held = Math.ceil(waiting * scale);
+  return html`<span class="slots" aria-hidden="true">${Array.from({ length: shown }, (_, index) => html`<i class=${index < full ? "f" : index < full + held ? "w" : ""} />`)}</span>`;
+}
+
+function Nodes({ cluster }) {
+  const nodes = new Map();
+  const put = (node, row) => nodes.set(node ?? "here", [...(nodes.get(node ?? "here") ?? []), row]);
+  for (const { id, node, in_hand: held, bound } of cluster.coordinators) put(node, { key: id, name: "coordinator", running: held, waiting: 0, bound });
+  for (const { id, node, role, running, waiting, concurrency, counts } of cluster.agents) put(node, { key: `${id}${role}`, name: role.toLowerCase(), running, waiting, bound: concurrency, counts });
+  return html`<${Block} id="ch" head="Cluster" words="Filled: at work. Hatched: waits for an engine."><div class="nodes">${[...nodes].map(([node, rows]) => html`<div class="node" key=${node}><h3>${node}<span>${plural(rows.length, "part")}</span></h3><ul>${rows.map(({ key, name, running, waiting, bound, counts }) => html`<li key=${key} title=${counts ? Object.entries(counts).map(([word, count]) => `${word} ${count}`).join(", ") : ""}><span>${name}</span><${Slots} running=${running - waiting} waiting=${waiting} bound=${bound} /><span>${number(running)}${bound === null ? "" : `/${number(bound)}`}</span></li>`)}</ul></div>`)}</div>
+    ${cluster.applications.length ? html`<${Table} name="Deployments" head=${[["Deployment"], ["Answer", "num"], ["Wanted", "num"], ["Version"]]}>${cluster.applications.flatMap(({ name: app, deployments }) => deployments.map(({ name, answered, wanted, product }) => html`<tr key=${`${app}${name}`}><th scope="row">${name}</th><td class="num">${wanted !== null && answered < wanted ? warn(number(answered)) : number(answered)}</td><td class="num">${number(wanted)}</td><td class="quiet">${product.join(", ")}</td></tr>`))}<//>` : ""}<//>`;
+}
+
+const size = (bytes) => (bytes < 1_000_000 ? `${(bytes / 1_000).toFixed(0)} kB` : `${(bytes / 1_000_000).toFixed(1)} MB`);
+
+function Streams({ streams, consumers }) {
+  return html`<${Block} id="sh" head="Streams and consumers"><${Table} name="Streams" head=${[["Stream"], ["Consumer"], ["Lag", "num"], ["In hand", "num"], ["Again", "num"], ["Messages", "num"], ["Size", "num"]]}>${streams.flatMap((stream) => {
+    const readers = consumers.filter((each) => each.stream === stream.name);
+    return (readers.length ? readers : [null]).map((consumer, index) => html`<tr key=${`${stream.name}${consumer?.name}`}><th scope="row" class="mono small">${index ? html`<span class="vh">${stream.name}</span>` : stream.name}</th><td class="mono small">${consumer?.name ?? html`<span class="muted">${NONE}</span>`}</td><td class="num">${consumer ? (consumer.lag && consumer.pulls === 0 ? warn(`${number(consumer.lag)}, nobody pulls`) : number(consumer.lag)) : NONE}</td><td class="num">${number(consumer?.unacknowledged)}</td><td class="num">${number(consumer?.redelivered)}</td><td class="num muted">${index ? "" : number(stream.messages)}</td><td class="num muted">${index ? "" : size(stream.bytes)}</td></tr>`);
+  })}<//><//>`;
+}
+
+function Queues({ queue }) {
+  return html`<${Block} id="qh" head="Queues" words=${`${number(queue.in_hand)} begun, ${number(queue.waiting)} wait, room for ${number(queue.depth_max)}.`}><${Table} name="Queues" head=${[["Role"], ["Unfinished", "num"], ["Ended a minute", "num"], ["Admits", "num"]]}>${queue.roles.map(({ role, depth, ended_per_s: rate, admitted }) => html`<tr key=${role}><th scope="row">${role.toLowerCase()}</th><td class="num">${number(depth)}</td><td class="num">${rate === null ? NONE : (60 * rate).toFixed(1)}</td><td class="num muted">${number(admitted)}</td></tr>`)}<//><//>`;
+}
+
+/** Deliveries of the newest deliberations; one that failed can be sent again. */
+function Webhooks({ senders }) {
+  const [deliveries, setDeliveries] = useState([]);
+  const [fault, setFault] = useState("");
+  const load = async () => {
+    const { items } = await request("/deliberations?limit=20");
+    const pages = await Promise.all(items.map(({ id }) => request(`/deliberations/${encodeURIComponent(id)}/deliveries`).then((page) => page.items.map((each) => ({ ...each, of: id })), () => [])));
+    setDeliveries(pages.flat());
+  };
+  useEffect(() => poll(load, 15_000), []);
+  const again = async ({ links }) => {
+    try {
+      await request(links.redeliver, { method: "POST" });
+      await load();
+    } catch (error) {
+      setFault(error.message);
+    }
+  };
+  return html`<${Block} id="wh" head="Webhooks" words=${senders === null ? "Webhooks are off." : `${plural(senders.length, "sender")}, ${number(senders.reduce((sum, { in_flight: out }) => sum + out, 0))} under way.`}>${fault ? html`<p class="fault" role="alert">${fault}</p>` : ""}
+    ${deliveries.length === 0 ? html`<p class="quiet">The twenty newest deliberations have no deliveries.</p>` : html`<${Table} name="Webhooks" head=${[["State"], ["Event"], ["Answer"], ["", "num"]]}>${deliveries.map((each) => {
+      const last = each.attempts.at(-1);
+      return html`<tr key=${`${each.of}${each.id}`}><td>${each.status === "delivered" ? ok(each.status) : warn(each.status)}</td><td class="cell2"><code>${each.type}</code><small><a href=${of(each.of)}>${each.of.slice(-8)}</a></small></td><td class="cell2">${last ? `${last.status_code ?? last.problem?.detail ?? NONE}, attempt ${last.number}` : NONE}<small>${last ? `${age(last.at, now.value)} ago` : ""}</small></td><td class="num">${may("submit") && ["failed", "retrying"].includes(each.status) && !each.redelivering ? html`<button class="btn sm" onClick=${() => again(each)}>Redeliver</button>` : ""}</td></tr>`;
+    })}<//>`}<//>`;
+}
+
+export function System() {
+  useTitle("System");
+  const cluster = useCluster();
+  const ready = readiness.value;
+  const faults = [...(ready?.faults ?? []), ...(cluster?.missing ?? []).map(({ part, detail }) => ({ pointer: part, detail, remedy: "" }))].filter((each, index, all) => all.findIndex(({ detail }) => detail === each.detail) === index);
+  const well = ready?.ready && faults.length === 0;
+  const versions = cluster?.versions;
+  const words = !ready ? "Asking …" : well ? "Every part answers" : ready.ready ? `Works, with ${plural(faults.length, "finding")}` : "Not ready";
+  return html`<div class="wrap"><div class="health"><h1 class=${well ? "well" : ""}><${Icon} name=${well ? "check" : ready ? "alert" : "clock"} large />${words}</h1>
+      ${cluster ? html`<p class="body quiet">Asked ${age(cluster.at, now.value)} ago. ${plural(cluster.queue.in_hand, "deliberation")} under way, ${number(cluster.queue.waiting)} wait.</p>` : ""}
+      <span class="row body end"><span class="muted">${versions ? [`gateway ${versions.gateway}`, versions.nats_server ? `NATS ${versions.nats_server}` : "", versions.replicas.find(({ ray }) => ray) ? `Ray ${versions.replicas.find(({ ray }) => ray).ray}` : ""].filter(Boolean).join(", ") : ""}</span>${cluster ? html`<${Copy} text=${() => JSON.stringify({ ready, cluster }, null, 2)}>Copy report<//>` : ""}</span></div>
+    <${Findings} faults=${faults} />
+    ${cluster ? html`<${Engines} engines=${cluster.engines} agents=${cluster.agents} /><${Nodes} cluster=${cluster} /><div class="sys"><${Streams} streams=${cluster.streams} consumers=${cluster.consumers} /><${Webhooks} senders=${cluster.webhooks} /><${Queues} queue=${cluster.queue} /></div>` : may("admin") ? html`<p class="quiet">Asking the parts …</p>` : html`<p class="quiet">More stands here for keys with the scope admin.</p>`}</div>`;
+}

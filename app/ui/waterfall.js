@@ -1,0 +1,104 @@
+/** The waterfall of calls, its table, and the log of recorded events. */
+
+import { save, Icon } from "./parts.js";
+import { html, useState } from "./html.js";
+import { at, cachedShare, duration, family, NONE, number, plural, sentence } from "./words.js";
+
+const CACHED = 0.8;
+const percent = (share) => `${(100 * Math.max(0, Math.min(1, share))).toFixed(2)}%`;
+
+/** The parts of a call's bar as [kind, from, to, words]. */
+function parts(call, until) {
+  const end = call.finishedAt ?? until;
+  if (call.startedAt === null) return [["wait", call.openedAt, end, "waits"]];
+  const bars = [];
+  const first = call.attempts[0];
+  if (first > call.openedAt) bars.push(["wait", call.openedAt, first, `waiting ${duration(first - call.openedAt)}`]);
+  call.attempts.slice(0, -1).forEach((from, index) => bars.push(["failed", from, call.attempts[index + 1], `attempt ${index + 1}, not used`]));
+  const from = call.attempts.at(-1);
+  const { finished } = call;
+  const firstText = finished?.ttft_ms !== null && finished?.ttft_ms !== undefined ? Math.min(end, from + finished.ttft_ms) : call.firstAt;
+  const cached = finished && finished.usage.prompt_tokens && finished.usage.cached_tokens / finished.usage.prompt_tokens >= CACHED;
+  if (finished?.problem) bars.push(["failed", from, end, finished.problem.detail]);
+  else {
+    bars.push(["ttft", from, firstText ?? end, "to the first token"]);
+    if (firstText) bars.push([cached ? "cached" : "wr", firstText, end, "writing"]);
+  }
+  return bars;
+}
+
+function Row({ call, x, until }) {
+  const { finished } = call;
+  const value = finished ? html`${duration(finished.duration_ms)} <span class="o">${number(finished.usage.completion_tokens)} tokens</span>` : call.attempt > 1 ? html`<span class="fault">attempt ${call.attempt}</span>` : call.startedAt ? "runs" : "waits";
+  return html`<div class="r"><span class="n">${call.agent_id}</span><span class="plot">${parts(call, until).map(([kind, from, to, words]) => html`<i class=${`b ${kind}`} title=${words} style=${{ "--x": percent(x(from)), "--w": percent(x(to) - x(from)) }} />`)}
+    ${call.attempts.slice(1).map((from) => html`<span class="mk" title="asked again" style=${{ "--x": percent(x(from)) }}><${Icon} name="again" /></span>`)}</span><span class="v">${value}</span></div>`;
+}
+
+const STEPS_S = [0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1_800];
+
+function Plot({ council, until, live }) {
+  const from = council.startedAt;
+  const end = council.endedAt ?? until;
+  const span = Math.max(500, (live ? 1.08 : 1) * (end - from));
+  const x = (ts) => (ts - from) / span;
+  const step = STEPS_S.find((each) => span / 1_000 / each <= 6) ?? 3_600;
+  const ticks = Array.from({ length: Math.floor(span / 1_000 / step) + 1 }, (_, index) => index * step);
+  return html`<div class="wf" role="img" aria-label="Waterfall of the calls; the table says the same"><div class="axis"><span></span><span class="plot">${ticks.map((tick) => html`<span style=${{ "--x": percent(x(from + tick * 1_000)) }}>${tick < 1 && tick > 0 ? tick.toFixed(1) : tick} s</span>`)}</span><span></span></div>
+    ${council.stages.map((stage) => {
+      const calls = council.inStage(stage.stage);
+      return html`<div key=${stage.stage} class=${`g ${family(stage.purpose)}`} style=${{ "--a": percent(x(stage.openedAt)), "--b": percent(x(stage.closedAt ?? end)) }}>
+        <div class="gh"><em>${stage.purpose}</em><span>${calls.filter(({ finished }) => finished).length} of ${calls.length}${stage.round ? `, round ${stage.round}` : ""}</span><span>${duration((stage.closedAt ?? end) - stage.openedAt)}</span></div>
+        ${calls.map((call) => html`<${Row} key=${call.call_id} call=${call} x=${x} until=${end} />`)}</div>`;
+    })}
+    ${council.takeovers.map((ts) => html`<div class="now take" style=${{ "--t": x(ts).toFixed(4) }}><span>taken over</span></div>`)}
+    ${live ? html`<div class="now" style=${{ "--t": x(end).toFixed(4) }}><span>now</span></div>` : ""}</div>`;
+}
+
+function Table({ council }) {
+  return html`<div class="scrollx" tabindex="0" role="region" aria-label="Calls, table"><table><thead><tr><th scope="col">Stage</th><th scope="col">Member</th><th scope="col">Model</th><th scope="col" class="num">Waited</th><th scope="col" class="num">First token</th><th scope="col" class="num">Took</th><th scope="col" class="num">Attempt</th><th scope="col" class="num">Tokens</th><th scope="col" class="num">Cached</th><th scope="col">Outcome</th></tr></thead>
+    <tbody>${[...council.calls.values()].map((call) => html`<tr key=${call.call_id}><th scope="row">${call.purpose}${call.round ? ` ${call.round}` : ""}</th><td>${call.agent_id}</td><td class="quiet">${call.model ?? NONE}</td><td class="num">${call.attempts.length ? duration(call.attempts[0] - call.openedAt) : NONE}</td><td class="num">${duration(call.finished?.ttft_ms)}</td><td class="num">${duration(call.finished?.duration_ms)}</td><td class="num">${call.attempt || NONE}</td><td class="num">${number(call.finished?.usage.completion_tokens)}</td><td class="num">${call.finished ? cachedShare(call.finished.usage) : NONE}</td><td>${call.finished ? (call.finished.problem?.code ?? "answered") : "open"}</td></tr>`)}</tbody></table></div>`;
+}
+
+export function Waterfall({ council, until, live, action = null }) {
+  const [table, setTable] = useState(false);
+  return html`<header><h2 id="wfh">Calls</h2><div class="legend mend"><span><i class="wait"></i>waiting</span><span><i class="ttft"></i>to first token</span><span><i class="wr"></i>writing</span><span><i class="cached"></i>mostly cached prompt</span><span class="fault"><${Icon} name="again" />asked again</span></div>${action}</header>
+    ${council.stages.length === 0 ? html`<p class="quiet">No call yet.</p>` : table ? html`<${Table} council=${council} />` : html`<${Plot} council=${council} until=${until} live=${live} />`}
+    <p class="foot"><button class="linked" onClick=${() => setTable(!table)}>${table ? "As a picture" : "As a table"}</button></p>`;
+}
+
+/** An event in words; `name` gives the word for an agent. */
+export function told(event, name = (agent) => agent) {
+  const who = event.agent_id && sentence(name(event.agent_id));
+  switch (event.type) {
+    case "deliberation.accepted": return "The gateway accepted the task";
+    case "stage.opened": return `${event.purpose}${event.round ? `, round ${event.round}` : ""}: ${plural(event.calls.length, "call")}, ${event.quorum} needed`;
+    case "stage.closed": return `${event.purpose}: ${plural(event.seen.length, "outcome")} counted, ${event.reason === "all" ? "all were heard" : `closed by ${event.reason}`}`;
+    case "call.started": return `${who} is asked${event.attempt > 1 ? `, attempt ${event.attempt}` : ""}`;
+    case "call.waiting": return `${who}: ${event.detail}`;
+    case "call.finished": return event.problem ? `${who}: ${event.problem.detail}` : `${who} answered with ${plural(event.usage.completion_tokens, "token")}`;
+    case "deliberation.resumed": return `Another coordinator took over (${event.takeover})`;
+    case "deliberation.cancelling": return `To be stopped: ${event.reason ?? event.by}`;
+    case "deliberation.completed": return event.verdict?.winner ? `${sentence(name(event.verdict.winner))} wins` : "It ended with its answers";
+    default: return event.problem?.detail ?? event.type.split(".")[1];
+  }
+}
+
+export function useFiltered(events, name) {
+  const [filter, setFilter] = useState("");
+  const wanted = filter.toLowerCase();
+  const shown = events.filter((event) => `${event.type} ${event.agent_id ?? ""} ${told(event, name)}`.toLowerCase().includes(wanted));
+  const field = html`<label class="field short"><${Icon} name="search" /><span class="vh">Filter events</span><input placeholder="Filter" value=${filter} onInput=${(event) => setFilter(event.target.value)} /></label>`;
+  return [shown, field];
+}
+
+export const since = (council, event) => ((at(event.ts) - council.startedAt) / 1_000).toFixed(1);
+
+export const saveEvents = (council, id) => save(`${id}.ndjson`, "application/x-ndjson", council.events.map((event) => `${JSON.stringify(event)}\n`).join(""));
+
+const SHOWN_MAX = 200;
+
+export function Events({ council, onClose }) {
+  const [shown, field] = useFiltered(council.events);
+  return html`<section class="facts" aria-labelledby="fh"><header><h2 id="fh">Events</h2>${field}<button class="btn bare sm" aria-label="Close events" onClick=${onClose}><${Icon} name="close" /></button></header>
+    <ol tabindex="0" aria-label="Events, newest first">${shown.slice(-SHOWN_MAX).reverse().map((event) => html`<li key=${event.id ?? `${event.type}${event.ts}${event.call_id ?? ""}`}><time>${since(council, event)}</time><div><code>${event.type}</code><p dir="auto">${told(event)}</p></div></li>`)}</ol></section>`;
+}
