@@ -66,14 +66,19 @@ class Problem(Resource):
     errors: tuple[FieldProblem, ...] = ()
 
 
-class Progress(Resource):
-    """The current stage of an unfinished deliberation."""
+class OpenStage(Resource):
+    """The stage that an unfinished deliberation opened last."""
 
     stage: int
     purpose: Purpose
     round: int
-    calls_finished: int
     calls_total: int
+
+
+class Progress(OpenStage):
+    """The current stage of an unfinished deliberation."""
+
+    calls_finished: int
 
 
 class TextVersion(Resource):
@@ -230,6 +235,12 @@ class DeliberationSummary(Resource):
     created_at: AwareDatetime
     started_at: AwareDatetime | None
     ended_at: AwareDatetime | None
+    progress: OpenStage | None = Field(
+        description="Null before the first stage, and once it has ended; events tell of each call"
+    )
+    usage: Usage | None = Field(description="Null until it has ended")
+    winner: Token | None = Field(description="The verdict's; null without one")
+    degraded: bool | None = Field(description="Whether its verdict lacks something; null until it has ended")
     links: Links
 
 

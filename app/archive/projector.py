@@ -14,13 +14,13 @@ import structlog
 from pydantic import ValidationError
 
 from app.admission.backlog import Key
-from app.archive.database.rows import microseconds
+from app.archive.database.rows import microseconds, progress_of
 from app.archive.database.store import Copied, Store
 from app.archive.database.tables import position
 from app.archive.database.writing import Opening, Rows
 from app.archive.row_process import Projected, RowProcess, project
 from app.deliberation.errors import ArchiveRefused, ArchiveUnavailable, InvalidToken, JournalUnavailable
-from app.deliberation.facts import decode
+from app.deliberation.facts import StageOpened, decode
 from app.deliberation.ports import Journal, Record
 from app.log.journal import JetStreamJournal
 from app.log.projection import Projection
@@ -45,8 +45,10 @@ EXPIRE_EVERY_S = 60.0
 
 # The facts after which no other changes a row, except late outcomes.
 _OVER = ".end", ".deleted"
-# The opening of a first stage is heard live: with a second filter on the queue the server looks at each partial text.
-OPENINGS = "deliberations.*.*.stage.1.opened"
+# The facts of which the first are all.
+_BEGINNING = {("accepted",), ("stage", "1", "opened")}
+# Openings of stages are heard live: with a second filter on the queue the server looks at each partial text.
+OPENINGS = "deliberations.*.*.stage.*.opened"
 # Openings wait so many at most for a round in which the queue is empty.
 OPENINGS_MAX = 20_000
 # The clocks of two processes differ by less than this.
@@ -97,8 +99,8 @@ class Projector:
         # The last sequence of deliberations to which nothing more is expected, oldest read first.
         self._copied: dict[Key, int] = {}
         self._epoch = ""
-        # Openings that were heard and not written, oldest first.
-        self._openings: dict[Key, Record] = {}
+        # Openings that were heard and not written, oldest first: of a deliberation the first and the last one.
+        self._openings: dict[Key, tuple[Record, ...]] = {}
         # Until an earlier process's items are acknowledged or redelivered, the queue is not all that is missing.
         self._complete = False
 
@@ -131,8 +133,9 @@ class Projector:
         held[sequence] = item
 
     def _hear(self, record: Record) -> None:
-        """Keep the opening of a first stage until its deliberation's row is written."""
-        self._openings[record.tokens[1], record.tokens[2]] = record
+        """Keep the opening of a stage until its deliberation's row is written."""
+        key = record.tokens[1], record.tokens[2]
+        self._openings[key] = (*self._openings.get(key, ())[:1], record)
         if len(self._openings) > OPENINGS_MAX:
             del self._openings[next(iter(self._openings))]
 
@@ -247,7 +250,7 @@ class Projector:
                 return answer
 
     async def _read_all(
-        self, sequences: Sequence[int], behind: bool, heard: Mapping[Key, Record], copied: Copied | None
+        self, sequences: Sequence[int], behind: bool, heard: Mapping[Key, Sequence[Record]], copied: Copied | None
     ) -> _Read:
         """Read the deliberations of these items that no earlier round covers, up to BATCH_BYTES_MAX."""
         epoch = (await self._journal.state()).epoch
@@ -266,7 +269,7 @@ class Projector:
         whole = len(records) == BATCH_MAX
         facts, size, left = list[tuple[Key, Sequence[Record]]](), 0, iter(due.items())
         while size < BATCH_BYTES_MAX and (some := list(islice(left, READ_AT_ONCE))):
-            asked = [(key, [*known, heard[key]] if key in heard else known) for key, known in some]
+            asked = [(key, [*known, *heard.get(key, ())]) for key, known in some]
             found = await asyncio.gather(*(self._facts(key, known, whole) for key, known in asked))
             size += sum(len(record.data) for _, each in found for record in each)
             facts += found
@@ -276,9 +279,11 @@ class Projector:
             self._waiting[sequence] = self._writing.pop(sequence)
         sequences = [sequence for sequence in sequences if sequence not in put_back]
         read = {key for key, _ in facts}
-        alone = [_opening(key, record, number) for key, record in heard.items() if key not in read]
-        for key, record in heard.items():
-            if self._openings.get(key) == record:
+        alone = [
+            _opening(key, record, number) for key, records in heard.items() if key not in read for record in records
+        ]
+        for key, records in heard.items():
+            if self._openings.get(key) == records:
                 del self._openings[key]
         openings = [each for each in alone if each is not None]
         return _Read(sequences, facts, number, behind, openings, None if put_back else copied)
@@ -308,8 +313,8 @@ class Projector:
 
     async def _facts(self, key: Key, records: Sequence[Record], whole: bool) -> tuple[Key, Sequence[Record]]:
         """Returns a tombstone alone, none on a foreign subject, else all facts; `whole` completes beginnings too."""
-        kinds = {record.tokens[-1] for record in records}
-        if "deleted" not in kinds and (whole or not {"accepted"} <= kinds <= {"accepted", "opened"}):
+        tails = {tuple(record.tokens[3:]) for record in records}
+        if ("deleted",) not in tails and (whole or not {("accepted",)} <= tails <= _BEGINNING):
             try:
                 return key, await self._journal.facts(*key, known=records)
             except InvalidToken:
@@ -345,4 +350,6 @@ def _opening(key: Key, record: Record, log: int) -> Opening | None:
         fact = decode(record.data)
     except ValidationError:
         return None
-    return Opening(key, position(log, record.sequence), microseconds(fact.ts))
+    if not isinstance(fact, StageOpened):
+        return None
+    return Opening(key, position(log, record.sequence), microseconds(fact.ts), progress_of(fact))

@@ -8,7 +8,8 @@ from decimal import Decimal
 from sys import maxsize
 
 from app.api.resource import links
-from app.api.schemas import AgentCount, DeliberationSummary, Status
+from app.api.schemas import AgentCount, DeliberationSummary, OpenStage, Status
+from app.deliberation.calls import Usage
 from app.deliberation.facts import TERMINAL_STATUS, Accepted, CancelRequested, End, Event, StageOpened, TerminalStatus
 from app.deliberation.specification import Priority
 
@@ -36,6 +37,10 @@ class Entry:
     task: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
     max_cost: Decimal | None = None
+    progress: OpenStage | None = None
+    usage: Usage | None = None
+    winner: str | None = None
+    degraded: bool | None = None
 
     def take(self, fact: Event, sequence: int) -> None:
         """Apply a fact. Facts may come in any order; one that changes no status and no acceptance is ignored."""
@@ -53,6 +58,8 @@ class Entry:
                 self.cancelled_sequence = sequence
             case _ if isinstance(fact, End) and self.ended is None:
                 self.ended, self.ended_at, self.ended_sequence = TERMINAL_STATUS[fact.type], fact.ts, sequence
+                self.usage = Usage(**{name: getattr(fact.usage, name) for name in Usage.model_fields})
+                self.winner, self.degraded = fact.verdict and fact.verdict.winner, fact.degraded is not None
             case _:
                 return
 
@@ -108,5 +115,9 @@ def summary(entry: Entry) -> DeliberationSummary:
         created_at=entry.created_at,
         started_at=entry.started_at,
         ended_at=entry.ended_at,
+        progress=entry.progress,
+        usage=entry.usage,
+        winner=entry.winner,
+        degraded=entry.degraded,
         links=links(entry.id, ended=entry.ended is not None),
     )

@@ -9,9 +9,11 @@ from typing import Any, cast
 from sqlalchemy import BigInteger, ColumnElement, Integer, Select, and_, bindparam, exists, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from app.api.schemas import OpenStage
 from app.archive.database.rows import instant, label, maybe_microseconds
 from app.archive.database.tables import SEQUENCE_BITS, deliberations, labels
 from app.catalog.entries import Entry, ListFilter
+from app.deliberation.calls import Usage
 from app.deliberation.facts import TerminalStatus
 from app.deliberation.fold import CANCELLING
 
@@ -67,7 +69,7 @@ def _selection(given: frozenset[str]) -> Select[Any]:
 def shown() -> Any:  # noqa: ANN401 -- a select of many columns
     row = deliberations.c
     columns: list[Any] = [row.id, row.accepted, row.created_us, row.started_us, row.ended_us, row.status]
-    return select(*columns, row.strategy, row.summary, row.log)
+    return select(*columns, row.strategy, row.progress, row.summary, row.log)
 
 
 async def beginning(connection: AsyncConnection, tenant: str, asked: ListFilter) -> int | None:
@@ -141,7 +143,7 @@ def _edge(within: ColumnElement[bool]) -> Select[Any]:
 
 def placed_entry(tenant: str, row: Sequence[Any]) -> tuple[int, Entry]:
     # Unpacked, because reading attributes of a row takes nearly as long as all the rest.
-    id, place, created_us, started_us, ended_us, status, strategy, summary, _ = row
+    id, place, created_us, started_us, ended_us, status, strategy, progress, summary, _ = row
     created_at, kept, ended = instant(created_us), json.loads(summary), ended_us is not None
     entry = Entry(
         tenant=tenant,
@@ -158,5 +160,9 @@ def placed_entry(tenant: str, row: Sequence[Any]) -> tuple[int, Entry]:
         strategy=strategy,
         task=kept["task"],
         metadata=kept["metadata"],
+        progress=None if progress is None else OpenStage.model_validate_json(progress),
+        usage=Usage(**kept["usage"]) if ended else None,
+        winner=kept.get("winner"),
+        degraded=kept.get("degraded"),
     )
     return place, entry

@@ -9,9 +9,11 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from hashlib import blake2b
 
+from app.api.schemas import OpenStage
 from app.archive.database.tables import VERSION_MAX, deliberations, position
 from app.catalog.entries import TASK_CHARS_MAX
-from app.deliberation.facts import prefix
+from app.deliberation.calls import Usage
+from app.deliberation.facts import StageOpened, prefix
 from app.deliberation.fold import State
 from app.deliberation.ports import Record
 
@@ -56,6 +58,12 @@ def row_of(written: Written, log: int) -> dict[str, object]:
     specification = state.specification
     roles = Counter(agent.role for agent in specification.agents)
     summary = {"task": specification.task[:TASK_CHARS_MAX], "roles": roles, "metadata": specification.metadata}
+    if state.end is not None:
+        usage = Usage.total([each.usage for each in state.finished.values()])
+        summary["usage"] = usage.model_dump(mode="json", exclude_defaults=True)
+        summary["winner"] = state.end.verdict and state.end.verdict.winner
+        summary["degraded"] = state.end.degraded is not None
+    opened = state.stages[-1].opened if state.stages and not state.ended else None
     return row | {
         "version": position(log, state.last_sequence),
         "accepted": position(log, written.records[0].sequence),
@@ -65,9 +73,18 @@ def row_of(written: Written, log: int) -> dict[str, object]:
         "status": state.status,
         "log": log,
         "strategy": specification.strategy,
+        "progress": opened and progress_of(opened),
         "summary": json.dumps(summary, separators=(",", ":")),
         "facts": pack_facts(written.records) if state.ended else None,
     }
+
+
+def progress_of(opened: StageOpened) -> str:
+    """Returns the column `progress`, with which `OpenStage` is read again."""
+    calls_total = len(opened.calls)
+    return OpenStage(
+        stage=opened.stage, purpose=opened.purpose, round=opened.round, calls_total=calls_total
+    ).model_dump_json()
 
 
 def pack_facts(records: Sequence[Record]) -> bytes:

@@ -18,9 +18,12 @@ from app.deliberation.fold import IN_PROGRESS, PENDING
 
 
 class Opening(NamedTuple):
+    """A stage's opening at `at_us`; the first one is the start. `progress` is that of `rows.progress_of`."""
+
     key: Key
     version: int
-    started_us: int
+    at_us: int
+    progress: str
 
 
 class Rows(NamedTuple):
@@ -70,8 +73,9 @@ def _upsert(dialect: str) -> Any:  # noqa: ANN401 -- see `insert`
 async def put_openings(connection: AsyncConnection, openings: Sequence[Opening]) -> None:
     if openings:
         given = [
-            {"of_tenant": key[0], "of_id": key[1], "to": version, "at_us": started_us}
-            for key, version, started_us in sorted(openings)
+            {"of_tenant": each.key[0], "of_id": each.key[1], "to": each.version, "at_us": each.at_us}
+            | {"opened": each.progress}
+            for each in sorted(openings)
         ]
         await connection.execute(_opening(), given)
 
@@ -80,7 +84,9 @@ async def put_openings(connection: AsyncConnection, openings: Sequence[Opening])
 def _opening() -> Any:  # noqa: ANN401 -- see `_upsert`
     row = deliberations.c
     same = row.tenant == bindparam("of_tenant"), row.id == bindparam("of_id"), row.version < bindparam("to")
-    changed: dict[Any, Any] = {row.version: bindparam("to"), row.started_us: bindparam("at_us")}
+    started_us = func.coalesce(row.started_us, bindparam("at_us"))
+    changed: dict[Any, Any] = {row.version: bindparam("to"), row.started_us: started_us}
+    changed |= {row.progress: bindparam("opened")}
     # A request to cancel is shown until the end.
     status = case((row.status == PENDING, IN_PROGRESS), else_=row.status)
     return update(deliberations).where(*same, active()).values(changed | {row.status: status})

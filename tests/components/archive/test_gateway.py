@@ -213,6 +213,22 @@ async def test_a_list_says_how_far_the_archive_is_behind_and_waits_for_an_event(
         assert refused.json()["errors"][0]["pointer"] == "after"
 
 
+async def test_a_list_shows_what_each_cost_who_won_and_whether_something_is_lacking(
+    gateway: Served, database_url: str
+) -> None:
+    id = await ended(gateway)
+    resource = (await gateway.client.get(f"/deliberations/{id}")).json()
+    await gateway.post({"task": "Name a number."})
+    await gateway.copied()
+
+    running, done = (await gateway.client.get("/deliberations")).json()["items"]
+
+    assert done["usage"] == {name: resource["usage"][name] for name in done["usage"]} and done["usage"]["calls"] > 0
+    assert done["winner"] == resource["verdict"]["winner"] and done["winner"] is not None
+    assert done["degraded"] is (resource["degraded"] is not None) and done["progress"] is None
+    assert [running[name] for name in ("usage", "winner", "degraded", "progress")] == [None] * 4
+
+
 async def test_lists_need_no_log(gateway: Served, database_url: str) -> None:
     id = await ended(gateway)
     await archive(gateway, database_url, id)

@@ -13,7 +13,7 @@ import pytest
 
 from app.archive.database.store import Archived, Store
 from app.archive.projector import Projector
-from app.catalog.entries import ListFilter
+from app.catalog.entries import Entry, ListFilter
 from app.deliberation.errors import Gone
 from app.deliberation.facts import CancelRequested, Deleted, Fact
 from app.log.journal import JetStreamJournal
@@ -22,7 +22,7 @@ from app.log.streams import apply
 from app.log.work_queue import QueueItem, WorkQueue
 from tests.conditions import until, until_empty
 from tests.conftest import NatsServer
-from tests.story import Story
+from tests.story import NOW, Story
 
 KEPT_S = 10**9
 
@@ -121,6 +121,32 @@ async def test_each_change_of_a_status_is_copied(journal: JetStreamJournal, stor
         await until_status(store, "cancelling")
         await append(journal, rest(story)[1:])
         await until_status(store, "completed")
+
+
+async def test_the_stage_of_what_runs_is_copied_also_if_two_open_at_once(
+    journal: JetStreamJournal, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, new = Story("known"), Story("new")
+    async with projecting(journal, store) as projector:
+        await journal.append("acme", known.accepted())
+        await until_status(store, "pending")
+        monkeypatch.setattr("app.archive.projector.FETCH_EVERY_S", 3.0)
+        for story in (known, new):
+            begun = [story.accepted()] if story is new else []
+            await append(journal, [*begun, *rest(story)[:-1], story.opened(2)])
+
+        async def entries() -> list[Entry]:
+            return [entry for _, entry in (await store.page("acme", ListFilter(), limit=2))[0]]
+
+        async with asyncio.timeout(20):
+            while [entry.progress and entry.progress.stage for entry in await entries()] != [2, 2]:
+                await asyncio.sleep(0.01)
+        assert {(entry.status, entry.started_at) for entry in await entries()} == {("in_progress", NOW)}
+        assert projector.counts["skipped"] == 0
+        await append(journal, [story.completed() for story in (known, new)])
+        async with asyncio.timeout(20):
+            while {entry.progress for entry in await entries()} != {None}:
+                await asyncio.sleep(0.01)
 
 
 async def test_openings_while_no_projector_runs_or_its_connection_is_lost_are_copied(

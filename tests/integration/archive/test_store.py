@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from app.archive.database.rows import Written, label
+from app.archive.database.rows import Written, instant, label, progress_of
 from app.archive.database.search_query import parse
 from app.archive.database.statistics import StatsFilter
 from app.archive.database.store import Copied, Store
@@ -235,8 +235,10 @@ async def test_an_opening_changes_an_older_row_without_an_end_alone(store: Store
     ]
     await store.write(EPOCH, batch)
     log = await store.log_number(EPOCH)
-    openings = [Opening(("acme", each.deliberation_id), position(log, 50), 1_000_000) for each in batch]
-    await store.put([], [*openings, Opening(("acme", "unknown"), position(log, 50), 1)])
+    first, second = progress_of(pending.opened()), progress_of(pending.opened(2))
+    openings = [Opening(("acme", each.deliberation_id), position(log, 50), 1_000_000, first) for each in batch]
+    openings += [Opening(("acme", "s0"), position(log, 51), 2_000_000, second)]
+    await store.put([], [*reversed(openings), Opening(("acme", "unknown"), position(log, 50), 1, first)])
 
     found, _ = await store.page("acme", ListFilter(), limit=9)
 
@@ -244,6 +246,9 @@ async def test_an_opening_changes_an_older_row_without_an_end_alone(store: Store
     assert statuses == {
         "s0": ("in_progress", True), "s1": ("cancelling", True), "s2": ("completed", True), "s3": ("pending", False),
     }  # fmt: skip
+    stages = {entry.id: entry.progress and entry.progress.stage for _, entry in found}
+    assert stages == {"s0": 2, "s1": 1, "s2": None, "s3": None}
+    assert next(entry.started_at for _, entry in found if entry.id == "s0") == instant(1_000_000), "the first opening's"
 
 
 async def test_what_a_lost_log_left_unfinished_is_in_no_list_and_in_no_statistics(store: Store) -> None:

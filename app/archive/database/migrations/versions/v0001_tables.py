@@ -44,7 +44,7 @@ def _create_deliberations() -> None:
         sa.Column("status", sa.String(16), nullable=False),
         sa.Column("log", sa.Integer, nullable=False),
         sa.Column("strategy", sa.String(64)),
-        sa.Column("summary", sa.Text),
+        *(sa.Column(name, sa.Text) for name in ("progress", "summary")),
         sa.Column("facts", sa.LargeBinary),
     )
     op.create_index("deliberations_by_age", "deliberations", ["created_us", "tenant", "id"])
