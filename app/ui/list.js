@@ -36,7 +36,7 @@ function Row({ item, selected }) {
   const progress = item.status === "in_progress" ? item.progress : null;
   const took = item.started_at ? (at(item.ended_at) ?? now.value) - at(item.started_at) : null;
   return html`<tr role="row" aria-selected=${selected} data-id=${item.id}>
-    <td role="cell" class="c-st"><${Status} of=${item} word=${progress ? `${progress.purpose} ${progress.calls_finished}/${progress.calls_total}` : null} /></td>
+    <td role="cell" class="c-st"><${Status} of=${item} word=${progress?.purpose ?? null} /></td>
     <td role="cell" class="task"><a href=${of(item.id)} title=${item.task} dir="auto">${question(item.task)}</a></td>
     <td role="cell" class="c-council"><${Chips} agents=${item.agents} /></td>
     <td role="cell" class="c-strat quiet">${item.strategy}</td>

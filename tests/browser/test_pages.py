@@ -1,6 +1,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -212,12 +213,22 @@ async def test_filters_and_search_stand_in_the_address(quiet: Page, stack: Stack
     await expect(quiet.locator(".empty")).to_contain_text("Nothing matches")
 
 
-async def test_deliberations_of_other_clients_appear_and_end_in_the_list(quiet: Page, stack: Stack) -> None:
+async def test_deliberations_of_other_clients_appear_with_their_stage_and_end_with_their_figures(
+    quiet: Page, stack: Stack
+) -> None:
     await finished(stack, strategy="single")
+    await stack.script(**SLOW)
     await quiet.goto(f"{stack.url}/")
     await expect(quiet.locator(".list")).to_be_visible()
-    deliberation_id = await stack.submit(strategy="single")
-    await expect(row_of(quiet, deliberation_id)).to_contain_text("Completed", timeout=ENDED_WITHIN_MS)
+    deliberation_id = await stack.submit(seed=13)
+    row = row_of(quiet, deliberation_id)
+    stage = re.compile("Running: (propose|critique|revise|score)$")
+    await expect(row.locator(".c-st")).to_have_text(stage, timeout=ENDED_WITHIN_MS)
+    await expect(row).to_contain_text("Completed", timeout=ENDED_WITHIN_MS)
+    resource = await stack.read(deliberation_id)
+    tokens = resource["usage"]["prompt_tokens"] + resource["usage"]["completion_tokens"]
+    await expect(row.locator(".c-tok")).to_have_text(f"{tokens:,}" if tokens < 10_000 else f"{tokens / 1_000:.1f} k")
+    await expect(row.locator(".c-win")).to_contain_text(resource["verdict"]["winner"])
 
 
 async def test_the_list_is_used_by_keys(quiet: Page, stack: Stack) -> None:
