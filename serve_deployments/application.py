@@ -9,13 +9,15 @@ import logging
 import os
 import signal
 import socket
+from collections.abc import Callable
 from contextlib import chdir, suppress
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import ray
 from ray import serve
+from ray.exceptions import GetTimeoutError, RayError
 from ray.serve import Application, Deployment
 from ray.serve.config import HTTPOptions, ProxyLocation
 from ray.serve.schema import ApplicationStatus
@@ -25,6 +27,8 @@ from app.deliberation.roles import Role, roles_over_nats
 from app.process_settings import default_engines, load_roles
 from serve_deployments.arguments import ApplicationArgs, with_engines
 from serve_deployments.deployments import Agent, Coordinator
+
+_T = TypeVar("_T")
 
 NAME = "deliberations"
 STAGES_PER_REPLICA_MAX = 2_048
@@ -122,21 +126,42 @@ def redeploy() -> None:
         print("deployed anew", flush=True)
 
 
-def _restart_controller() -> None:
-    """Kill Serve's controller, which hangs: Ray starts it again, and it adopts the running replicas.
+def _revive_controller() -> None:
+    """Kill Serve's controller when it hangs: Ray restarts it, and it adopts the running replicas.
 
     Ray itself does not notice. Without a controller calls go on, but no dead replica is replaced.
     """
-    print(f"Serve's controller did not answer for {CONTROLLER_SILENCE_MAX_S:g} s: it is started again", flush=True)
-    # Without an actor of this name there is nothing to kill: the application's status shows it.
-    with suppress(ValueError):
-        ray.kill(ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace="serve"), no_restart=False)
+    try:
+        controller = cast("Any", ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace="serve"))
+    except ValueError:
+        # There is none: the application's status shows it.
+        return
+    try:
+        ray.get(controller.check_alive.remote(), timeout=CONTROLLER_SILENCE_MAX_S)
+    except GetTimeoutError:
+        print(f"Serve's controller did not answer for {CONTROLLER_SILENCE_MAX_S:g} s: it is started again", flush=True)
+        ray.kill(controller, no_restart=False)
+    except RayError:
+        # Ray is restarting the controller.
+        return
+
+
+async def _watched(call: Callable[[], _T]) -> _T:
+    """The result of a call of Serve's, which would wait for a hung controller without an end.
+
+    One call at a time: Serve's configuration cannot be read by two threads at once.
+    """
+    answer = asyncio.create_task(asyncio.to_thread(call))
+    while not answer.done():
+        await asyncio.wait([answer], timeout=WATCH_INTERVAL_S)
+        if not answer.done():
+            await asyncio.to_thread(_revive_controller)
+    return answer.result()
 
 
 async def _stay() -> None:
     """Wait for SIGTERM or SIGINT; SIGHUP redeploys. Raises SystemExit when the application is lost."""
     received, woken, loop = set[signal.Signals](), asyncio.Event(), asyncio.get_running_loop()
-    redeploying: asyncio.Task[None] | None = None
 
     def receive(number: signal.Signals) -> None:
         received.add(number)
@@ -146,18 +171,11 @@ async def _stay() -> None:
         loop.add_signal_handler(number, receive, number)
     while received <= {signal.SIGHUP}:
         woken.clear()
-        if received and (redeploying is None or redeploying.done()):
+        if received:
             received.clear()
-            redeploying = asyncio.create_task(asyncio.to_thread(redeploy))
-        try:
-            # Ray's own calls wait for a hung controller without an end. Their threads go on once it is started again.
-            async with asyncio.timeout(CONTROLLER_SILENCE_MAX_S):
-                status = await asyncio.to_thread(_status)
-        except TimeoutError:
-            await asyncio.to_thread(_restart_controller)
-            continue
-        lost = status in (None, ApplicationStatus.DEPLOY_FAILED)
-        if lost and (redeploying is None or redeploying.done()):
+            await _watched(redeploy)
+        status = await _watched(_status)
+        if status in (None, ApplicationStatus.DEPLOY_FAILED):
             raise SystemExit(f"the application is {status}")
         with suppress(TimeoutError):
             async with asyncio.timeout(WATCH_INTERVAL_S):

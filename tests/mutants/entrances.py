@@ -432,11 +432,10 @@ ENTRANCES = (
         f"{MACHINES}test_names_and_variables_of_others_change_no_part",
     ),
     Guard(
-        "a controller that keeps its status for ever is started again",
+        "a controller that keeps an answer for ever is started again",
         "serve_deployments/application.py",
-        "async with asyncio.timeout(CONTROLLER_SILENCE_MAX_S):",
-        "async with asyncio.timeout(None):",
-        "tests/integration/serve/test_application.py::"
-        "test_a_controller_that_keeps_its_status_for_ever_is_started_again",
+        "await asyncio.wait([answer], timeout=WATCH_INTERVAL_S)",
+        "await asyncio.wait([answer])",
+        "tests/integration/serve/test_application.py::test_a_controller_that_keeps_an_answer_for_ever_is_started_again",
     ),
 )

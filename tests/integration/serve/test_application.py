@@ -111,28 +111,16 @@ def test_stops_waiting_for_ray_at_the_time_limit(monkeypatch: pytest.MonkeyPatch
     application.until_listening("127.0.0.1:1")
 
 
-async def test_a_controller_that_keeps_its_status_for_ever_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    restarted = threading.Event()
+@pytest.mark.parametrize("call", ["_status", "redeploy"])
+async def test_a_controller_that_keeps_an_answer_for_ever_is_started_again(
+    monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    asked, revived, statuses = threading.Event(), threading.Event(), list[int]()
 
-    def status() -> ApplicationStatus:
-        restarted.wait()
-        return ApplicationStatus.RUNNING
-
-    monkeypatch.setattr(application, "CONTROLLER_SILENCE_MAX_S", 0.05)
-    monkeypatch.setattr(application, "_status", status)
-    monkeypatch.setattr(application, "_restart_controller", restarted.set)
-    watch = asyncio.create_task(application._stay())
-    await until(restarted.is_set)
-    assert not watch.done()
-    watch.cancel()
-
-
-async def test_a_redeployment_that_hangs_stops_no_watch(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, over, statuses = threading.Event(), threading.Event(), list[int]()
-
-    def redeploy() -> None:
+    def held() -> ApplicationStatus:
         asked.set()
-        over.wait()
+        revived.wait()
+        return ApplicationStatus.RUNNING
 
     def status() -> ApplicationStatus:
         statuses.append(1)
@@ -140,12 +128,13 @@ async def test_a_redeployment_that_hangs_stops_no_watch(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(application, "WATCH_INTERVAL_S", 0.01)
     monkeypatch.setattr(application, "_status", status)
-    monkeypatch.setattr(application, "redeploy", redeploy)
+    monkeypatch.setattr(application, call, held)
+    monkeypatch.setattr(application, "_revive_controller", revived.set)
     watch = asyncio.create_task(application._stay())
-    await until(lambda: bool(statuses))
-    os.kill(os.getpid(), signal.SIGHUP)
+    if call == "redeploy":
+        await until(lambda: bool(statuses))
+        os.kill(os.getpid(), signal.SIGHUP)
     await until(asked.is_set)
-    seen = len(statuses)
-    await until(lambda: len(statuses) > seen + 1)
-    over.set()
+    await until(revived.is_set)
+    assert not watch.done()
     watch.cancel()
