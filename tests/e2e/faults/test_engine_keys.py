@@ -108,9 +108,15 @@ async def test_a_key_is_refused_replaced_and_appears_nowhere(
     assert facts, "the facts of refused calls are read"
 
 
-async def unusable_engines(client: httpx.AsyncClient) -> list[dict[str, str]]:
-    degraded = (await client.get("/readyz")).json()["degraded"]
-    return [each for each in degraded if each["pointer"] == "engines"]
+async def unusable_engines(client: httpx.AsyncClient, count: int) -> list[dict[str, str]]:
+    """The engines that are told as unusable, as soon as there are so many: replicas report after the deliberation."""
+    async with asyncio.timeout(30):
+        while True:
+            degraded = (await client.get("/readyz")).json()["degraded"]
+            found = [each for each in degraded if each["pointer"] == "engines"]
+            if len(found) == count:
+                return found
+            await asyncio.sleep(0.1)
 
 
 async def refused_and_replaced(client: httpx.AsyncClient, keys: Keys, engines: tuple[str, str], key_file: Path) -> str:
@@ -122,13 +128,13 @@ async def refused_and_replaced(client: httpx.AsyncClient, keys: Keys, engines: t
     assert refused["status"] == "failed"
     assert "by-file" in refused["problem"]["detail"] and str(key_file) in refused["problem"]["detail"]
     assert refused["usage"]["calls"] == 3, "a refused key is not tried again"
-    (problem,) = await unusable_engines(client)
+    (problem,) = await unusable_engines(client, 1)
     assert engines[0] in problem["detail"]
     assert "refuses its key" in (await client.get("/cluster")).text
     await asyncio.to_thread(key_file.write_text, keys.new)
     outcomes.append(await run(client, "DEV", 3))
     assert outcomes[-1]["status"] == "completed", outcomes[-1]
-    assert await unusable_engines(client) == []
+    assert await unusable_engines(client, 0) == []
     for url in engines:
         async with httpx.AsyncClient(base_url=url) as engine:
             (await engine.post("/simulator/script", json={"faults": FAULTS})).raise_for_status()
