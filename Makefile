@@ -83,7 +83,7 @@ chromium: # Installs Debian's, as root
 	@test -x /usr/bin/chromium || { apt-get update -qq && \
 		DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium; }
 
-test-sdk: $(DEV_STAMP) chromium ## Run generated clients, those of OpenAI, LangChain, the AI SDK and Inspect, and MCP's conformance suite against the whole stack
+test-sdk: $(DEV_STAMP) chromium ## Run generated clients, the blocks of docs/connect.md, llm-comply and MCP's conformance suite against the whole stack
 	$(BIN)/python sdk/build.py
 	$(BIN)/pytest tests/sdk
 
@@ -129,6 +129,7 @@ overload: $(DEV_STAMP) ## Ask for ten times what the engine can do, for two minu
 
 chaos: $(DEV_STAMP) ## Kill, stop and cut off everything at random for two minutes under load, and check that nothing is lost
 	$(BIN)/python -m benchmarks.chaos --seconds 120 --interval 3.6 --kills-min 20
+	$(BIN)/python -m benchmarks.chaos --doors 60 --in-flight 12 --agents nats
 
 attack: $(DEV_STAMP) ## Play what an attacker would try against running gateways, and print the figures; ATTACKS='-m "not long"' for a part
 	$(BIN)/pytest tests/attack $(ATTACKS)

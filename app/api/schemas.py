@@ -66,7 +66,7 @@ class Problem(Resource):
     errors: tuple[FieldProblem, ...] = ()
 
 
-class OpenStage(Resource):
+class StageProgress(Resource):
     """The stage that an unfinished deliberation opened last."""
 
     stage: int
@@ -75,7 +75,7 @@ class OpenStage(Resource):
     calls_total: int
 
 
-class Progress(OpenStage):
+class Progress(StageProgress):
     """The current stage of an unfinished deliberation."""
 
     calls_finished: int
@@ -235,7 +235,7 @@ class DeliberationSummary(Resource):
     created_at: AwareDatetime
     started_at: AwareDatetime | None
     ended_at: AwareDatetime | None
-    progress: OpenStage | None = Field(
+    progress: StageProgress | None = Field(
         description="Null before the first stage, and once it has ended; events tell of each call"
     )
     usage: Usage | None = Field(description="Null until it has ended")

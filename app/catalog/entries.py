@@ -8,7 +8,7 @@ from decimal import Decimal
 from sys import maxsize
 
 from app.api.resource import links
-from app.api.schemas import AgentCount, DeliberationSummary, OpenStage, Status
+from app.api.schemas import AgentCount, DeliberationSummary, StageProgress, Status
 from app.deliberation.calls import Usage
 from app.deliberation.facts import TERMINAL_STATUS, Accepted, CancelRequested, End, Event, StageOpened, TerminalStatus
 from app.deliberation.specification import Priority
@@ -37,7 +37,7 @@ class Entry:
     task: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
     max_cost: Decimal | None = None
-    progress: OpenStage | None = None
+    progress: StageProgress | None = None
     usage: Usage | None = None
     winner: str | None = None
     degraded: bool | None = None

@@ -34,6 +34,7 @@ from app.cli.stack.supervisor import supervised
 from app.deliberation.facts import FACT_SUFFIXES, event_type
 from app.deliberation.roles import AgentRunner
 from benchmarks.chaos.checker import EngineRequest, Fault, Findings, Stored, check
+from benchmarks.chaos.doors import DoorLoad
 from benchmarks.chaos.faults import Struck, cut, strike, wake
 from benchmarks.chaos.load import ROLE_NAMES, Load
 from benchmarks.chaos.proxy import FaultProxy, now_s
@@ -46,6 +47,8 @@ SLOWEST_SHOWN = 5
 LOOK_BACK_S = 30.0
 CUT_SHARE = 0.15
 STOP_SHARE = 0.15
+# With tasks over all doors: how many end between two kills of the gateway.
+KILL_AFTER = (4, 20)
 ENGINE = "--duration-ms 400 --jitter 0.5"
 # Only the roles of the load: each is one more process to start after Ray was killed.
 ROLES = "roles:\n" + "".join(f"  {role}: {{persona: You are a {role}.}}\n" for role in ROLE_NAMES)
@@ -157,6 +160,19 @@ async def _inject_faults(
                 wakers.create_task(_woken(struck.stopped_pid, rng.uniform(*STOPPED_S)))
 
 
+async def _kill_gateways(
+    stack: StackUnderTest, rng: random.Random, seconds: float, load: DoorLoad, faults: list[Fault]
+) -> None:
+    """Kill the gateway each time that some more tasks have ended, for at most `seconds`."""
+    ends_at_s = time.monotonic() + seconds
+    next_at = len(load.pending) - rng.randint(*KILL_AFTER)
+    while load.pending and time.monotonic() < ends_at_s:
+        await asyncio.sleep(rng.uniform(0, 0.2))
+        if len(load.pending) <= next_at and (struck := strike(rng, stack.marks, 0, ("gateway",))):
+            faults.append(Fault(struck.what, struck.victim, now_s()))
+            next_at = len(load.pending) - rng.randint(*KILL_AFTER)
+
+
 def _kills(faults: Sequence[Fault]) -> int:
     return sum(fault.kind == "SIGKILL" for fault in faults)
 
@@ -243,7 +259,8 @@ async def run(
     in_flight: int,
     interval_s: float,
     agents: AgentRunner,
-) -> tuple[Findings, list[Fault]]:
+    doors: int,
+) -> tuple[Findings, list[Fault], Load]:
     """One run from an empty log to its findings; `directory` gets the store, all logs and the trace."""
     rng = random.Random(seed)
     faults: list[Fault] = []
@@ -251,17 +268,22 @@ async def run(
     async with _running_stack(directory, agents) as stack:
         try:
             async with asyncio.TaskGroup() as group:
-                load = Load(stack.url, in_flight, seed)
+                load = DoorLoad(stack.url, in_flight, seed, tasks=doors) if doors else Load(stack.url, in_flight, seed)
                 # A response that a client must never get, such as a 500, ends the run.
                 running = group.create_task(load.run())
-                await _inject_faults(stack, rng, seconds, kills_min, interval_s, faults)
+                if isinstance(load, DoorLoad):
+                    await _kill_gateways(stack, rng, seconds, load, faults)
+                else:
+                    await _inject_faults(stack, rng, seconds, kills_min, interval_s, faults)
                 await _settled(stack, load, running)
             stored = await _stored(stack.nats_url)
         finally:
             _traced(directory, faults, stack.recorder.asked, stored)
     findings = check(load.promised, stored, stack.recorder.asked, faults)
     findings.unseen = sorted(load.pending)
-    return findings, faults
+    if isinstance(load, DoorLoad):
+        findings.unpromised = sorted({each.tokens[2] for each in stored} - load.promised)
+    return findings, faults, load
 
 
 def percentile(ordered: list[float], share: float) -> float:
@@ -271,6 +293,14 @@ def percentile(ordered: list[float], share: float) -> float:
 
 def _seconds(found: list[float], *shares: float) -> str:
     return " / ".join(f"{percentile(found, share):.1f} s" for share in shares) if found else "-"
+
+
+def _doors_shown(console: Console, load: DoorLoad, findings: Findings) -> None:
+    table = Table("door", "tasks", "asked again", "lost", "second ends", title="each door, under kills of the gateway")
+    for door, ids in load.ids.items():
+        found = (len(ids), load.again[door], len(ids & {*findings.lost}), len(ids & {*findings.second_ends}))
+        table.add_row(door, *map(str, found))
+    console.print(table)
 
 
 def _shown(console: Console, findings: Findings, faults: list[Fault]) -> None:
@@ -316,12 +346,13 @@ def main() -> None:
     parser.add_argument("--interval", type=float, default=4.0, help="mean seconds between faults")
     parser.add_argument("--agents", choices=["ray", "nats"], default="ray", help="what runs the agents")
     parser.add_argument("--kills-min", type=int, default=0, help="go on until so many were killed")
+    parser.add_argument("--doors", type=int, default=0, help="ask so many tasks over all doors; kill the gateway alone")
     parser.add_argument("--keep", type=Path, help="a new directory for the evidence of a violation: trace, logs, store")
     options = parser.parse_args()
     with ExitStack() as stack:
         directory = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-")))
         directory.mkdir(parents=True, exist_ok=options.keep is None)
-        findings, faults = asyncio.run(
+        findings, faults, load = asyncio.run(
             run(
                 directory,
                 options.seconds,
@@ -330,10 +361,13 @@ def main() -> None:
                 options.in_flight,
                 options.interval,
                 options.agents,
+                options.doors,
             )
         )
     console = Console()
     _shown(console, findings, faults)
+    if isinstance(load, DoorLoad):
+        _doors_shown(console, load, findings)
     sys.exit(bool(findings.violations))
 
 

@@ -41,7 +41,8 @@ class Fault:
 class Findings:
     """The figures of a run; `violations` is empty when every guarantee held.
 
-    `unseen` are deliberations with an end that a waiting client could not read. `unfinished` describes each failed or
+    `unseen` are deliberations with an end that a waiting client could not read. `unpromised` are accepted ones that no
+    client knows though all have their answers: a task was accepted twice. `unfinished` describes each failed or
     late deliberation with its takeovers and its longest silence.
     """
 
@@ -56,6 +57,7 @@ class Findings:
     second_ends: list[str] = field(default_factory=list[str])
     made_again: list[str] = field(default_factory=list[str])
     unseen: list[str] = field(default_factory=list[str])
+    unpromised: list[str] = field(default_factory=list[str])
     unfinished: list[str] = field(default_factory=list[str])
     # Ascending; one entry per kill and deliberation in progress.
     resumptions: list[tuple[float, Fault]] = field(default_factory=list["tuple[float, Fault]"])
@@ -82,6 +84,7 @@ class Findings:
         found = [] if self.accepted else ["nothing was accepted"]
         found += [f"lost: {each}" for each in self.lost]
         found += [f"no client could read its end: {each}" for each in self.unseen]
+        found += [f"accepted a second time: {each}" for each in self.unpromised]
         found += [f"ended more than once: {each}" for each in self.second_ends]
         found += [f"requested again after it was recorded: {each}" for each in self.made_again]
         if self.wasted > self.wasted_bound:

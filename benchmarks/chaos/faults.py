@@ -61,9 +61,11 @@ def victims(marks: Sequence[str], name: str) -> list[int]:
     return pids
 
 
-def strike(rng: random.Random, marks: Sequence[str], stop_share: float) -> Struck | None:
-    """SIGKILL or SIGSTOP one process; None when the chosen one is gone already."""
-    (name,) = rng.choices(list(WEIGHTS), list(WEIGHTS.values()))
+def strike(
+    rng: random.Random, marks: Sequence[str], stop_share: float, among: Sequence[str] = tuple(WEIGHTS)
+) -> Struck | None:
+    """SIGKILL or SIGSTOP one process `among` these parts; None when the chosen one is gone already."""
+    (name,) = rng.choices(among, [WEIGHTS[each] for each in among])
     pids = victims(marks, name)
     if not pids:
         return None

@@ -193,7 +193,7 @@ async def test_the_first_hour_goes_as_it_is_written(tmp_path: Path) -> None:
     terminal = Terminal(folder, await asyncio.to_thread(installed_wheel, tmp_path))
     assert re.match(r"deliberate \d", await terminal.deliberate("--version"))
     assert "completed" in await terminal.deliberate("demo")
-    async with terminal.up() as stack, httpx.AsyncClient(base_url=stack["url"], timeout=70) as client:
+    async with terminal.up("--simulate", "") as stack, httpx.AsyncClient(base_url=stack["url"], timeout=70) as client:
         id = await ask_and_watch(terminal, client)
         await look_back(terminal, id)
         await ask_a_mixed_council(terminal)

@@ -136,7 +136,7 @@ async def test_a_task_survives_the_kill_of_the_gateway(stack: Stack) -> None:
 
 
 def configurations() -> list[Block]:
-    return [block for block in blocks() if block.page == "docs/mcp.md" and block.language in ("json", "toml")]
+    return [block for block in blocks() if block.page == "docs/connect.md" and block.language in ("json", "toml")]
 
 
 def server_in(block: Block) -> dict[str, Any]:

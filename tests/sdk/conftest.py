@@ -43,10 +43,11 @@ async def json_of(command: Sequence[str | Path], cwd: Path | None = None) -> Any
 
 
 class Page(NamedTuple):
-    """A page that holds OpenAI's client: its URL at the origin that the gateway lists, and at another one."""
+    """Pages in `folder`, with OpenAI's client: their URL at the origin that the gateway lists, and at another one."""
 
     listed: str
     unlisted: str
+    folder: Path
 
 
 class Handler(SimpleHTTPRequestHandler):
@@ -61,7 +62,7 @@ def page_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     (folder / "openai").symlink_to(build.work() / "node_modules" / "openai")
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=folder)) as server:
         Thread(target=server.serve_forever, daemon=True).start()
-        yield Page(*(f"http://{host}:{server.server_port}/" for host in ("localhost", "127.0.0.1")))
+        yield Page(*(f"http://{host}:{server.server_port}/" for host in ("localhost", "127.0.0.1")), folder)
         server.shutdown()
 
 

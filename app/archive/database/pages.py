@@ -9,7 +9,7 @@ from typing import Any, cast
 from sqlalchemy import BigInteger, ColumnElement, Integer, Select, and_, bindparam, exists, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.api.schemas import OpenStage
+from app.api.schemas import StageProgress
 from app.archive.database.rows import instant, label, maybe_microseconds
 from app.archive.database.tables import SEQUENCE_BITS, deliberations, labels
 from app.catalog.entries import Entry, ListFilter
@@ -160,7 +160,7 @@ def placed_entry(tenant: str, row: Sequence[Any]) -> tuple[int, Entry]:
         strategy=strategy,
         task=kept["task"],
         metadata=kept["metadata"],
-        progress=None if progress is None else OpenStage.model_validate_json(progress),
+        progress=None if progress is None else StageProgress.model_validate_json(progress),
         usage=Usage(**kept["usage"]) if ended else None,
         winner=kept.get("winner"),
         degraded=kept.get("degraded"),

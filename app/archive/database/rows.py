@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from hashlib import blake2b
 
-from app.api.schemas import OpenStage
+from app.api.schemas import StageProgress
 from app.archive.database.tables import VERSION_MAX, deliberations, position
 from app.catalog.entries import TASK_CHARS_MAX
 from app.deliberation.calls import Usage
@@ -57,7 +57,11 @@ def row_of(written: Written, log: int) -> dict[str, object]:
         return row | {"version": VERSION_MAX, "created_us": microseconds(written.at), "status": DELETED, "log": 0}
     specification = state.specification
     roles = Counter(agent.role for agent in specification.agents)
-    summary = {"task": specification.task[:TASK_CHARS_MAX], "roles": roles, "metadata": specification.metadata}
+    summary: dict[str, object] = {
+        "task": specification.task[:TASK_CHARS_MAX],
+        "roles": roles,
+        "metadata": specification.metadata,
+    }
     if state.end is not None:
         usage = Usage.total([each.usage for each in state.finished.values()])
         summary["usage"] = usage.model_dump(mode="json", exclude_defaults=True)
@@ -80,9 +84,9 @@ def row_of(written: Written, log: int) -> dict[str, object]:
 
 
 def progress_of(opened: StageOpened) -> str:
-    """Returns the column `progress`, with which `OpenStage` is read again."""
+    """Returns the column `progress`, with which `StageProgress` is read again."""
     calls_total = len(opened.calls)
-    return OpenStage(
+    return StageProgress(
         stage=opened.stage, purpose=opened.purpose, round=opened.round, calls_total=calls_total
     ).model_dump_json()
 

@@ -42,6 +42,10 @@ ExternalNatsOption = Annotated[
 ]
 
 
+# A newcomer sees some 40 tokens a second of each member, as from a model.
+MODEL_PACE = "--ttft-ms 300 --per-token-ms 25 --jitter 0.3"
+
+
 @asynccontextmanager
 async def running_stack(options: StackOptions, report: ProgressReport = lambda _: None) -> AsyncGenerator[Layout]:
     """Run the whole stack around the body, which begins when the gateway serves; a cancelled body stops it in order.
@@ -146,7 +150,10 @@ def up(
     data_dir: Annotated[Path, typer.Option(help="Directory of the log; it survives a restart.")] = DATA_DIR,
     roles: RolesOption = None,
     agents: AgentsOption = "ray",
-    simulate: Annotated[str, typer.Option(metavar="ARGS", help="Arguments of the simulator.")] = "",
+    simulate: Annotated[
+        str | None,
+        typer.Option(metavar="ARGS", help=f"Arguments of the simulator, by default `{MODEL_PACE}`; '' is its fastest."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> NoReturn:
     """Start NATS, the engine simulator, Ray Serve and the gateway; keep them running until Ctrl-C, then stop them.
@@ -155,11 +162,13 @@ def up(
     exit code is 0 if everything was ready and has stopped. A second signal kills the rest.
     """
     try:
-        simulator_arguments = tuple(shlex.split(simulate))
+        simulator_arguments = tuple(shlex.split(simulate or ""))
     except ValueError as error:
         raise typer.BadParameter(f"--simulate: {error}") from error
     if simulator_arguments and engine_url:
         raise typer.BadParameter("--engine-url starts no simulator, so that --simulate has no use: omit one of them")
+    if simulate is None and not engine_url:
+        simulator_arguments = tuple(MODEL_PACE.split())
     pepper = os.environ.get("KEY_PEPPER") or None
     # The gateway would refuse such an address too.
     if pepper is None and not is_loopback(host):

@@ -221,8 +221,9 @@ class StubGateway:
         resource = self.council.resource
         summary = {key: resource[key] for key in ("id", "status", "role", "strategy", "task", "metadata", "links")}
         times = {key: resource[key] for key in ("created_at", "started_at", "ended_at")}
+        outcome = dict.fromkeys(("progress", "usage", "winner", "degraded"))
         agents = [{"role": "DEV", "count": len(resource["agents"])}]
-        page = {"items": [{**summary, **times, "agents": agents}], "next_cursor": "c-2", "behind_s": 0.0}
+        page = {"items": [{**summary, **times, **outcome, "agents": agents}], "next_cursor": "c-2", "behind_s": 0.0}
         return JSONResponse(page)
 
     def _events(self, request: Request) -> Response:

@@ -9,6 +9,9 @@ from typer.testing import CliRunner, Result
 from app.cli import cli
 from app.cli.admin import openapi as openapi_command
 from app.cli.ask import parse_rubric
+from app.cli.exits import Exit
+from app.cli.stack.layout import StackOptions
+from app.cli.stack.up import MODEL_PACE
 from tests.components.cli.council_run import ID, MODEL, Council, StubGateway, problem
 
 runner = CliRunner()
@@ -219,3 +222,26 @@ class TestOpenapi:
         result = invoke("openapi", "--dir", str(tmp_path), "--check")
         assert result.exit_code == 1
         assert "openapi.json" in result.stderr and "events.schema.json" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "simulator"),
+    [
+        ([], tuple(MODEL_PACE.split())),
+        (["--simulate", ""], ()),
+        (["--simulate", "--duration-ms 5"], ("--duration-ms", "5")),
+        (["--engine-url", "http://127.0.0.1:1"], ()),
+    ],
+)
+def test_up_simulates_the_pace_of_a_model_unless_it_is_told_another(
+    given: list[str], simulator: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = list[StackOptions]()
+
+    async def started(options: StackOptions, _report: object) -> Exit:
+        seen.append(options)
+        return Exit.SUCCESS
+
+    monkeypatch.setattr("app.cli.stack.up._up", started)
+    assert CliRunner().invoke(cli, ["up", "--json", *given]).exit_code == 0
+    assert [options.simulate for options in seen] == [simulator]

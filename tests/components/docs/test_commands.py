@@ -15,7 +15,7 @@ from tests.components.docs.blocks import ENDLESS, NOT_RUN, STACK_WITH_KEYS, WITH
 from tests.components.docs.tables import ROOT
 
 BLOCKS = blocks()
-LANGUAGES = {"sh", "text", "json", "http", "python", "toml", "ts", "yaml", "mermaid"}
+LANGUAGES = {"sh", "text", "json", "http", "python", "toml", "ts", "tsx", "yaml", "mermaid"}
 COMMANDS = [(block, command) for block in BLOCKS if block.language == "sh" for command in block.commands]
 BENCHMARK = re.compile(r"python\s+-m\s+(benchmarks[a-z._]*)([^`]*)`")
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))

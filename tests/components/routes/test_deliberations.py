@@ -490,8 +490,14 @@ async def test_a_listed_deliberation_is_a_summary(gateway: Served) -> None:
     (item,) = (await gateway.client.get("/deliberations")).json()["items"]
     whole = (await gateway.client.get(f"/deliberations/{id}")).json()
     same = ("id", "status", "role", "strategy", "task", "metadata", "created_at", "started_at", "ended_at", "links")
-    agents = [{"role": "DEV", "count": 2}, {"role": "QA", "count": 1}]
-    assert item == {**{name: whole[name] for name in same}, "agents": agents}
+    added = {
+        "agents": [{"role": "DEV", "count": 2}, {"role": "QA", "count": 1}],
+        "usage": {name: value for name, value in whole["usage"].items() if not name.startswith("by_")},
+        "winner": whole["verdict"]["winner"],
+        "degraded": whole["degraded"] is not None,
+        "progress": None,
+    }
+    assert item == {**{name: whole[name] for name in same}, **added}
     assert (item["status"], item["role"], item["ended_at"]) == ("completed", None, "2026-01-01T00:00:00Z")
 
 
