@@ -2,11 +2,13 @@
 
 import { at } from "./words.js";
 
-/** `text` with `piece` at its character `offset`, in code points, which the gateway counts. */
-const place = (text, offset, piece) => {
-  const before = [...text];
-  return before.length === offset ? text + piece : before.slice(0, offset).join("") + piece;
-};
+const chars = (text) => [...text].length;
+
+/** Puts `piece` at the character `offset` of a call's text, in code points, which the gateway counts. */
+function place(call, offset, piece) {
+  const kept = offset === call.chars ? call.text : [...call.text].slice(0, offset).join("");
+  Object.assign(call, { text: kept + piece, chars: Math.min(offset, call.chars) + chars(piece) });
+}
 
 /** `events` may be given one by one as they come: `apply` changes the council. */
 export class Council {
@@ -32,7 +34,7 @@ export class Council {
         for (const planned of event.calls) {
           this.calls.set(planned.call_id, {
             ...planned, purpose: event.purpose, round: event.round, stage: event.stage, openedAt: ts,
-            startedAt: null, attempt: 0, attempts: [], text: "", firstAt: null, waiting: null, finished: null, finishedAt: null,
+            startedAt: null, attempt: 0, attempts: [], text: "", chars: 0, firstAt: null, waiting: null, finished: null, finishedAt: null,
           });
         }
         break;
@@ -42,7 +44,7 @@ export class Council {
       case "call.started": {
         const call = this.calls.get(event.call_id);
         if (!call || call.finished || event.attempt <= call.attempt) break;
-        Object.assign(call, { startedAt: ts, attempt: event.attempt, model: event.model, text: "", firstAt: null, waiting: null });
+        Object.assign(call, { startedAt: ts, attempt: event.attempt, model: event.model, text: "", chars: 0, firstAt: null, waiting: null });
         call.attempts.push(ts);
         break;
       }
@@ -54,10 +56,10 @@ export class Council {
       case "call.delta": {
         const call = this.calls.get(event.call_id);
         if (!call || call.finished || call.attempt > event.attempt) break;
-        if (event.attempt > call.attempt) Object.assign(call, { attempt: event.attempt, text: "" });
+        if (event.attempt > call.attempt) Object.assign(call, { attempt: event.attempt, text: "", chars: 0 });
         call.firstAt ??= ts;
         call.waiting = null;
-        call.text = place(call.text, event.offset, event.text);
+        place(call, event.offset, event.text);
         break;
       }
       case "call.finished": {
