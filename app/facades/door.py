@@ -259,7 +259,7 @@ async def _written(writer: Writer, moments: AsyncGenerator[Moment, None]) -> Asy
 
 
 class _CouncilStream(EventStreamResponse):
-    """Holds a viewer's slot until its client has left, and tells the council that it has."""
+    """The stream of one client. When the client leaves, the stream tells the council and frees the viewer's slot."""
 
     slot: AbstractContextManager[object]
     leave: Callable[[], Awaitable[None]]

@@ -52,7 +52,10 @@ def refused(code: str, detail: str, remedy: str) -> PydanticCustomError:
 
 
 def _schema_of(harmless: object) -> dict[str, Any]:
-    """The JSON Schema of a scalar, a list of at most one text, or an empty object, whose `const` no generator reads."""
+    """The JSON Schema of a harmless value: a scalar, a list of at most one text, or an empty object.
+
+    Code generators read no `const` of a list or an object.
+    """
     match harmless:
         case []:
             return {"type": "array", "items": {}, "maxItems": 0}

@@ -13,6 +13,7 @@ import aiohttp
 import httpx
 
 from app.api.webhook_payloads import TERMINAL_EVENTS
+from app.sse import SseDecoder
 from benchmarks.chaos.load import PAUSE_S, STRATEGIES, Load
 
 Json = dict[str, Any]
@@ -62,12 +63,11 @@ class Asked:
             self.id = response.headers.get("X-Deliberation-Id", self.id)
             if "json" in response.headers["Content-Type"]:
                 yield "", json.loads(await response.aread())
-            cursor = ""
-            async for line in response.aiter_lines():
-                if line.startswith("id: "):
-                    cursor = line.removeprefix("id: ")
-                elif line.startswith("data: {"):
-                    yield cursor, json.loads(line.removeprefix("data: "))
+            decoder = SseDecoder()
+            async for chunk in response.aiter_bytes():
+                for frame in decoder.feed(chunk):
+                    if fields := frame.fields():
+                        yield frame.id or "", fields
         raise Broken
 
 

@@ -43,7 +43,7 @@ ELEMENTS = (
 async def opened(chromium: BrowserContext, gateway: Gateway, path: str) -> AsyncGenerator[Page]:
     page, faults, url = await chromium.new_page(), list[str](), str(gateway.client.base_url)
     page.on("request", lambda request: None if request.url.startswith((url, "data:")) else faults.append(request.url))
-    # No coordinator answers here, and no archive: the browser tells of both refusals.
+    # The gateway of this test has no coordinator and no archive: the browser logs both refusals.
     expected = ("/readyz", "/deliberations?", "/stats", "/events?")
     page.on(
         "console",

@@ -127,7 +127,7 @@ class Stack:
 
 
 def start_up(data_dir: Path, *options: str) -> tuple[subprocess.Popen[str], dict[str, Any]]:
-    """Start a stack, whose simulator is the fastest without `--simulate` among the options."""
+    """Start a stack. Its simulator answers at once, unless `options` name a pace or an engine."""
     command = [str(DELIBERATE), "up", "--json", "--port", "0", "--data-dir", str(data_dir), *options]
     if not {"--simulate", "--engine-url"} & set(options):
         command += ["--simulate", ""]

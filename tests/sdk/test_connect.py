@@ -1,4 +1,4 @@
-"""The blocks of docs/connect.md whose clients are packages, as they are written, against the whole stack."""
+"""Each block of docs/connect.md runs as it is written against the whole stack, if an index has its client."""
 
 import json
 from pathlib import Path

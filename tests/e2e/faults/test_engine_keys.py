@@ -109,7 +109,7 @@ async def test_a_key_is_refused_replaced_and_appears_nowhere(
 
 
 async def unusable_engines(client: httpx.AsyncClient, count: int) -> list[dict[str, str]]:
-    """The engines that are told as unusable, as soon as there are so many: replicas report after the deliberation."""
+    """The unusable engines of `/readyz`, once it lists `count`: a replica reports after its deliberation has ended."""
     async with asyncio.timeout(30):
         while True:
             degraded = (await client.get("/readyz")).json()["degraded"]
