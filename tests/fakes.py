@@ -111,10 +111,10 @@ class InMemoryJournal:
             if not subject_matches(f"{subject}.>", record.subject) or record.subject == f"{subject}.deleted"
         ]
 
-    async def write(self, subject: str, data: bytes) -> Appended:
+    async def write(self, subject: str, data: bytes, *, accepts: Callable[[Record], bool] | None = None) -> Appended:
         self._reachable()
         for record in self.records:
-            if record.subject == subject:
+            if record.subject == subject and (accepts is None or accepts(record)):
                 return Appended(record, created=record.data == data)
         return Appended(self._store(subject, data), created=True)
 

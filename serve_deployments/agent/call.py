@@ -324,6 +324,7 @@ class CallRun:
             self._outcome_check.expire()
             spent = (shared.usage + meter.usage).model_copy(update={"calls": sent})
             self._usage += spent.at(engine.spec.prices) if sent else spent
+            engine.spent(spent, reply)
             self._usage_estimated |= shared.estimated or meter.estimated
         if deltas:
             await deltas.flush()

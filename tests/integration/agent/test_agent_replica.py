@@ -124,6 +124,26 @@ def views(journal: InMemoryJournal, kind: type) -> list[Any]:
     return [event for record in journal.records if isinstance(event := decode(record.data), kind)]
 
 
+async def test_a_replica_reports_what_its_engines_answered_and_what_is_wrong_with_them() -> None:
+    engine = ScriptedEngine(lambda _, number: streamed(ANSWER) if number < 3 else httpx.Response(503))
+    agent = replica(engine, InMemoryJournal())
+    await outcomes(agent, request((call(1), call(2))))
+    (before,) = (await agent.describe())["engines"]
+    assert (before["answers"], before["prompt_tokens"], before["completion_tokens"]) == (2, 20, 10)
+    assert [prompt for _, prompt, _ in before["recent"]] == [10, 10] and before["trouble"] is None
+    assert all(ttft_ms >= 0 for ttft_ms, _, _ in before["recent"])
+    state = agent.engines.engines[0]
+    state.circuit.failed(time.monotonic(), unreachable=False)
+    began, state.failure = datetime.now(UTC), "answered with errors"
+    assert state.trouble(time.monotonic()) is None, "one failure opens no circuit"
+    for _ in range(2):
+        state.circuit.failed(time.monotonic() + 5, unreachable=False)
+    detail, since = state.trouble(time.monotonic()) or ("", began)
+    assert detail == "fails: it answered with errors" and abs((since - began).total_seconds()) < 1
+    state.circuit.succeeded()
+    assert state.trouble(time.monotonic()) is None
+
+
 @pytest.mark.parametrize("deltas", [True, False])
 async def test_answers_are_recorded_and_deltas_rebuild_the_text(deltas: bool) -> None:
     whole = {"choices": [{"message": {"content": ANSWER}, "finish_reason": "stop"}], "usage": USAGE}
