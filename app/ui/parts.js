@@ -58,7 +58,7 @@ export const Bar = ({ share, label = null, ...rest }) => html`
     <i style=${{ "--v": `${Math.min(100, share * 100).toFixed(1)}%` }} /></div>`;
 
 export const Table = ({ name, head, children }) => html`
-  <div class="scrollx" tabindex="0" role="region" aria-label=${`${name}, table`}><table><thead><tr>${head.map(([word, place = ""]) => html`<th scope="col" class=${place}>${word}</th>`)}</tr></thead><tbody>${children}</tbody></table></div>`;
+  <div class="scrollx" tabindex="0" role="region" aria-label=${`${name}, table`}><table><thead><tr>${head.map(([word, place = ""]) => html`<th scope="col" class=${place}>${word || html`<span class="vh">Action</span>`}</th>`)}</tr></thead><tbody>${children}</tbody></table></div>`;
 
 export const Block = ({ id, head, words = "", wide = false, action = null, children }) => html`
   <section class=${`block${wide ? " wide" : ""}`} aria-labelledby=${id}><header><h2 id=${id}>${head}</h2><p>${words}</p>${action}</header>${children}</section>`;

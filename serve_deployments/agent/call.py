@@ -324,8 +324,9 @@ class CallRun:
             self._outcome_check.expire()
             spent = (shared.usage + meter.usage).model_copy(update={"calls": sent})
             self._usage += spent.at(engine.spec.prices) if sent else spent
-            engine.spent(spent, reply)
+            engine.usage += spent
             self._usage_estimated |= shared.estimated or meter.estimated
+        engine.answered(reply, spent)
         if deltas:
             await deltas.flush()
         self._model, self._engine, self._answered_by = model, engine.address, attempt

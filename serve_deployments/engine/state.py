@@ -194,12 +194,10 @@ class EngineState:
         """Returns the time from which on it may admit a request, as far as only time decides it."""
         return max(self.circuit.opened_until_s or now_s, self.told_to_wait_until_s)
 
-    def spent(self, usage: Usage, reply: EngineReply | None) -> None:
-        self.usage += usage
-        if reply is not None:
-            self.answers += 1
-            ttft_ms = None if reply.ttft_s is None else round(reply.ttft_s * 1_000)
-            self.recent.append((ttft_ms, usage.prompt_tokens, usage.cached_tokens))
+    def answered(self, reply: EngineReply, usage: Usage) -> None:
+        self.answers += 1
+        ttft_ms = None if reply.ttft_s is None else round(reply.ttft_s * 1_000)
+        self.recent.append((ttft_ms, usage.prompt_tokens, usage.cached_tokens))
 
     def trouble(self, now_s: float) -> tuple[str, datetime] | None:
         """What keeps calls from it or makes them fail, and since when; None while nothing does."""
