@@ -18,7 +18,7 @@ PROCESSES_MAX = 16
 
 StatusType = TypeVar("StatusType", bound=BaseModel)
 # Small enough for a float, as replies carry no signature.
-Count = Annotated[int, Field(ge=0, le=2**53)]
+Figure = Annotated[int, Field(ge=0, le=2**53)]
 
 
 def _address(url: str) -> str:
@@ -43,11 +43,11 @@ class EngineStatus(BaseModel):
     list_problem: str = ""
     key_rejected: KeyRejected | None = None
     trouble: EngineTrouble | None = None
-    answers: Count = 0
-    prompt_tokens: Count = 0
-    cached_tokens: Count = 0
-    completion_tokens: Count = 0
-    recent: tuple[tuple[Count | None, Count, Count], ...] = Field(default=(), max_length=64)
+    answers: Figure = 0
+    prompt_tokens: Figure = 0
+    cached_tokens: Figure = 0
+    completion_tokens: Figure = 0
+    recent: tuple[tuple[Figure | None, Figure, Figure], ...] = Field(default=(), max_length=64)
 
 
 class ProcessStatus(BaseModel):

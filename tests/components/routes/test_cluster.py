@@ -303,6 +303,8 @@ async def test_a_role_that_starts_at_its_first_use_is_not_missing_before_it(gate
         agent("QA", in_flight="many"),
         agent("QA", engines=[engine("http://e", circuit="ajar")]),
         agent("QA", versions="1"),
+        agent("QA", engines=[engine("http://e", completion_tokens=10**400)]),
+        agent("QA", engines=[engine("http://e", answers=-1)]),
     ],
 )
 async def test_an_invalid_reply_is_reported_as_missing(gateway: Served, reply: dict[str, Any]) -> None:
