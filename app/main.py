@@ -65,10 +65,12 @@ READINESS_FRESH_S = 0.2
 log = structlog.get_logger(__name__)
 
 
-async def _follow(journal: GatewayLog, catalog: Catalog, keyring: Keyring | None, spends: DailySpends | None) -> None:
+async def _follow(gateway: Gateway) -> None:
+    journal, keyring, spends = gateway["journal"], gateway["access"].keyring, gateway["deliberations"].spends
     await journal.open()
     async with asyncio.TaskGroup() as group:
-        group.create_task(catalog.follow(journal))
+        group.create_task(gateway["catalog"].follow(journal))
+        group.create_task(sample(gateway))
         group.create_task(sweep(journal))
         if keyring is not None:
             group.create_task(keyring.follow(journal))
@@ -225,7 +227,7 @@ def lifespan_of(
         feed, catalog, keyring = gateway["feed"], gateway["catalog"], gateway["access"].keyring
         spends = gateway["deliberations"].spends
         async with feed, asyncio.TaskGroup() as group:
-            running = [group.create_task(_follow(opened, catalog, keyring, spends)), group.create_task(sample(gateway))]
+            running = [group.create_task(_follow(gateway))]
             if key_log is not None:
                 running.append(group.create_task(key_log.open()))
             # The client must begin to connect before the first request; until then its requests do not even fail.
