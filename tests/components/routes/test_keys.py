@@ -156,7 +156,7 @@ async def test_a_tenant_makes_ten_keys_a_minute(gateway: Served) -> None:
 
 
 @pytest.mark.parametrize(("settings", "remedy"), [({}, "KEY_PEPPER"), ({"key_pepper": PEPPER}, "KEYS_NATS_URL")])
-async def test_a_gateway_that_may_not_write_keys_names_the_remedy(settings: dict[str, str], remedy: str) -> None:
+async def test_a_gateway_that_may_not_write_keys_names_the_remedy(settings: dict[str, Any], remedy: str) -> None:
     async with served(**settings) as gateway:
         headers = bearer(await make_key(gateway.journal)) if settings else {}
         known = len(gateway.journal.records)
