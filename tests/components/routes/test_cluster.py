@@ -226,6 +226,12 @@ async def test_samples_and_restarts_are_what_the_gateway_has_seen(gateway: Serve
     assert part == {"part": "coordinator", "replicas": 1, "started_at": "2026-01-02T04:00:00Z", "restarts": 1}
 
 
+async def test_a_gateway_takes_samples_although_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.routes.cluster.SAMPLE_EVERY_S", 0.01)
+    async with served(journal=InMemoryJournal(replies=replies())) as gateway:
+        await until(lambda: len(gateway.gateway["history"].samples) >= 2)
+
+
 async def test_a_sample_is_taken_without_a_log(gateway: Served) -> None:
     gateway.journal.replies.clear()
     await take_sample(gateway.gateway)
