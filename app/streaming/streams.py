@@ -209,7 +209,7 @@ class Streams:
         controls = [] if point.gap is None else [dump(point.gap), *map(event_in, await self._snapshot_frames(point))]
         position = point.begin if point.cursor is None and point.gap is None else point.start
         unended = point.unended_after(position)
-        if unended or not request.ids:
+        if not request.ids or any(each.end_sequence is None for each in point.known.snapshots):
             # A client that comes again for the next page gets texts from now on.
             await self.feed.texts.announce(request.texts)
         items = [_item(epoch, position, event) for event in controls]
