@@ -25,27 +25,30 @@ function useDeliberation(id) {
     let asking = null;
     let retrying = null;
     const path = `/deliberations/${encodeURIComponent(id)}`;
+    // A hidden tab draws nothing: it catches up when it is seen again.
     const show = () => {
-      if (!over) draw((count) => count + 1);
+      if (!over && !document.hidden) draw((count) => count + 1);
     };
     const soon = () => {
-      // A hidden tab draws nothing: timers of it wait until it is seen again.
-      if (document.hidden) return;
-      drawing ??= setTimeout(() => {
+      drawing ??= setTimeout(() => requestAnimationFrame(() => {
         drawing = null;
         show();
-      }, DRAW_MS);
+      }), DRAW_MS);
     };
-    const seen = () => soon();
     const load = async () => {
       held.resource = await request(path);
       show();
     };
     const figures = () => {
+      if (document.hidden) return;
       asking ??= setTimeout(() => {
         asking = null;
         load().catch(() => {});
       }, FIGURES_MS);
+    };
+    const seen = () => {
+      soon();
+      if (held.council && !ENDS.includes(held.resource.status)) figures();
     };
     const onEvent = (event) => {
       held.council.apply(event);

@@ -59,22 +59,36 @@ export function Said({ call, live, names }) {
   return html`<dl class="given">${Object.entries(read).map(([name, value]) => html`<dt>${title(name)}</dt><dd dir="auto">${typeof value === "string" ? value : Array.isArray(value) && value.every((each) => typeof each === "string") ? html`<ul>${value.map((each) => html`<li>${each}</li>`)}</ul>` : html`<pre tabindex="0">${JSON.stringify(value, null, 1)}</pre>`}</dd>`)}</dl>`;
 }
 
+/** The boxes of growing texts: { box, follows, live } by the element whose height grows. */
+const growing = new WeakMap();
+/** Shows the ends of texts that grew. It hears of all that a frame wrote together, once their heights are known. */
+const grown = new ResizeObserver((entries) => {
+  const ends = entries.map(({ target }) => growing.get(target)).filter(({ follows, live }) => live && follows).map(({ box }) => [box, box.scrollHeight, box.clientHeight]);
+  for (const [box, height] of ends) box.scrollTop = height;
+  for (const [box, height, seen] of ends) box.toggleAttribute("data-follow", height > seen + 2);
+});
+
 /** Follows the end of a growing text until its reader scrolls up. */
 function useFollow(box, text, live) {
-  const follows = useRef(true);
+  const state = useRef({ follows: true }).current;
   const [back, setBack] = useState(false);
   useLayoutEffect(() => {
-    const { current } = box;
-    if (live && follows.current) current.scrollTop = current.scrollHeight;
-    current.toggleAttribute("data-follow", live && follows.current && current.scrollHeight > current.clientHeight + 2);
-  }, [text, live]);
+    const { current } = text;
+    growing.set(current, state);
+    grown.observe(current);
+    return () => grown.unobserve(current);
+  }, []);
+  useLayoutEffect(() => {
+    Object.assign(state, { box: box.current, live });
+    if (!live) box.current.removeAttribute("data-follow");
+  }, [live]);
   const onScroll = () => {
     const { current } = box;
-    follows.current = current.scrollTop + current.clientHeight >= current.scrollHeight - 24;
-    setBack(live && !follows.current);
+    state.follows = current.scrollTop + current.clientHeight >= current.scrollHeight - 24;
+    setBack(live && !state.follows);
   };
   const jump = () => {
-    follows.current = true;
+    state.follows = true;
     box.current.scrollTop = box.current.scrollHeight;
     setBack(false);
   };
@@ -94,7 +108,7 @@ function useRate(call) {
 }
 
 function Lane({ agent, council, work, live, on, names }) {
-  const box = useRef(null);
+  const [box, text] = [useRef(null), useRef(null)];
   const [chosen, setChosen] = useState(null);
   const calls = council.of(agent.agent_id);
   const current = calls.at(-1);
@@ -103,7 +117,7 @@ function Lane({ agent, council, work, live, on, names }) {
   const before = empty ? calls.findLast((call) => WRITES.has(call.output) && call.text !== "") : null;
   const rate = useRate(current);
   const active = live && current && !current.finished;
-  const [onScroll, back, jump] = useFollow(box, shown?.text, Boolean(live && shown && !shown.finished && !empty));
+  const [onScroll, back, jump] = useFollow(box, text, Boolean(live && shown && !shown.finished && !empty));
   const problem = current?.finished?.problem;
   const usage = shown?.finished?.usage;
   const simulated = roles.value.find(({ name }) => name === agent.role)?.live?.simulated;
@@ -115,8 +129,8 @@ function Lane({ agent, council, work, live, on, names }) {
   return html`<article class="lane" data-on=${on} data-lane=${agent.agent_id} aria-label=${names(agent.agent_id)}>
     <header><div class="who"><h3>${names(agent.agent_id)}</h3><span class="m">${names(agent.agent_id) === agent.agent_id ? shown?.model ?? agent.model ?? "" : ""}</span><span class="rate">${simulated ? html`<span class="sim">Simulated</span>` : ""}<span class=${rate ? "" : "muted"}>${heard}</span></span></div>
       <div class="doing">${spoken ?? (work?.error ? html`<span>${work.error.detail}</span>` : html`<span class="muted">${work && !live ? work.status : "Not asked yet"}</span>`)}</div></header>
-    <div class="fill" tabindex="0" ref=${box} onScroll=${onScroll} aria-label=${`Text of ${names(agent.agent_id)}`} role="region">
-      ${before ? html`<p class="small muted">Until the new text comes, this is its last one.</p><${Markdown} text=${before.text} dim=${true} />` : shown ? html`<${Said} call=${shown} live=${live} names=${names} />` : work?.content ? html`<${Markdown} text=${work.content} />` : ""}</div>
+    <div class="fill" tabindex="0" ref=${box} onScroll=${onScroll} aria-label=${`Text of ${names(agent.agent_id)}`} role="region"><div ref=${text}>
+      ${before ? html`<p class="small muted">Until the new text comes, this is its last one.</p><${Markdown} text=${before.text} dim=${true} />` : shown ? html`<${Said} call=${shown} live=${live} names=${names} />` : work?.content ? html`<${Markdown} text=${work.content} />` : ""}</div></div>
     ${back ? html`<button class="btn sm jumplive" onClick=${jump}>Jump to live</button>` : ""}
     <footer>${usage ? html`<span>${number(usage.completion_tokens)} tokens</span><span>${shown.finished.ttft_ms === null ? "" : `${duration(shown.finished.ttft_ms)} to first`}</span><span>${cachedShare(usage)} cached</span>` : ""}
       ${calls.length > 1 ? html`<span class="vers" role="group" aria-label=${`Texts of ${names(agent.agent_id)}`}>${calls.map((call) => html`<button key=${call.call_id} aria-pressed=${call === shown} onClick=${() => setChosen(call === current ? null : call.call_id)}>${label(call, calls)}</button>`)}</span>` : ""}</footer></article>`;

@@ -10,6 +10,8 @@ const escaped = (text) =>
 
 const marked = new Marked({
   gfm: true,
+  // Tags within a line are text, so that no open one changes how the blocks behind it are read.
+  tokenizer: { tag: () => undefined },
   renderer: {
     html: ({ text }) => escaped(text),
     image: ({ text, href }) => `${escaped(text)} <code>${escaped(href)}</code>`,
@@ -46,17 +48,71 @@ export function fragment(text) {
   return clean;
 }
 
+/** The blocks of `text` that nothing written behind them can change: all but the last of its whole lines. */
+function settledIn(text) {
+  const tokens = marked.lexer(text.slice(0, text.lastIndexOf("\n") + 1));
+  const last = tokens.findLastIndex(({ type }) => type !== "space");
+  const settled = tokens.slice(0, Math.max(0, last)).map(({ raw }) => raw).join("");
+  return text.startsWith(settled) ? settled : "";
+}
+
+const DEFINITION = /\[[^\]]+\]:/;
+
+function caretAt(drawn, family) {
+  let end = drawn;
+  while (BLOCKS.has(end.lastElementChild?.tagName)) end = end.lastElementChild;
+  end.append(Object.assign(document.createElement("span"), { className: `caret ${family}` }));
+}
+
+/**
+ * Draws `text` in `box`. While it grows, which its caret shows, blocks that can no longer change are drawn once: a draw
+ * costs the length of the open one. `drawn` is kept from one draw to the next: { settled, open }, at first empty.
+ */
+export function draw(box, drawn, written, caret) {
+  const text = written.replace(/\r\n?/g, "\n");
+  const long = text.length > TEXT_CHARS_MAX;
+  // A definition of a link changes the blocks before it, which the end shows.
+  if (!text.startsWith(drawn.settled) || long || (!caret && DEFINITION.test(text))) {
+    box.replaceChildren();
+    Object.assign(drawn, { settled: "", open: [] });
+  }
+  const rest = text.slice(drawn.settled.length);
+  const settled = caret && !long ? settledIn(rest) : "";
+  const open = fragment(rest.slice(settled.length));
+  if (caret) caretAt(open, caret);
+  for (const node of drawn.open) node.remove();
+  Object.assign(drawn, { settled: drawn.settled + settled, open: [...open.childNodes] });
+  box.append(...(settled ? [fragment(settled)] : []), open);
+}
+
+const FRAME_MS = 10;
+/** The draws of texts that change by their boxes, in the order in which they were asked for. */
+const waiting = new Map();
+
+/** A frame draws texts for FRAME_MS, at least one; the others wait for the next frame. */
+function drawSome() {
+  const end = performance.now() + FRAME_MS;
+  for (const [box, text] of waiting) {
+    waiting.delete(box);
+    text();
+    if (performance.now() >= end) break;
+  }
+  if (waiting.size > 0) requestAnimationFrame(drawSome);
+}
+
 export function Markdown({ text, big = false, caret = null, dim = false }) {
   const box = useRef(null);
+  const drawn = useRef(null);
   useLayoutEffect(() => {
-    const drawn = fragment(text ?? "");
-    if (caret) {
-      const mark = Object.assign(document.createElement("span"), { className: "caret" });
-      let end = drawn;
-      while (BLOCKS.has(end.lastElementChild?.tagName)) end = end.lastElementChild;
-      end.append(mark);
+    const { current } = box;
+    const whole = drawn.current === null && !caret;
+    drawn.current ??= { settled: "", open: [] };
+    const now = () => draw(current, drawn.current, text ?? "", caret);
+    if (whole) now();
+    else {
+      if (waiting.size === 0) requestAnimationFrame(drawSome);
+      waiting.set(current, now);
     }
-    box.current.replaceChildren(drawn);
   }, [text, caret]);
-  return html`<div ref=${box} dir="auto" class=${`md${big ? " big" : ""}${dim ? " dim" : ""}${caret ? ` ${caret}` : ""}`} />`;
+  return html`<div ref=${box} dir="auto" class=${`md${big ? " big" : ""}${dim ? " dim" : ""}`} />`;
 }

@@ -3,7 +3,7 @@
 import { CASES, fitting, randomKey } from "./cases.js";
 import { request } from "./gateway.js";
 import { html, signal, useEffect, useRef, useState } from "./html.js";
-import { copyText, counted, Icon, initials, Seats, Stepper, tell } from "./parts.js";
+import { copyText, Icon, initials, Seats, Stepper, tell } from "./parts.js";
 import { address, go, of } from "./router.js";
 import { roles, session, strategies } from "./state.js";
 import { Steps } from "./steps.js";
@@ -18,12 +18,23 @@ const emptied = () => ({
 /** What is being written; it outlives the drawer and a session that ends. */
 const draft = signal(null);
 
+/** Members of one role and model together. A model that is the role's own is not named. */
+function seated(agents) {
+  const entries = new Map();
+  for (const { role, model } of agents) {
+    const named = model && model !== roles.value.find(({ name }) => name === role)?.model ? { model } : {};
+    const entry = entries.get(`${role} ${named.model}`) ?? { role, count: 0, ...named };
+    entries.set(`${role} ${named.model}`, { ...entry, count: entry.count + 1 });
+  }
+  return [...entries.values()];
+}
+
 /** The draft that asks the same again, with a new seed. */
 function again(deliberation) {
   const { constraints, budget } = deliberation;
   return {
     ...emptied(), task: deliberation.task, strategy: deliberation.strategy, parameters: deliberation.parameters, rounds: Math.max(1, deliberation.rounds),
-    agents: counted(deliberation.agents), evidence: deliberation.evidence.map(({ id, title: name, text, source }) => ({ id, title: name, text, source })),
+    agents: seated(deliberation.agents), evidence: deliberation.evidence.map(({ id, title: name, text, source }) => ({ id, title: name, text, source })),
     rubric: constraints.rubric, requirements: constraints.requirements.join("\n"), on_deadline: constraints.on_deadline, minutes: String(constraints.timeout_seconds / 60),
     max_cost: budget.max_cost ?? "", max_tokens: budget.max_tokens ?? "",
   };
@@ -135,14 +146,28 @@ function Rubric({ items, onChange }) {
       <button class="btn bare sm" type="button" aria-label=${`Remove ${id}`} onClick=${() => onChange(items.filter((_, other) => other !== index))}><${Icon} name="close" /></button></div>`)}</div>`;
 }
 
+/** The models that the engines of a role serve. */
+const served = ({ live }) => [...new Set((live?.engines ?? []).flatMap(({ models }) => models))].sort();
+
+function Member({ role, entry, room, onChange }) {
+  const models = [...new Set([...(entry.model ? [entry.model] : []), ...served(role)])];
+  const own = role.live?.models[0] ?? role.model ?? "";
+  const name = role.name.toLowerCase();
+  return html`<div class=${`seatrow${entry.count ? "" : " zero"}`}><span>${name}</span><span class="d" title=${role.persona}>${persona(role.persona)}</span>
+    ${entry.count && models.length > 1 ? html`<select class="field" aria-label=${`Model of ${name}`} value=${entry.model ?? ""} onChange=${(event) => onChange({ ...entry, model: event.target.value || undefined })}><option value="">${own || "its own model"}</option>${models.filter((each) => each !== own).map((each) => html`<option key=${each} value=${each}>${each}</option>`)}</select>` : html`<span class="small muted model">${own}</span>`}
+    <${Stepper} label=${name} value=${entry.count} max=${entry.count + room} onChange=${(count) => onChange({ ...entry, count })} /></div>`;
+}
+
 function Council({ agents, onChange }) {
-  const countOf = (role) => agents.filter((each) => each.role === role).reduce((sum, { count }) => sum + count, 0);
   const all = agents.reduce((sum, { count }) => sum + count, 0);
-  const set = (role, count) => onChange(roles.value.map(({ name }) => ({ role: name, count: name === role ? count : countOf(name) })).filter((each) => each.count > 0));
+  const entries = roles.value.flatMap(({ name }) => {
+    const own = agents.filter(({ role }) => role === name);
+    return own.length ? own : [{ role: name, count: 0 }];
+  });
+  const change = (entry, changed) => onChange(entries.map((each) => (each === entry ? changed : each)).filter(({ count }) => count > 0));
   const seats = agents.flatMap(({ role, count }) => Array.from({ length: count }, () => ({ name: initials(role), fill: "full" })));
   return html`<div class="part" role="group" aria-label="Council"><div class="lab">Council<span class="end">${plural(all, "member")}</span>${seats.length ? html`<${Seats} width=${92} seats=${seats} label=${plural(all, "seat")} />` : ""}</div>
-    ${roles.value.map(({ name, persona: words, live, model }) => html`<div class=${`seatrow${countOf(name) ? "" : " zero"}`} key=${name}><span>${name.toLowerCase()}</span><span class="d" title=${words}>${persona(words)}</span><span class="small muted model">${live?.models[0] ?? model ?? ""}</span>
-      <${Stepper} label=${name.toLowerCase()} value=${countOf(name)} max=${countOf(name) + AGENTS_MAX - all} onChange=${(count) => set(name, count)} /></div>`)}</div>`;
+    ${entries.map((entry) => html`<${Member} role=${roles.value.find(({ name }) => name === entry.role)} entry=${entry} room=${AGENTS_MAX - all} onChange=${(changed) => change(entry, changed)} />`)}</div>`;
 }
 
 export function New({ from }) {
@@ -209,5 +234,5 @@ export function New({ from }) {
         ${field("seed", "Seed", "", { placeholder: "drawn" })}<label class="all">Requirements, one a line<textarea rows="2" value=${written.requirements} onInput=${(event) => set({ requirements: event.target.value })} /></label></div></div>
     </form>
     <footer><button class="btn primary" form="ask" disabled=${busy || written.task.trim() === "" || body.agents.length === 0}>Deliberate <kbd>Ctrl ↵</kbd></button><p role="alert" class="fault">${fault}</p>
-      <span class="small muted end">Copy as</span><span class="chips">${Object.entries(CLIENTS).map(([name, write]) => html`<button type="button" class="btn sm" key=${name} onClick=${() => copyText(write(body))}>${name}</button>`)}</span></footer></div>`;
+      <span class="small muted end">Copy as</span><span class="chips">${Object.entries(CLIENTS).map(([name, write]) => html`<button type="button" class="btn sm" key=${name} disabled=${name === "CLI" && body.agents.some(({ model }) => model)} title=${name === "CLI" ? "The command chooses no models" : null} onClick=${() => copyText(write(body))}>${name}</button>`)}</span></footer></div>`;
 }

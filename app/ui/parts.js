@@ -94,9 +94,9 @@ export function Seats({ seats, width = 104, label }) {
 export const initials = (role) => ({ DEV: "DV", DEVOPS: "DO" })[role] ?? role.slice(0, 2).toUpperCase();
 
 export const milestone = signal("");
-/** Tells people who listen; texts as they grow are never told. */
+/** Tells people who listen to this tab; texts as they grow are never told. */
 export const tell = (text) => {
-  milestone.value = text;
+  if (!document.hidden) milestone.value = text;
 };
 
 export async function copyText(text) {

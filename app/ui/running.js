@@ -2,7 +2,7 @@
 
 import { request } from "./gateway.js";
 import { Head } from "./head.js";
-import { html, useEffect, useState } from "./html.js";
+import { html, useEffect, useMemo, useState } from "./html.js";
 import { Lanes, Rail } from "./lanes.js";
 import { Bar, Figures, initials, Note, Sure } from "./parts.js";
 import { may, now } from "./state.js";
@@ -52,6 +52,9 @@ export function Running({ resource, council }) {
     addEventListener("keydown", onKey);
     return () => removeEventListener("keydown", onKey);
   }, []);
+  // A growing text alone changes neither.
+  const under = useMemo(() => html`<div class=${`under${events ? "" : " alone"}`}><section aria-labelledby="wfh"><${Waterfall} council=${council} until=${now.value} live=${true} action=${events ? null : html`<button class="btn sm" onClick=${() => setEvents(true)}>Events <kbd>E</kbd></button>`} /></section>
+    ${events ? html`<${Events} council=${council} onClose=${() => setEvents(false)} />` : ""}</div>`, [council.events.length, now.value, events]);
   const seats = seatsOf(resource, council);
   const count = (state) => seats.filter((seat) => seat.state === state).length;
   const waiting = [...council.calls.values()].filter((call) => call.waiting && !call.finished);
@@ -63,6 +66,5 @@ export function Running({ resource, council }) {
     ${waiting.slice(0, 1).map(({ agent_id: agent, waiting: said }) => html`<${Note} tone="bad" head=${`${agent} waits for its engine.`}>${said.detail}<//>`)}
     ${council.stages.length === 0 ? html`<${Note} tone="accent" head="Accepted, and not begun.">It stands in the queue; a coordinator takes it when there is room.<//>` : html`<${Rail} council=${council} strategy=${resource.strategy} until=${now.value} />`}
     <h2 class="vh">Council</h2><${Lanes} resource=${resource} council=${council} live=${true} />
-    <div class=${`under${events ? "" : " alone"}`}><section aria-labelledby="wfh"><${Waterfall} council=${council} until=${now.value} live=${true} action=${events ? null : html`<button class="btn sm" onClick=${() => setEvents(true)}>Events <kbd>E</kbd></button>`} /></section>
-      ${events ? html`<${Events} council=${council} onClose=${() => setEvents(false)} />` : ""}</div></div>`;
+    ${under}</div>`;
 }

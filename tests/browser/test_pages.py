@@ -5,10 +5,12 @@ import re
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from playwright.async_api import BrowserContext, ConsoleMessage, Locator, Page, expect
+from playwright.async_api import BrowserContext, ConsoleMessage, Locator, Page, Route, expect
 
+from tests.browser.axe import violations
 from tests.components.access.keyed import PEPPER, make_key
 from tests.components.docs.tables import ROOT
 from tests.components.routes.listening import listening
@@ -119,6 +121,29 @@ async def test_the_form_shows_the_price_and_the_same_request_for_other_clients(q
     await quiet.wait_for_url("**/#/deliberations/*")
     accepted = await stack.read(quiet.url.rpartition("/")[2])
     assert [each["role"] for each in accepted["agents"]].count("DEV") == 3
+
+
+async def test_a_role_whose_engines_serve_several_models_is_asked_with_the_chosen_one(page: Page, stack: Stack) -> None:
+    async def with_another(route: Route) -> None:
+        listed = await (await route.fetch()).json()
+        engine = {"url": "http://engine", "name": None, "models": ["another", "its-own"], "unreachable": None}
+        live = {"replicas": 1, "models": ["its-own"], "simulated": True, "in_flight": 0, "engines": [engine]}
+        for role in listed["items"]:
+            role["live"] = live
+        await route.fulfill(json=listed)
+
+    await page.route("**/roles", with_another)
+    await page.goto(f"{stack.url}/#/new")
+    await page.get_by_label("Model of dev").select_option("another")
+    await expect(page.get_by_role("button", name="CLI")).to_be_disabled()
+    await page.get_by_label("Task", exact=True).fill("A task for another model")
+    async with page.expect_request(lambda each: each.url.endswith("/deliberations") and each.method == "POST") as asked:
+        await page.get_by_role("button", name="Deliberate").click()
+    assert (await asked.value).post_data_json["agents"] == [{"role": "DEV", "count": 3, "model": "another"}]
+    await page.locator(".head h1", has_text="A task for another model").wait_for()
+    again = page.url.rpartition("/")[2]
+    await page.goto(f"{stack.url}/#/new?from={again}")
+    await expect(page.get_by_label("Model of dev")).to_have_value("another")
 
 
 async def test_why_one_won_is_shown_with_its_ballots_critiques_versions_and_bill(page: Page, stack: Stack) -> None:
@@ -325,7 +350,7 @@ VIEWS = {
 }
 
 
-async def test_every_view_fits_a_phone_and_is_pictured_in_light_and_dark(page: Page, stack: Stack) -> None:
+async def test_every_view_fits_a_phone_passes_axe_and_is_pictured_in_both_themes(page: Page, stack: Stack) -> None:
     council = {"task": QUEUE, "agents": MIXED, "rounds": 2}
     done = await finished(stack, **council)
     await stack.script(**(SLOW | {"duration_ms": 6_000}))
@@ -342,7 +367,45 @@ async def test_every_view_fits_a_phone_and_is_pictured_in_light_and_dark(page: P
                 await page.locator(ready).first.wait_for(state="attached")
                 wider = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
                 assert wider <= 0, f"{view} is {wider} px wider than {width} px"
+                assert await violations(page) == [], f"{view}, {scheme}, {width} px"
                 name = f"page-{view}{'-phone' if width < 640 else ''}{'-dark' if scheme == 'dark' else ''}.png"
                 picture = await page.screenshot(path=IMAGES / name)
                 assert picture.startswith(b"\x89PNG")
         await stack.client.post(f"/deliberations/{running}/cancel", json={})
+
+
+@pytest.mark.parametrize("settings", [{"lists": True}, {"key_pepper": PEPPER, "lists": True}], ids=["first", "login"])
+async def test_the_first_views_pass_axe(chromium: BrowserContext, settings: dict[str, Any]) -> None:
+    async with listening(**settings) as gateway, asyncio.timeout(60):
+        page = await chromium.new_page()
+        await page.goto(str(gateway.client.base_url))
+        await expect(page.locator("h1")).to_be_visible()
+        for width, height in ((1280, 900), (390, 844)):
+            await page.set_viewport_size({"width": width, "height": height})
+            for scheme in ("light", "dark"):
+                await page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+                assert await violations(page) == [], f"{scheme}, {width} px"
+        await page.close()
+
+
+USABLE_MS_MAX, COMPRESSED_BYTES_MAX = 1_000, 400_000
+FIRST_ROW = """new MutationObserver(() => {
+  if (!window.usable && document.querySelector(".list [data-id]")) requestAnimationFrame(() => {
+    window.usable ??= performance.now();
+  });
+}).observe(document, { subtree: true, childList: true });"""
+
+
+async def test_the_list_is_usable_within_a_second_of_a_cold_start(page: Page, stack: Stack) -> None:
+    await finished(stack, strategy="single")
+    received: list[int] = []
+    session = await page.context.new_cdp_session(page)
+    await session.send("Network.enable")
+    await session.send("Network.setCacheDisabled", {"cacheDisabled": True})
+    session.on("Network.loadingFinished", lambda each: received.append(each["encodedDataLength"]))
+    await page.add_init_script(FIRST_ROW)
+    await page.goto(f"{stack.url}/")
+    await page.locator(".list [data-id]").first.wait_for()
+    usable_ms = await page.evaluate("new Promise((done) => requestAnimationFrame(() => done(window.usable)))")
+    assert usable_ms <= USABLE_MS_MAX
+    assert 0 < sum(received) <= COMPRESSED_BYTES_MAX
