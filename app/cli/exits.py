@@ -5,20 +5,17 @@ stdout carries JSON only, one document per line, and an error is one JSON docume
 """
 
 import asyncio
-import inspect
 import re
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple, NoReturn
 
 import typer
-import typer.core
-import typer.exceptions
-from pydantic import ValidationError
+from pydantic_core import ValidationError
 from rich.console import Console, RenderableType
 from rich.text import Text
 
@@ -148,52 +145,6 @@ def _option_of(pointer: str, options: Mapping[str, str]) -> str:
         return pointer
     begin = max(matching, key=len)
     return options[begin].format(pointer[len(begin) + 1 :]).strip()
-
-
-class CommandLine(typer.core.TyperGroup):
-    def main(self, *, standalone_mode: bool = True, **options: Any) -> Any:  # noqa: ANN401  # pyright: ignore[reportIncompatibleMethodOverride] -- typer passes keywords
-        if not standalone_mode:
-            return super().main(standalone_mode=False, **options)
-        _unwrap_help(self.commands.values())
-        try:
-            code = super().main(standalone_mode=False, **options)
-        except (typer.exceptions.TyperException, CommandError) as raised:
-            given = options.get("args") or sys.argv[1:]
-            error = raised if isinstance(raised, CommandError) else _usage_error(raised, self._command(given))
-            # Without a sentence, the help has been printed in its place.
-            if error.detail:
-                print_error(error, as_json="--json" in given)
-            code = error.exit_code
-        sys.exit(code)
-
-    def _command(self, words: Sequence[str]) -> str:
-        """The command that a line begins with, such as `deliberate context use`."""
-        path, commands = ["deliberate"], self.commands
-        for word in words:
-            if word not in commands:
-                break
-            path.append(word)
-            commands = getattr(commands[word], "commands", {})
-        return " ".join(path)
-
-
-def _unwrap_help(commands: Iterable[Any]) -> None:
-    """Make each paragraph of the commands' help one line, which the terminal wraps: typer keeps the source's lines."""
-    for command in commands:
-        paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
-        command.help = "\n\n".join(" ".join(each.split("\n")) for each in paragraphs)
-        _unwrap_help(getattr(command, "commands", {}).values())
-
-
-def _usage_error(error: typer.exceptions.TyperException, command: str) -> CommandError:
-    """An error of usage, with the closest option, and `command`, which lists the options, as its remedy."""
-    close: Sequence[str] = getattr(error, "possibilities", None) or ()
-    detail = f"{error.message}. Did you mean {close[0]}?" if close else error.format_message()
-    # The words of typer's validator, which no user knows.
-    detail = detail.replace("Value error, ", "").replace("Input should be ", "it must be ")
-    detail = re.sub(r"a valid (\w+), unable to parse string as (an? \w+)", r"\2", detail)
-    remedy = f"`{command} --help` shows what it takes"
-    return CommandError(Exit.USAGE, "usage", detail, remedy=remedy)
 
 
 def run(work: Callable[[], Coroutine[Any, Any, Exit]], *, as_json: bool, cancels_again: bool = False) -> NoReturn:

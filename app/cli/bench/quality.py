@@ -32,7 +32,7 @@ from app.cli.watch import until_ended
 from app.deliberation.roles import engine_endpoint
 from app.deliberation.strategies import STRATEGIES
 
-bench_cli = typer.Typer(no_args_is_help=True, help="Measure the benefit of deliberation.", epilog=EXIT_HELP)
+bench_cli = typer.Typer()
 
 SIMULATED_NOTICE = "SIMULATED: a simulator replaces the model; only calls, tokens and times mean anything."
 _OPTIONS = {
@@ -221,11 +221,6 @@ DirectoryOption = Annotated[
         help="Use the stack that runs in this directory; with --engine-url, keep that stack's logs and facts here.",
     ),
 ]
-
-
-@bench_cli.callback()
-def bench() -> None:
-    """Measure the benefit of deliberation."""
 
 
 @bench_cli.command(epilog=EXIT_HELP)
