@@ -14,69 +14,76 @@ import typer.exceptions
 from app.cli.exits import EXIT_HELP, CommandError, Exit, print_error
 
 
-class Entry(NamedTuple):
+class CommandEntry(NamedTuple):
     place: str
     help: str
 
 
 # The help is the first sentence of the command's docstring, or that of a group's commands.
-COMMANDS: Mapping[str, Entry] = {
-    "up": Entry(
+COMMANDS: Mapping[str, CommandEntry] = {
+    "up": CommandEntry(
         "app.cli.stack.up:up",
         "Start NATS, the engine simulator, Ray Serve and the gateway; keep them running until Ctrl-C, then stop them.",
     ),
-    "demo": Entry("app.cli.demo:demo", "Start the whole stack, show one council live, and stop everything."),
-    "ask": Entry("app.cli.ask:ask", "Submit a task and wait for the verdict."),
-    "watch": Entry("app.cli.watch:watch", "Watch a deliberation live until it ends."),
-    "list": Entry("app.cli.lists:list_deliberations", "List deliberations, newest first."),
-    "stats": Entry(
+    "demo": CommandEntry("app.cli.demo:demo", "Start the whole stack, show one council live, and stop everything."),
+    "ask": CommandEntry("app.cli.ask:ask", "Submit a task and wait for the verdict."),
+    "watch": CommandEntry("app.cli.watch:watch", "Watch a deliberation live until it ends."),
+    "open": CommandEntry(
+        "app.cli.browse:open_page", "Open the page of a deliberation in the browser, and print its address."
+    ),
+    "list": CommandEntry("app.cli.lists:list_deliberations", "List deliberations, newest first."),
+    "stats": CommandEntry(
         "app.cli.lists:stats", "Show counts, durations, tokens, cost, agreement, and how often each role or model won."
     ),
-    "show": Entry(
+    "show": CommandEntry(
         "app.cli.show:show",
         "Show one deliberation: what was asked, ranking, scores, confidence, cost, and the winning text.",
     ),
-    "cancel": Entry("app.cli.show:cancel", "Cancel a deliberation. A repeated or late request changes nothing."),
-    "delete": Entry("app.cli.show:delete", "Delete a deliberation that has ended: its facts are removed for good."),
-    "deliveries": Entry(
+    "cancel": CommandEntry("app.cli.show:cancel", "Cancel a deliberation. A repeated or late request changes nothing."),
+    "delete": CommandEntry(
+        "app.cli.show:delete", "Delete a deliberation that has ended: its facts are removed for good."
+    ),
+    "deliveries": CommandEntry(
         "app.cli.show:deliveries", "List the deliveries of a deliberation's webhook with their attempts."
     ),
-    "redeliver": Entry("app.cli.show:redeliver", "Request one more attempt of a delivery now, besides its schedule."),
-    "status": Entry(
+    "redeliver": CommandEntry(
+        "app.cli.show:redeliver", "Request one more attempt of a delivery now, besides its schedule."
+    ),
+    "status": CommandEntry(
         "app.cli.status:status", "Show the stack on one screen: gateway, work, roles, engines, queue and versions."
     ),
-    "roles": Entry("app.cli.status:roles", "List the roles of agents, or show one."),
-    "strategies": Entry(
+    "roles": CommandEntry("app.cli.status:roles", "List the roles of agents, or show one."),
+    "strategies": CommandEntry(
         "app.cli.strategies:strategies",
         "List the strategies with their cost, or show one with steps, source and parameters.",
     ),
-    "cluster": Entry(
+    "cluster": CommandEntry(
         "app.cli.status:cluster",
         "Show replicas, queue, engines, log and versions. If keys are required, the scope admin is needed.",
     ),
-    "openapi": Entry(
+    "openapi": CommandEntry(
         "app.cli.admin.openapi:openapi",
         "Write openapi.json, openapi-3.2.json, events.schema.json and asyncapi.yaml, or check that they are current.",
     ),
-    "mcp": Entry(
+    "mcp": CommandEntry(
         "app.cli.mcp:mcp",
         "Serve MCP on stdin and stdout: councils as tools of an assistant (docs/mcp.md). The command ends with stdin.",
     ),
-    "export": Entry(
+    "export": CommandEntry(
         "app.cli.admin.transfer:export_command",
         "Write the archive's ended deliberations and tombstones as lines of JSON, as they are at one moment.",
     ),
-    "import": Entry(
+    "import": CommandEntry(
         "app.cli.admin.transfer:import_command",
         "Write an export into an empty archive. A repetition changes nothing, and resumes what was interrupted.",
     ),
-    "plan": Entry("app.cli.plan:plan_cli", "Approve plans and see what became of them."),
-    "context": Entry("app.cli.admin.context:context_cli", "Choose the gateway that commands speak to."),
-    "streams": Entry("app.cli.admin.streams:streams_cli", "Declare the streams of the log."),
-    "keys": Entry("app.cli.admin.keys:keys_cli", "Make, list and revoke API keys."),
-    "archive": Entry("app.cli.admin.archive:archive_cli", "Prepare the archive's database."),
-    "webhooks": Entry("app.cli.admin.webhooks:webhooks_cli", "Secrets for receivers of webhooks."),
-    "bench": Entry("app.cli.bench.quality:bench_cli", "Measure the benefit of deliberation."),
+    "plan": CommandEntry("app.cli.plan:plan_cli", "Approve plans and see what became of them."),
+    "context": CommandEntry("app.cli.admin.context:context_cli", "Choose the gateway that commands speak to."),
+    "streams": CommandEntry("app.cli.admin.streams:streams_cli", "Declare the streams of the log."),
+    "keys": CommandEntry("app.cli.admin.keys:keys_cli", "Make, list and revoke API keys."),
+    "archive": CommandEntry("app.cli.admin.archive:archive_cli", "Prepare the archive's database."),
+    "webhooks": CommandEntry("app.cli.admin.webhooks:webhooks_cli", "Secrets for receivers of webhooks."),
+    "bench": CommandEntry("app.cli.bench.quality:bench_cli", "Measure the benefit of deliberation."),
 }
 
 
@@ -103,7 +110,7 @@ class CommandLine(typer.core.TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 -- typer's class is private
         name, command, rest = super().resolve_command(ctx, args)
-        if name in COMMANDS:
+        if name is not None and name in COMMANDS:
             command = self.commands[name] = command_of(name)
         return name, command, rest
 

@@ -22,6 +22,8 @@ _FILTERS = {
     **{name: f"--{name}" for name in ("from", "to", "by")},
 }
 
+BenchOption = Annotated[bool, typer.Option(help="With or without what `deliberate bench` asked.")]
+
 
 def _check_metadata(*, meta: list[str] | None, **_: object) -> None:
     pairs(meta or [], "--meta")
@@ -41,6 +43,7 @@ async def list_deliberations(
     meta: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Only with this metadata.")] = None,
     created_after: Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339 time.")] = None,
     created_before: Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339 time.")] = None,
+    bench: BenchOption = True,
     limit: Annotated[int, typer.Option(help="Entries per page, at most 200.")] = 20,
     cursor: Annotated[str | None, typer.Option(help="Show the page after this cursor.")] = None,
 ) -> Exit:
@@ -56,6 +59,7 @@ async def list_deliberations(
         "strategy": strategy,
         "created_after": created_after,
         "created_before": created_before,
+        "bench": None if bench else False,
         "limit": limit,
         "cursor": cursor,
         **{f"metadata.{key}": value for key, value in pairs(meta or [], "--meta").items()},
@@ -75,6 +79,7 @@ async def stats(
         str | None, typer.Option("--from", metavar="TIME", help="Accepted at this RFC 3339 time or later; 30 days ago.")
     ] = None,
     until: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Accepted before; now.")] = None,
+    bench: BenchOption = True,
     by: Annotated[
         str | None, typer.Option(metavar="GROUP", help="Also by day, strategy, role, model, or tenant (scope admin).")
     ] = None,
@@ -84,7 +89,7 @@ async def stats(
     from app.cli.render.figures import stats_text
     from app.cli.resources import print_resource
 
-    given = {"from": since, "to": until, "by": by}
+    given = {"from": since, "to": until, "bench": None if bench else False, "by": by}
     params = {name: value for name, value in given.items() if value is not None}
     with naming_options(_FILTERS):
         return await print_resource(gateway, "/stats", Stats, stats_text, as_json=as_json, params=params)

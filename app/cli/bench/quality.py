@@ -16,6 +16,7 @@ from rich.text import Text
 from app.api.cluster_schemas import RoleList
 from app.api.schemas import Deliberation, StrategyList
 from app.api.suggestions import did_you_mean
+from app.catalog.entries import BENCH
 from app.cli.bench.dataset import Question, read_dataset
 from app.cli.bench.grading import GradedAnswer, StrategyResult, grade, result_document, result_lines, summed_up
 from app.cli.client import GatewayClient, JsonObject, parsed
@@ -111,7 +112,7 @@ def request_body(plan: Plan, strategy: str, agents: int, question: Question, ind
         **({} if plan.rounds is None else {"rounds": plan.rounds}),
         "constraints": {"requirements": [question.requirement], "timeout_seconds": plan.timeout_s},
         "seed": plan.seed + index,
-        "metadata": {"bench": "quality"},
+        "metadata": dict([BENCH]),
     }
 
 
