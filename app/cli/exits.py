@@ -99,8 +99,10 @@ def print_error(error: CommandError, *, as_json: bool) -> None:
         print(json_line(error.document()), file=sys.stderr)
         return
     lines = [line_of(f"{each.field}: {each.detail.rstrip('.')}. {each.remedy}") for each in error.fields]
-    # The detail of an invalid request says no more than its fields do.
-    repeated = error.code == "invalid_request" or [each.detail for each in error.fields] == [error.detail]
+    # The detail says no more than its fields do.
+    repeated = error.detail.startswith("`errors` names") or error.detail == "; ".join(
+        each.detail for each in error.fields
+    )
     detail = lines.pop() if repeated and len(lines) == 1 else line_of(error.detail)
     text = Text.assemble(("error ", "bold red"), (error.code, "red"), f": {detail}")
     text.append("".join(f"\n  {line}" for line in lines))
@@ -129,9 +131,6 @@ def naming_options(options: Mapping[str, str]) -> Generator[None]:
             fault._replace(field=named[fault.field], remedy=_naming_parameters(fault.remedy, options))
             for fault in error.fields
         ]
-        # A parameter's name may be a word of the sentence; a pointer is none.
-        for pointer in sorted((each for each in named if each.startswith("/")), key=len, reverse=True):
-            error.detail = error.detail.replace(pointer, named[pointer])
         raise
 
 
