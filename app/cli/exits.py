@@ -103,7 +103,10 @@ def print_error(error: CommandError, *, as_json: bool) -> None:
     repeated = error.detail.startswith("`errors` names") or error.detail == "; ".join(
         each.detail for each in error.fields
     )
-    detail = lines.pop() if repeated and len(lines) == 1 else line_of(error.detail)
+    if not repeated:
+        detail = line_of(error.detail)
+    else:
+        detail = lines.pop() if len(lines) == 1 else f"{len(lines)} faults"
     text = Text.assemble(("error ", "bold red"), (error.code, "red"), f": {detail}")
     text.append("".join(f"\n  {line}" for line in lines))
     before = "\n  " if lines else " "
