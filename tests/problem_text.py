@@ -4,7 +4,7 @@ from app.api.schemas import Problem
 
 
 def repetitions(problem: Problem) -> list[str]:
-    """Sentences and pointers that stand twice in a refused request's problem; any other problem has none to look for.
+    """The sentences and pointers that stand twice in the problem of an invalid request; other problems are not read.
 
     A pointer may stand before several faults of its field, which differ.
     """
