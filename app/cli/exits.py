@@ -4,7 +4,6 @@ An error is one line on stderr: code, sentence and remedy; several faulty fields
 stdout carries JSON only, one document per line, and an error is one JSON document on stderr.
 """
 
-import asyncio
 import re
 import signal
 import sys
@@ -154,6 +153,9 @@ def run(work: Callable[[], Coroutine[Any, Any, Exit]], *, as_json: bool, cancels
 
     Later signals are ignored, so that the cleanup completes, or cancel that too.
     """
+    # Imported here: help runs nothing.
+    import asyncio
+
     received: list[int] = []
 
     async def cancellable() -> Exit:
