@@ -20,8 +20,10 @@ from app.deliberation.facts import CallFinished, CallStarted, decode, prefix
 from app.deliberation.prompts.form import persona_section
 from app.deliberation.roles import Role
 from app.log.journal import JetStreamJournal
+from app.log.text_viewers import SUBJECT, TextViewers
 from serve_deployments.agent.call import CallRun
 from serve_deployments.agent.cancellation import CancellationListener
+from serve_deployments.arguments import PublishTexts
 from serve_deployments.engine.client import Engines
 from serve_deployments.engine.samples import SampleGroup, sample_groups
 from serve_deployments.identity import identity
@@ -48,6 +50,7 @@ class AgentReplica:
         journal: JetStreamJournal,
         *,
         stream_deltas: bool,
+        publish_texts: PublishTexts = "watched",
         engine_away_timeout_s: float,
         identity: Callable[[], dict[str, Any]] = identity,
     ) -> None:
@@ -57,6 +60,7 @@ class AgentReplica:
         engines.concurrency, engines.model = role.concurrency, role.model
         self.journal = journal
         self.stream_deltas = stream_deltas
+        self.viewers = TextViewers(always=publish_texts == "always")
         self.engine_away_timeout_s = engine_away_timeout_s
         self.sandbox = Sandbox()
         self._identity = identity
@@ -73,6 +77,7 @@ class AgentReplica:
 
     async def listen(self) -> None:
         await self.journal.answer(f"control.role.{self.name}", self.describe)
+        await self.journal.hear(SUBJECT, self.viewers.take)
 
     async def keep(self) -> None:
         await self._cancellations.keep(

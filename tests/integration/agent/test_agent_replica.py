@@ -108,7 +108,8 @@ def request(
 def replica(engine: ScriptedEngine, journal: InMemoryJournal, engines: int = 1, *, deltas: bool = True) -> AgentReplica:
     urls = [f"http://engine{number}" for number in range(engines)]
     client = Engines([EngineSpec(url=url) for url in urls], transport=httpx.MockTransport(engine))
-    return AgentReplica("DEV", Role(persona=PERSONA), client, journal, stream_deltas=deltas, engine_away_timeout_s=30)
+    options: dict[str, Any] = {"stream_deltas": deltas, "publish_texts": "always", "engine_away_timeout_s": 30}
+    return AgentReplica("DEV", Role(persona=PERSONA), client, journal, **options)
 
 
 async def outcomes(agent: AgentReplica, asked: StageRequest) -> list[CallFinished]:
