@@ -127,8 +127,9 @@ bench: $(DEV_STAMP) ## Measure the product beside its floor in the same run, wit
 overload: $(DEV_STAMP) ## Ask for ten times what the engine can do, for two minutes three times, and hold goodput and refusals to their bounds
 	$(BIN)/python -m benchmarks.overload
 
+CHAOS_S ?= 120
 chaos: $(DEV_STAMP) ## Kill, stop and cut off everything at random for two minutes under load, and check that nothing is lost
-	$(BIN)/python -m benchmarks.chaos --seconds 120 --interval 3.6 --kills-min 20
+	$(BIN)/python -m benchmarks.chaos --seconds $(CHAOS_S) --interval 3.6 --kills-min $$(($(CHAOS_S) / 6))
 	$(BIN)/python -m benchmarks.chaos --doors 60 --in-flight 12 --agents nats
 
 attack: $(DEV_STAMP) ## Play what an attacker would try against running gateways, and print the figures; ATTACKS='-m "not long"' for a part

@@ -18,7 +18,8 @@ from app.access.authorization import ACCESS, Access, Sessions
 from app.access.key_writer import KeyLog, KeyWriter
 from app.access.keyring import Keyring
 from app.access.keys import Pepper
-from app.access.origins import Cors, cors, is_loopback
+from app.access.loopback import is_loopback
+from app.access.origins import Cors, cors
 from app.access.rate_limit import Rates
 from app.admission.backlog import Backlog
 from app.admission.spends import DailySpends, SpendLimits

@@ -3,13 +3,13 @@
 import re
 from collections.abc import Collection, Iterable
 from functools import lru_cache
-from ipaddress import ip_address
 from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import PlainTextResponse, Response
 
+from app.access.loopback import is_loopback
 from app.api.responses import HEADERS
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -64,15 +64,6 @@ def checked_host(host: str) -> str:
     if found is None or found["port"] is not None or host != host.lower():
         raise ValueError(f"{host!r} is not a host: give a name or address in lower case, without a scheme or port")
     return host
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 @lru_cache(maxsize=256)

@@ -35,7 +35,6 @@ RETRY_AFTER_S = 2
 INSTANCE_CHARS_MAX = 256
 POINTER_CHARS_MAX = 256
 ERRORS_MAX = 64
-NAMED_MAX = 8
 SEE_SCHEMA = "See /openapi.json for what is accepted here."
 
 _RETRY_AFTER: Mapping[str, str] = MappingProxyType({"Retry-After": str(RETRY_AFTER_S)})
@@ -43,12 +42,18 @@ _RETRY_AFTER: Mapping[str, str] = MappingProxyType({"Retry-After": str(RETRY_AFT
 log = structlog.get_logger(__name__)
 
 
+def _faults_named(count: int) -> str:
+    """The detail of a problem whose `errors` say all, so that it says nothing twice."""
+    if count == 1:
+        return "`errors` names the fault."
+    return f"`errors` names {count if count <= ERRORS_MAX else f'{ERRORS_MAX} of {count}'} faults."
+
+
 class ValidationFailed(InvalidRequest, HttpError):
     def __init__(self, errors: Sequence[FieldProblem]) -> None:
-        named = ", ".join(dict.fromkeys(error.pointer or "the body" for error in errors[:NAMED_MAX]))
-        more = f" and {len(errors) - NAMED_MAX} more" if len(errors) > NAMED_MAX else ""
-        super().__init__(f"The request is not valid: {named}{more}")
-        self.errors = tuple(errors[:ERRORS_MAX])
+        errors = tuple(dict.fromkeys(errors))
+        super().__init__(_faults_named(len(errors)))
+        self.errors = errors[:ERRORS_MAX]
 
 
 class InvalidJson(InvalidRequest):
@@ -289,7 +294,11 @@ def answer_to(error: DeliberationError, format: ErrorFormat, request_id: str) ->
     if code is None:
         log.error("request_failed", code=error.code, detail=str(error), request_id=request_id)
         return ErrorAnswer("internal_error", _INTERNAL)
-    return ErrorAnswer(code, str(error), error.retryable, _errors(error), _headers(error))
+    errors = _errors(error)
+    # A credential's refusal is an exception: a client may show its `detail` alone.
+    once = isinstance(error, InvalidRequest) and [str(error)] == [each.detail for each in errors]
+    detail = _faults_named(1) if once else str(error)
+    return ErrorAnswer(code, detail, error.retryable, errors, _headers(error))
 
 
 def error_response(request: Request, error: DeliberationError) -> Response:

@@ -1,5 +1,6 @@
 """The archive as a Parquet file, one row for each ended deliberation; it needs the extra `parquet`."""
 
+import json
 from collections import Counter
 from decimal import Decimal
 from importlib import import_module
@@ -7,6 +8,7 @@ from typing import Any, BinaryIO
 
 from app.api.resource import resource
 from app.archive.database.store import RowFilter, Store
+from app.deliberation.calls import Usage
 from app.deliberation.errors import InvalidRequest
 from app.deliberation.fold import State, state_of
 
@@ -21,16 +23,23 @@ def _schema(arrow: Any) -> Any:  # noqa: ANN401 -- pyarrow has no types
     text, integer, time = arrow.string(), arrow.int64(), arrow.timestamp("us", tz="UTC")
     proposal = {"agent_id": text, "role": text, "model": text, "status": text, "content": text}
     proposal |= {"score": arrow.float64(), "rank": integer, "critiques": integer, "completion_tokens": integer}
+    agent = {"agent_id": text, "role": text, "model": text}
+    stage = {"stage": integer, "purpose": text, **dict.fromkeys(_COUNTS, integer)}
     columns: dict[str, Any] = {
         **dict.fromkeys(("tenant", "id", "status", "strategy", "task"), text),
         **dict.fromkeys(("created_at", "started_at", "ended_at"), time),
         "metadata": arrow.map_(text, text),
+        **dict.fromkeys(("seed", "rounds"), integer),
+        "parameters": text,
+        "agents": arrow.list_(arrow.struct(list(agent.items()))),
         "proposals": arrow.list_(arrow.struct(list(proposal.items()))),
         **dict.fromkeys(("winner", "winner_role", "winner_model", "verdict"), text),
-        **dict.fromkeys(("margin", "agreement"), arrow.float64()),
+        **dict.fromkeys(("margin", "agreement", "effective_votes"), arrow.float64()),
+        "dissent": arrow.map_(text, text),
         "degraded": arrow.bool_(),
         **dict.fromkeys(("problem", "cancelled_by"), text),
         **dict.fromkeys(_COUNTS, integer),
+        "stages": arrow.list_(arrow.struct(list(stage.items()))),
         "cost": arrow.decimal128(20, 6),
         "currency": text,
     }
@@ -39,6 +48,10 @@ def _schema(arrow: Any) -> Any:  # noqa: ANN401 -- pyarrow has no types
 
 def _integer(count: int) -> int:
     return max(-_INTEGER_MAX, min(count, _INTEGER_MAX))
+
+
+def _counts(usage: Usage) -> dict[str, int]:
+    return {name: _integer(getattr(usage, name)) for name in _COUNTS}
 
 
 def row_of(tenant: str, state: State) -> dict[str, Any]:
@@ -58,6 +71,10 @@ def row_of(tenant: str, state: State) -> dict[str, Any]:
         **{name: getattr(found, name) for name in ("id", "status", "strategy", "task")},
         **{name: getattr(found, name) for name in ("created_at", "started_at", "ended_at")},
         "metadata": list(found.metadata.items()),
+        "seed": found.seed,
+        "rounds": found.rounds,
+        "parameters": json.dumps(found.parameters),
+        "agents": [each.model_dump(include={"agent_id", "role", "model"}) for each in found.agents],
         "proposals": proposals,
         "winner": verdict and verdict.winner,
         "winner_role": won and won.role,
@@ -65,10 +82,13 @@ def row_of(tenant: str, state: State) -> dict[str, Any]:
         "verdict": verdict and verdict.content,
         "margin": verdict and verdict.margin,
         "agreement": verdict and verdict.agreement,
+        "effective_votes": verdict and verdict.effective_votes,
+        "dissent": verdict and [(each.agent_id, each.preferred) for each in verdict.dissent],
         "degraded": found.degraded is not None,
         "problem": found.problem and found.problem.code,
         "cancelled_by": found.cancellation and found.cancellation.by,
-        **{name: _integer(getattr(usage, name)) for name in _COUNTS},
+        **_counts(usage),
+        "stages": [{"stage": each.stage, "purpose": each.purpose, **_counts(each)} for each in usage.by_stage],
         "cost": usage.cost and Decimal(usage.cost.amount).quantize(_MILLIONTH),
         "currency": usage.cost and usage.cost.currency,
     }

@@ -14,6 +14,8 @@ from app.deliberation.facts import TERMINAL_STATUS, Accepted, CancelRequested, E
 from app.deliberation.specification import Priority
 
 TASK_CHARS_MAX = 200
+BENCH = ("bench", "quality")
+"""The metadata of what `deliberate bench` asks."""
 
 
 @dataclass(slots=True)
@@ -80,7 +82,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class ListFilter:
-    """The filter of a list; None and empty do not filter. `role` is the role of any member."""
+    """The filter of a list; None and empty do not filter. `role` is any member's; without `bench` no benchmark's."""
 
     statuses: frozenset[Status] = frozenset()
     role: str | None = None
@@ -88,6 +90,7 @@ class ListFilter:
     created_after: datetime | None = None
     created_before: datetime | None = None
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
+    bench: bool = True
 
     def shows(self, entry: Entry) -> bool:
         created_at = entry.created_at
@@ -99,6 +102,7 @@ class ListFilter:
             and (self.created_after is None or created_at > self.created_after)
             and (self.created_before is None or created_at < self.created_before)
             and self.metadata.items() <= entry.metadata.items()
+            and (self.bench or BENCH not in entry.metadata.items())
         )
 
 

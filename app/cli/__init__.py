@@ -1,18 +1,14 @@
-"""The command `deliberate`. Each command has its module; this one registers them."""
+"""The command `deliberate`: what its line takes before a command. `app.cli.commands` lists the commands."""
 
 import os
 import sys
-from importlib.metadata import version
 from io import TextIOWrapper
 from typing import Annotated, NoReturn
 
 import typer
 
-from app.cli import ask, demo, mcp, plan, show, status, strategies, watch
-from app.cli.admin import archive, context, keys, openapi, streams, transfer, webhooks
-from app.cli.bench import quality
-from app.cli.exits import EXIT_HELP, CommandLine
-from app.cli.stack import up
+from app.cli.commands import CommandLine
+from app.cli.exits import EXIT_HELP
 
 cli = typer.Typer(
     name="deliberate",
@@ -24,23 +20,6 @@ cli = typer.Typer(
 )
 
 _ANY_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
-
-for command in (up.up, demo.demo, ask.ask, watch.watch):
-    cli.command(epilog=EXIT_HELP)(command)
-cli.command("list", epilog=EXIT_HELP)(show.list_deliberations)
-for command in (show.stats, show.show, show.cancel, show.delete, show.deliveries, show.redeliver):
-    cli.command(epilog=EXIT_HELP)(command)
-for command in (status.status, status.roles, strategies.strategies, status.cluster, openapi.openapi, mcp.mcp):
-    cli.command(epilog=EXIT_HELP)(command)
-cli.command("export", epilog=EXIT_HELP)(transfer.export_command)
-cli.command("import", epilog=EXIT_HELP)(transfer.import_command)
-cli.add_typer(plan.plan_cli, name="plan")
-cli.add_typer(context.context_cli, name="context")
-cli.add_typer(streams.streams_cli, name="streams")
-cli.add_typer(keys.keys_cli, name="keys")
-cli.add_typer(archive.archive_cli, name="archive")
-cli.add_typer(webhooks.webhooks_cli, name="webhooks")
-cli.add_typer(quality.bench_cli, name="bench")
 
 
 @cli.command(context_settings=_ANY_ARGUMENTS, add_help_option=False)
@@ -63,6 +42,9 @@ def _become(module: str, arguments: list[str]) -> NoReturn:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        # Imported here: the module takes a tenth of all help.
+        from importlib.metadata import version
+
         print(f"deliberate {version('deliberation-gateway')}")
         raise typer.Exit
 

@@ -19,7 +19,8 @@ from app.cli.options import ApiKeyOption, JsonOption, StackOption, UrlOption, ne
 from app.cli.render.figures import quote_text
 from app.cli.render.lines import heartbeats, print_to_stderr
 from app.cli.render.report import deliberation_report
-from app.cli.target import full_id, gateway_client
+from app.cli.resources import full_id
+from app.cli.target import gateway_client
 from app.cli.watch import print_events, until_ended, watch_deliberation
 from app.deliberation.quote import Quote
 from app.deliberation.specification import OnDeadline, Priority

@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar, cast
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from app.access.origins import is_loopback
+from app.access.loopback import is_loopback
 from app.api.schemas import Problem
 from app.cli.exits import CommandError, Exit, FieldFault
 from app.client import EventStream, Frame, Retry, StreamLost, StreamRefused, Waits

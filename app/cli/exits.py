@@ -4,21 +4,17 @@ An error is one line on stderr: code, sentence and remedy; several faulty fields
 stdout carries JSON only, one document per line, and an error is one JSON document on stderr.
 """
 
-import asyncio
-import inspect
 import re
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple, NoReturn
 
 import typer
-import typer.core
-import typer.exceptions
-from pydantic import ValidationError
+from pydantic_core import ValidationError
 from rich.console import Console, RenderableType
 from rich.text import Text
 
@@ -102,9 +98,14 @@ def print_error(error: CommandError, *, as_json: bool) -> None:
         print(json_line(error.document()), file=sys.stderr)
         return
     lines = [line_of(f"{each.field}: {each.detail.rstrip('.')}. {each.remedy}") for each in error.fields]
-    # The detail of an invalid request says no more than its fields do.
-    repeated = error.code == "invalid_request" or [each.detail for each in error.fields] == [error.detail]
-    detail = lines.pop() if repeated and len(lines) == 1 else line_of(error.detail)
+    # The detail says no more than its fields do.
+    repeated = error.detail.startswith("`errors` names") or error.detail == "; ".join(
+        each.detail for each in error.fields
+    )
+    if not repeated:
+        detail = line_of(error.detail)
+    else:
+        detail = lines.pop() if len(lines) == 1 else f"{len(lines)} faults"
     text = Text.assemble(("error ", "bold red"), (error.code, "red"), f": {detail}")
     text.append("".join(f"\n  {line}" for line in lines))
     before = "\n  " if lines else " "
@@ -132,9 +133,6 @@ def naming_options(options: Mapping[str, str]) -> Generator[None]:
             fault._replace(field=named[fault.field], remedy=_naming_parameters(fault.remedy, options))
             for fault in error.fields
         ]
-        # A parameter's name may be a word of the sentence; a pointer is none.
-        for pointer in sorted((each for each in named if each.startswith("/")), key=len, reverse=True):
-            error.detail = error.detail.replace(pointer, named[pointer])
         raise
 
 
@@ -150,57 +148,14 @@ def _option_of(pointer: str, options: Mapping[str, str]) -> str:
     return options[begin].format(pointer[len(begin) + 1 :]).strip()
 
 
-class CommandLine(typer.core.TyperGroup):
-    def main(self, *, standalone_mode: bool = True, **options: Any) -> Any:  # noqa: ANN401  # pyright: ignore[reportIncompatibleMethodOverride] -- typer passes keywords
-        if not standalone_mode:
-            return super().main(standalone_mode=False, **options)
-        _unwrap_help(self.commands.values())
-        try:
-            code = super().main(standalone_mode=False, **options)
-        except (typer.exceptions.TyperException, CommandError) as raised:
-            given = options.get("args") or sys.argv[1:]
-            error = raised if isinstance(raised, CommandError) else _usage_error(raised, self._command(given))
-            # Without a sentence, the help has been printed in its place.
-            if error.detail:
-                print_error(error, as_json="--json" in given)
-            code = error.exit_code
-        sys.exit(code)
-
-    def _command(self, words: Sequence[str]) -> str:
-        """The command that a line begins with, such as `deliberate context use`."""
-        path, commands = ["deliberate"], self.commands
-        for word in words:
-            if word not in commands:
-                break
-            path.append(word)
-            commands = getattr(commands[word], "commands", {})
-        return " ".join(path)
-
-
-def _unwrap_help(commands: Iterable[Any]) -> None:
-    """Make each paragraph of the commands' help one line, which the terminal wraps: typer keeps the source's lines."""
-    for command in commands:
-        paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
-        command.help = "\n\n".join(" ".join(each.split("\n")) for each in paragraphs)
-        _unwrap_help(getattr(command, "commands", {}).values())
-
-
-def _usage_error(error: typer.exceptions.TyperException, command: str) -> CommandError:
-    """An error of usage, with the closest option, and `command`, which lists the options, as its remedy."""
-    close: Sequence[str] = getattr(error, "possibilities", None) or ()
-    detail = f"{error.message}. Did you mean {close[0]}?" if close else error.format_message()
-    # The words of typer's validator, which no user knows.
-    detail = detail.replace("Value error, ", "").replace("Input should be ", "it must be ")
-    detail = re.sub(r"a valid (\w+), unable to parse string as (an? \w+)", r"\2", detail)
-    remedy = f"`{command} --help` shows what it takes"
-    return CommandError(Exit.USAGE, "usage", detail, remedy=remedy)
-
-
 def run(work: Callable[[], Coroutine[Any, Any, Exit]], *, as_json: bool, cancels_again: bool = False) -> NoReturn:
     """Run a command's coroutine and exit with its code; Ctrl-C, SIGTERM and SIGHUP cancel it first.
 
     Later signals are ignored, so that the cleanup completes, or cancel that too.
     """
+    # Imported here: help runs nothing.
+    import asyncio
+
     received: list[int] = []
 
     async def cancellable() -> Exit:

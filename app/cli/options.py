@@ -11,22 +11,15 @@ import typer
 from pydantic_core import from_json
 
 from app.deliberation.errors import InvalidToken, JournalUnavailable
-from app.deliberation.roles import AgentRunner
-from app.deliberation.specification import checked_token
 
 URL_VARIABLE = "DELIBERATE_URL"
 DATA_DIR = Path(".deliberate")
 
-RolesOption = Annotated[
-    Path | None, typer.Option("--roles", envvar="ROLES_FILE", help="File with the roles; default: the packaged roles.")
-]
-AgentsOption = Annotated[
-    AgentRunner,
-    typer.Option("--agents", envvar="AGENTS", help="What runs the agents: Ray Serve, or workers that pull from NATS."),
-]
-
 
 def _checked_token(value: str, field: str) -> str:
+    # Imported here, as everywhere below: help checks no value, and needs no model.
+    from app.deliberation.specification import checked_token
+
     try:
         return checked_token(value, field)
     except InvalidToken as exc:
@@ -48,7 +41,6 @@ def checked_nats_url(value: str | None) -> str | None:
     if value is None:
         return None
     if value.startswith("file:"):
-        # Imported here: the driver takes longer than all other options.
         from app.log.connection import server_url
 
         try:

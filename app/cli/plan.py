@@ -19,12 +19,12 @@ from rich.text import Text
 from app.cli.client import GatewayClient, JsonObject, parsed
 from app.cli.exits import EXIT_HELP, CommandError, Exit, cause, naming_options, output
 from app.cli.render.text import plain, status_text
-from app.cli.show import print_resource
+from app.cli.resources import print_resource
 from app.cli.target import on_gateway
 from app.deliberation.roles import Complexity
-from app.planning.plans import ApprovedPlan
+from app.planning.resources import ApprovedPlan
 
-plan_cli = typer.Typer(no_args_is_help=True, help="Approve plans and see what became of them.", epilog=EXIT_HELP)
+plan_cli = typer.Typer()
 
 _TASKS: dict[Complexity, tuple[str, str]] = {
     "basic": ("Show the time of the last login", "Users see below their name when they logged in last."),

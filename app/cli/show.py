@@ -1,44 +1,29 @@
-"""`deliberate list | stats | show | cancel | delete | deliveries | redeliver`: deliberations of a gateway."""
+"""`deliberate show | cancel | delete | deliveries | redeliver`: one deliberation of a gateway."""
 
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
 import typer
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from rich.console import Console, Group, RenderableType
 from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
-from app.api.schemas import Deliberation, DeliberationPage, Stats
-from app.cli.client import GatewayClient, GatewayRefused, JsonObject, parsed
+from app.api.schemas import Deliberation
+from app.cli.client import GatewayClient, JsonObject, parsed
 from app.cli.exits import CommandError, Exit, FieldFault, naming_options, output, print_json
-from app.cli.options import IdArgument, pairs
-from app.cli.render.figures import stats_text
+from app.cli.options import IdArgument
 from app.cli.render.lines import WAIT_EVENT_TYPES, waits_text
-from app.cli.render.report import deliberation_report, overview_table, took_text
-from app.cli.render.text import age_text, line_of, plain, status_text
+from app.cli.render.report import deliberation_report, overview_table
+from app.cli.render.text import plain, status_text
 from app.cli.render.transcript import EVENT_TYPES, delivery_line, transcript
-from app.cli.target import LAST, full_id, on_gateway
+from app.cli.resources import LAST, full_id
+from app.cli.target import on_gateway
 from app.deliberation.facts import TERMINAL_STATUS, CancelledBy, Event, Fact, decode
 from app.webhooks.resources import Delivery
-
-_Model = TypeVar("_Model", bound=BaseModel)
-_ID_CHARS_MIN = 10
-_COUNCIL_WIDTH_MAX = 11
-_TASK_WIDTH_MIN = 22
-_TASK_CHARS_MAX = 60
-_FILTERS = {
-    **{name: f"--{name}" for name in ("status", "role", "strategy", "limit", "cursor")},
-    "q": "--search",
-    "created_after": "--created-after",
-    "created_before": "--created-before",
-    "metadata": "--meta {}",
-    **{name: f"--{name}" for name in ("from", "to", "by")},
-}
 
 DeliveryArgument = Annotated[
     str | None,
@@ -46,117 +31,6 @@ DeliveryArgument = Annotated[
         metavar="DELIVERY", help="Id of the delivery, a unique beginning of it, or `last`. (default: the only one)"
     ),
 ]
-
-
-async def print_resource(
-    gateway: GatewayClient,
-    path: str,
-    model: type[_Model],
-    rendered: Callable[[_Model], RenderableType],
-    *,
-    as_json: bool,
-    params: JsonObject | None = None,
-    unknown: str | None = None,
-) -> Exit:
-    """Read a resource of the gateway, and print it as JSON or `rendered`. `unknown` is the remedy for a 404."""
-    try:
-        with naming_options(_FILTERS):
-            document = await gateway.read(path, params)
-    except GatewayRefused as error:
-        if error.code == "not_found":
-            error.remedy = unknown or error.remedy
-        raise
-    return output(document, lambda: rendered(parsed(model, document)), as_json=as_json)
-
-
-def short_ids(ids: list[str]) -> list[str]:
-    """The beginnings of ids, long enough to differ on this page."""
-    chars, longest = _ID_CHARS_MIN, max(map(len, ids), default=0)
-    while chars < longest and len({each[:chars] for each in ids}) < len(ids):
-        chars += 1
-    return [each[:chars] for each in ids]
-
-
-def deliberations_table(page: DeliberationPage, now: datetime) -> RenderableType:
-    """One row per deliberation of a page; strategies if they differ, and the option for the next page."""
-    if not page.items:
-        return Text("no deliberations", "dim")
-    strategies_differ = len({found.strategy for found in page.items}) > 1
-    more = f"more: --cursor {page.next_cursor}" if page.next_cursor else None
-    table = Table(box=None, pad_edge=False, caption=more, caption_justify="left")
-    for column in ("id", "status", "age", "took"):
-        table.add_column(column, no_wrap=True)
-    # A cell begins with the strategy where strategies differ: `vote 3×DEV`.
-    table.add_column("strategy" if strategies_differ else "council", max_width=_COUNCIL_WIDTH_MAX)
-    table.add_column("task", ratio=1, min_width=_TASK_WIDTH_MIN)
-    for id, found in zip(short_ids([item.id for item in page.items]), page.items, strict=True):
-        council = [entry.role if entry.count == 1 else f"{entry.count}×{entry.role}" for entry in found.agents]
-        table.add_row(
-            plain(id),
-            status_text(found.status),
-            age_text(found.created_at, now),
-            took_text(found.created_at, found.ended_at) or "–",
-            plain(" ".join([found.strategy, *council] if strategies_differ else council)),
-            Text(line_of(found.task, _TASK_CHARS_MAX)),
-        )
-    return table
-
-
-def _check_metadata(*, meta: list[str] | None, **_: object) -> None:
-    pairs(meta or [], "--meta")
-
-
-@partial(on_gateway, check=_check_metadata)
-async def list_deliberations(
-    gateway: GatewayClient,
-    *,
-    as_json: bool,
-    search: Annotated[
-        str | None, typer.Option(metavar="WORDS", help="Only with these words in the task, the verdict or an answer.")
-    ] = None,
-    status: Annotated[str | None, typer.Option(help="Only with this status.")] = None,
-    role: Annotated[str | None, typer.Option(help="Only with an agent of this role.")] = None,
-    strategy: Annotated[str | None, typer.Option(help="Only with this strategy.")] = None,
-    meta: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Only with this metadata.")] = None,
-    created_after: Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339 time.")] = None,
-    created_before: Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339 time.")] = None,
-    limit: Annotated[int, typer.Option(help="Entries per page, at most 200.")] = 20,
-    cursor: Annotated[str | None, typer.Option(help="Show the page after this cursor.")] = None,
-) -> Exit:
-    """List deliberations, newest first."""
-    given: dict[str, Any] = {
-        "q": search,
-        "status": status,
-        "role": role,
-        "strategy": strategy,
-        "created_after": created_after,
-        "created_before": created_before,
-        "limit": limit,
-        "cursor": cursor,
-        **{f"metadata.{key}": value for key, value in pairs(meta or [], "--meta").items()},
-    }
-    filters = {key: value for key, value in given.items() if value is not None}
-    table = partial(deliberations_table, now=datetime.now(UTC))
-    return await print_resource(gateway, "/deliberations", DeliberationPage, table, as_json=as_json, params=filters)
-
-
-@on_gateway
-async def stats(
-    gateway: GatewayClient,
-    *,
-    as_json: bool,
-    since: Annotated[
-        str | None, typer.Option("--from", metavar="TIME", help="Accepted at this RFC 3339 time or later; 30 days ago.")
-    ] = None,
-    until: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Accepted before; now.")] = None,
-    by: Annotated[
-        str | None, typer.Option(metavar="GROUP", help="Also by day, strategy, role, model, or tenant (scope admin).")
-    ] = None,
-) -> Exit:
-    """Show counts, durations, tokens, cost, agreement, and how often each role or model won."""
-    given = {"from": since, "to": until, "by": by}
-    params = {name: value for name, value in given.items() if value is not None}
-    return await print_resource(gateway, "/stats", Stats, stats_text, as_json=as_json, params=params)
 
 
 def _check_form(*, as_json: bool, as_markdown: bool, **_: object) -> None:

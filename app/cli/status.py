@@ -17,7 +17,7 @@ from app.cli.exits import Exit, output
 from app.cli.render.figures import spend_text
 from app.cli.render.lanes import is_simulated
 from app.cli.render.text import counted, named_rows, plain, role_style
-from app.cli.show import print_resource
+from app.cli.resources import print_resource
 from app.cli.target import on_gateway
 
 _MEGABYTE = 1_000_000

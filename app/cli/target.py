@@ -1,4 +1,4 @@
-"""The stack and the deliberation that a command line names; docs/command-line.md states the rule for stacks.
+"""The stack that a command line names; docs/command-line.md states the rule for stacks.
 
 1. `--url`, or the stack that runs in `--data-dir`.
 2. DELIBERATE_URL.
@@ -10,21 +10,17 @@ import inspect
 import json
 import os
 import shlex
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 from urllib.parse import urlsplit
 
 import typer
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from app.access.origins import is_loopback
-from app.api.schemas import DeliberationPage, DeliberationSummary
-from app.cli.client import GatewayClient, parsed
-from app.cli.exits import CommandError, Exit, FieldFault, run
+from app.access.loopback import is_loopback
+from app.cli.exits import CommandError, Exit, run
 from app.cli.options import (
     DATA_DIR,
     URL_VARIABLE,
@@ -36,13 +32,10 @@ from app.cli.options import (
     directory_option,
     nats_url_file,
 )
-from app.cli.render.text import age_text, line_of
 
-LAST = "last"
-_ID_CHARS = 26
-# A beginning is looked for among so many of the newest deliberations.
-_SEARCHED_MAX = 5_000
-_CANDIDATES_MAX = 10
+if TYPE_CHECKING:
+    from app.cli.client import GatewayClient
+
 _NAME_ONE = f"name a gateway by --url, {URL_VARIABLE} or `deliberate context use URL`"
 
 
@@ -159,8 +152,11 @@ def options_for(data_dir: Path) -> str:
     return f" --data-dir {shlex.quote(str(data_dir))}" if named else directory_option(data_dir)
 
 
-def gateway_client(url: str | None, data_dir: Path | None, api_key: str | None) -> GatewayClient:
+def gateway_client(url: str | None, data_dir: Path | None, api_key: str | None) -> "GatewayClient":
     """A connection to the gateway of `find_target`; raises CommandError also for an invalid URL or key."""
+    # Imported here: the client takes longer than the help of a command, which needs none.
+    from app.cli.client import GatewayClient
+
     target = find_target(url, data_dir, api_key)
     return GatewayClient(target.url, target.api_key, source=target.source, options=target.options)
 
@@ -188,7 +184,7 @@ def on_gateway(
 
         run(connected, as_json=as_json)
 
-    own, shared = (inspect.signature(each, eval_str=True).parameters.values() for each in (work, command))
+    own, shared = (inspect.signature(each).parameters.values() for each in (work, command))
     parameters = [each for each in own if each.name not in ("gateway", "as_json")]
     parameters += [each for each in shared if each.name != "own"]
     taken = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
@@ -240,44 +236,3 @@ def _same_gateway(one: str, other: str) -> bool:
         return False
     hosts = (first.hostname or "", second.hostname or "")
     return hosts[0] == hosts[1] or all(map(is_loopback, hosts))
-
-
-async def full_id(gateway: GatewayClient, given: str) -> str:
-    """The id of the one deliberation that a whole id, a unique beginning of one, or `last` names.
-
-    Raises CommandError when no deliberation or more than one begins with `given`, and lists these.
-    """
-    if len(given) >= _ID_CHARS:
-        return given
-    if given == LAST:
-        newest = parsed(DeliberationPage, await gateway.read("/deliberations", {"limit": 1, "after": "now"})).items
-        if not newest:
-            remedy = "`deliberate ask TASK` starts one"
-            raise CommandError(Exit.REFUSED, "not_found", "there is no deliberation yet", remedy=remedy)
-        return newest[0].id
-    found, searched = list[DeliberationSummary](), 0
-    async with aclosing(gateway.pages("/deliberations", {"limit": 200})) as pages:
-        async for document in pages:
-            items = parsed(DeliberationPage, document).items
-            found += [item for item in items if item.id.startswith(given)]
-            searched += len(items)
-            if searched >= _SEARCHED_MAX or any(item.id == given for item in items):
-                break
-    if not found:
-        detail = f"no deliberation that is kept has an id that begins with {given!r}"
-        remedy = "`deliberate list` shows the deliberations that are kept"
-        raise CommandError(Exit.REFUSED, "not_found", detail, remedy=remedy)
-    return _the_one(given, found)
-
-
-def _the_one(given: str, found: Sequence[DeliberationSummary]) -> str:
-    ids = [item.id for item in found]
-    if given in ids or len(ids) == 1:
-        return given if given in ids else ids[0]
-    now = datetime.now(UTC)
-    candidates = [
-        FieldFault(item.id, f"{item.status}, {age_text(item.created_at, now)} old: {line_of(item.task, 60)}")
-        for item in found[:_CANDIDATES_MAX]
-    ]
-    detail = f"{len(ids)} ids begin with {given!r}"
-    raise CommandError(Exit.USAGE, "ambiguous_id", detail, fields=candidates, remedy="type more of the id")

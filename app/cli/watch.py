@@ -18,7 +18,8 @@ from app.cli.render.lanes import CouncilView
 from app.cli.render.lines import PrintLine, event_line, heartbeats, print_to_stderr, waiting_line
 from app.cli.render.panels import picture
 from app.cli.render.report import deliberation_report
-from app.cli.target import full_id, on_gateway
+from app.cli.resources import full_id
+from app.cli.target import on_gateway
 from app.deliberation.facts import CallWaiting
 
 _FRAME_S = 1 / 8  # bounds the frame rate, to leave the CPU to the work

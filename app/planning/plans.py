@@ -8,77 +8,21 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from app.api.headers import Submission
-from app.api.schemas import Resource, Status, dump
+from app.api.schemas import dump
 from app.deliberation.errors import Gone, IdempotencyConflict, InvalidRequest, NotFound
 from app.deliberation.facts import Accepted, decode, prefix
 from app.deliberation.fold import State
 from app.deliberation.ports import Journal, Record
 from app.deliberation.roles import Complexity
-from app.deliberation.specification import Token
 from app.lifecycle.deliberations import Deliberations
 from app.lifecycle.specify import Identity, digest_id
 from app.log.journal import JetStreamJournal
 from app.planning.events import PlanRequest, StoryTransition
-
-RoleStatus = Literal["waiting", Status, "gone"]
-PlanStatus = Literal["waiting", "in_progress", "completed", "partial", "failed"]
-_ENDED = ("completed", "failed", "cancelled", "timeout", "gone")
-
-
-class PlanLinks(Resource):
-    """Paths of related operations."""
-
-    self: str
-    deliberations: str = Field(description="The list of the plan's deliberations")
-
-
-class PlanRole(Resource):
-    """One role of a plan and its deliberation."""
-
-    role: str
-    deliberation_id: Token
-    status: RoleStatus = Field(
-        description="`waiting`: not accepted yet, so send the plan again; `gone`: deleted, or past its retention"
-    )
-    link: str
-
-
-class ApprovedPlan(Resource):
-    """An approved plan: the deliberation of each role, and the state of the whole."""
-
-    id: str
-    story_id: str
-    status: PlanStatus = Field(
-        description="`waiting`: a role is not accepted yet; `completed`: every role is; `partial`: some are and the "
-        "others ended otherwise; `failed`: none is"
-    )
-    roles: tuple[PlanRole, ...]
-    links: PlanLinks
-
-
-def plan_resource(plan_id: str, story_id: str, found: Mapping[str, tuple[str, RoleStatus]]) -> ApprovedPlan:
-    statuses = [status for _, status in found.values()]
-    completed = statuses.count("completed")
-    whole: PlanStatus = "in_progress"
-    if "waiting" in statuses:
-        whole = "waiting"
-    elif all(status in _ENDED for status in statuses):
-        whole = "completed" if completed == len(statuses) else "partial" if completed else "failed"
-    return ApprovedPlan(
-        id=plan_id,
-        story_id=story_id,
-        status=whole,
-        roles=tuple(
-            PlanRole(role=role, deliberation_id=id, status=status, link=f"/deliberations/{id}")
-            for role, (id, status) in found.items()
-        ),
-        links=PlanLinks(self=f"/plans/{plan_id}", deliberations=f"/deliberations?metadata.plan_id={plan_id}"),
-    )
+from app.planning.resources import ApprovedPlan, RoleStatus, plan_resource
 
 
 class _KeptTransition(BaseModel, frozen=True):

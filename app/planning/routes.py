@@ -9,7 +9,8 @@ from app.api.request_body import body_of
 from app.api.responses import answer, body, problems
 from app.api.schemas import dump
 from app.planning.events import PLAN_ID_PATTERN, PlanRequest
-from app.planning.plans import ApprovedPlan, Plans
+from app.planning.plans import Plans
+from app.planning.resources import ApprovedPlan
 from app.routes.dependencies import Gateway, InGateway, OfTenant, api_router
 
 router = api_router("plans")

@@ -269,6 +269,7 @@ class ListQuery(BaseModel):
     strategy: str | None = Field(default=None, max_length=64)
     created_after: Instant | None = None
     created_before: Instant | None = None
+    bench: bool = True
     limit: int = Field(default=50, ge=1, le=PAGE_MAX)
     after: str | None = Field(default=None, max_length=128)
     cursor: str | None = Field(default=None, max_length=128)
@@ -304,6 +305,7 @@ def _query(request: Request) -> tuple[ListQuery, dict[str, str]]:
             parameter("query", "strategy", "Only this strategy"),
             parameter("query", "created_after", "Only created later", format="date-time"),
             parameter("query", "created_before", "Only created earlier", format="date-time"),
+            parameter("query", "bench", "false: without what `deliberate bench` asked", type="boolean", default=True),
             parameter("query", "limit", "Items on a page", type="integer", minimum=1, maximum=PAGE_MAX, default=50),
             parameter("query", "after", _AFTER_DESCRIPTION, pattern=CURSOR_PATTERN.replace("(", "(now|")),
             parameter("query", "cursor", "`next_cursor` of the previous page", pattern=r"^[A-Za-z0-9_-]{1,128}$"),

@@ -28,6 +28,7 @@ class StatsQuery(BaseModel):
         description=f"Accepted at this time or later; by default from the day on that is {PERIOD_DAYS} days before",
     )
     until: Instant | None = Field(None, alias="to", description="Accepted earlier; by default everything until now")
+    bench: bool = Field(True, description="false: without what `deliberate bench` asked")
     by: StatsGroup | None = Field(None, description="Also the figures of each group; `tenant` needs the scope `admin`")
 
 
@@ -59,6 +60,6 @@ async def get_stats(gateway: InGateway, caller: OfCaller, query: Annotated[Stats
     now = gateway["clock"].now()
     since, until = _period(query, now)
     tenant = None if query.by == "tenant" else caller.tenant
-    stats = await gateway["lists"].stats(StatsFilter(tenant, since, until, now, query.by))
+    stats = await gateway["lists"].stats(StatsFilter(tenant, since, until, now, query.by, query.bench))
     stats = stats.model_copy(update={"spend": gateway["deliberations"].spend(caller.tenant)})
     return Response(dump(stats), headers={"Cache-Control": "no-store"}, media_type="application/json")

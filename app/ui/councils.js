@@ -17,7 +17,7 @@ function useStats(by, span) {
     if (!may("read")) return () => {};
     return poll(async () => {
       const from = new Date(Date.now() - SPANS[span] * 86_400_000).toISOString();
-      setGroups((await request(`/stats?${new URLSearchParams({ by, from })}`)).groups);
+      setGroups((await request(`/stats?${new URLSearchParams({ by, from, bench: "false" })}`)).groups);
     }, EVERY_MS);
   }, [by, span]);
   return groups;
@@ -48,6 +48,6 @@ export function Councils() {
       <tbody>${roles.value.map(({ name, persona: words, model, live, replicas }) => html`<tr key=${name}><th scope="row">${name.toLowerCase()}</th><td class="quiet persona">${persona(words)}</td><td>${live?.models.join(", ") || model || NONE}${live?.simulated ? html` <span class="sim">Simulated</span>` : ""}</td>
         <td class="small">${(live?.engines ?? []).map((engine) => html`<div key=${engine.url}>${engine.unreachable ? html`<span class="st warn"><${Icon} name="alert" />${engine.url}</span>` : engine.name ?? engine.url}</div>`)}</td><td class="num">${live ? number(live.replicas) : NONE}<span class="muted"> of ${replicas.max}</span></td><td class="num">${live ? number(live.in_flight) : NONE}</td><td class="num">${won.get(name) ? share(won.get(name).rate) : NONE}</td></tr>`)}</tbody></table></div></section>
     <section class="block" aria-labelledby="sth"><header><h2 id="sth">Strategies</h2><p>How a council comes to a verdict. N agents, R rounds.</p></header><ul class="strategies">${strategies.value.map((each) => html`<li key=${each.name}><div><h3>${each.name}</h3><p class="body quiet">${each.summary}</p></div><${Steps} strategy=${each} /><div class="small"><p>Calls: <b>${each.calls}</b></p><p class="muted">${each.source}</p></div>${may("submit") ? html`<a class="btn sm" href=${address("new")}>Ask</a>` : ""}</li>`)}</ul></section>
-    ${may("read") ? html`<section class="block" aria-labelledby="fgh"><header><h2 id="fgh">Statistics</h2><div class="seg end" role="group" aria-label="Time">${Object.keys(SPANS).map((each) => html`<button key=${each} aria-pressed=${each === span} onClick=${() => adjust({ since: each })}>${title(each)}</button>`)}</div></header>
+    ${may("read") ? html`<section class="block" aria-labelledby="fgh"><header><h2 id="fgh">Statistics</h2><p>Without what a benchmark asked.</p><div class="seg end" role="group" aria-label="Time">${Object.keys(SPANS).map((each) => html`<button key=${each} aria-pressed=${each === span} onClick=${() => adjust({ since: each })}>${title(each)}</button>`)}</div></header>
       <${Days} groups=${byDay} /><h3 class="gap">By strategy</h3><${Figures} head="Strategy" groups=${byStrategy} /><h3 class="gap">By role</h3><${Figures} head="Role" groups=${byRole} wins=${true} /><h3 class="gap">By model</h3><${Figures} head="Model" groups=${byModel} wins=${true} /></section>` : ""}</div>`;
 }

@@ -3,15 +3,22 @@
 /** The final statuses of a deliberation, which are also the names of its terminal events. */
 export const ENDS = ["completed", "failed", "cancelled", "timeout"];
 
-/** A refusal of the gateway; `message` has its detail and remedies, `faults` names fields or parts. */
+/** A field's name in words, such as `Timeout seconds`, where the sentence about it does not have it; headers have none. */
+function field({ location, pointer, detail }) {
+  const name = location === "header" ? "" : (String(pointer ?? "").split("/").findLast((part) => /[a-z]/.test(part)) ?? "").replaceAll("_", " ");
+  return detail.toLowerCase().includes(name) ? "" : `${name[0].toUpperCase()}${name.slice(1)}: `;
+}
+
+const sentence = (text) => (/[.?!]$/.test(text) ? text : `${text}.`);
+
+/** A refusal of the gateway; `message` says each fault once, without the headers that the page sends. `faults` names fields or parts. */
 export class Refused extends Error {
   constructor(status, problem) {
-    const faults = (problem?.errors ?? []).map(({ pointer, detail, remedy }) =>
-      [problem.detail.includes(detail) ? "" : `${pointer ?? ""}: ${detail}`, remedy].filter(Boolean).join(" "),
-    );
-    super([problem?.detail ?? `The gateway answered ${status}.`, ...faults.filter(Boolean)].join("\n"));
+    const faults = problem?.errors ?? [];
+    const said = faults.map((fault) => `${field(fault)}${sentence(fault.detail)} ${fault.location === "header" ? "" : fault.remedy}`.trim());
+    super(said.join("\n") || (problem?.detail ?? `The gateway answered ${status}.`));
     this.status = status;
-    this.faults = problem?.errors ?? [];
+    this.faults = faults;
   }
 }
 

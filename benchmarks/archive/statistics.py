@@ -41,7 +41,7 @@ NAMES = (
 def deliberation(draw: random.Random, number: int, at: datetime) -> list[Measure]:
     """The rows of one: a strategy, three roles and two models."""
     took_us = int(1_000_000 * math.exp(draw.gauss(2.9, 0.6)))
-    measured = {"status": "completed", "duration": measures.duration_class(took_us), "took_us": took_us}
+    measured = {"bench": 0, "status": "completed", "duration": measures.duration_class(took_us), "took_us": took_us}
     amounts = {"number": 1, "decided": 1, "agreeing": 1, "agreement_ppm": 500_000, "degraded": 0}
     tokens = {"prompt_tokens": 12_000, "cached_tokens": 8_000, "completion_tokens": 3_000}
     cost = {"currency": "USD", "cost_millionths": 9_000, "unpriced_calls": 0}

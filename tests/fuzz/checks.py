@@ -2,6 +2,10 @@ from typing import Any
 
 import schemathesis
 
+from app.api.problems import PROBLEM_JSON
+from app.api.schemas import Problem
+from tests.problem_text import repetitions
+
 # Headers of the connection, or implied by the declared media type.
 TRANSPORT = {"connection", "content-length", "content-type", "date", "keep-alive", "transfer-encoding"}
 
@@ -17,3 +21,12 @@ def every_header_is_declared(
     known = {name.lower() for name in declared.get("headers", {})} | TRANSPORT
     unknown = sorted(response.headers.keys() - known)
     assert not unknown, f"{response.status_code} has headers that are not declared: {', '.join(unknown)}"
+
+
+@schemathesis.check
+def a_problem_says_one_thing_once(
+    ctx: schemathesis.CheckContext, response: schemathesis.Response, case: schemathesis.Case[Any]
+) -> None:
+    if PROBLEM_JSON in response.headers.get("content-type", []):
+        found = repetitions(Problem.model_validate_json(response.content))
+        assert not found, f"the problem says twice: {'; '.join(found)}"

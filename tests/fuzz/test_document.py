@@ -4,7 +4,7 @@ from tests.fuzz.document import fuzz
 from tests.fuzz.gateway import fuzzed
 
 SEED = 1
-EXAMPLES = 8
+EXAMPLES = 4
 # The phase `coverage` has more than a thousand requests, and runs only in `make fuzz`.
 PHASES = "examples,fuzzing,stateful"
 HANGS_S = 300

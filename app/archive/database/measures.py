@@ -17,6 +17,7 @@ from app.admission.backlog import Key
 from app.archive.database.connection import insert
 from app.archive.database.rows import microseconds, storable
 from app.archive.database.tables import AMOUNTS, NAME_CHARS_MAX, ROLLUP_KEY, measures, rollups
+from app.catalog.entries import BENCH
 from app.deliberation.calls import Usage
 from app.deliberation.fold import State
 from app.deliberation.specification import Specification
@@ -56,6 +57,7 @@ def measures_of(tenant: str, state: State) -> Iterator[Measure]:
         "created_us": created_us,
         "status": state.status,
         "duration": duration_class(took_us),
+        "bench": int(BENCH in state.specification.metadata.items()),
         "number": 1,
         "took_us": min(took_us, _AMOUNT_MAX),
         "decided": int(verdict is not None and verdict.winner is not None),

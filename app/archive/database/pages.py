@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from app.api.schemas import StageProgress
 from app.archive.database.rows import instant, label, maybe_microseconds
 from app.archive.database.tables import SEQUENCE_BITS, deliberations, labels
-from app.catalog.entries import Entry, ListFilter
+from app.catalog.entries import BENCH, Entry, ListFilter
 from app.deliberation.calls import Usage
 from app.deliberation.facts import TerminalStatus
 from app.deliberation.fold import CANCELLING
@@ -34,6 +34,7 @@ def selection(
         "since": maybe_microseconds(asked.created_after),
         "until": maybe_microseconds(asked.created_before),
         "begin": begin,
+        "bench": None if asked.bench else label(tenant, f"metadata.{BENCH[0]}", BENCH[1]),
         **_numbered(mark for mark in _marks(tenant, asked) if mark != begin),
     }
     values = always | {name: value for name, value in filters.items() if value is not None}
@@ -53,9 +54,10 @@ def _selection(given: frozenset[str]) -> Select[Any]:
     by_label = "begin" in given
     place = labels.c.accepted if by_label else row.accepted
     for name in sorted(given):
-        if name.startswith(_MARK):
+        if name.startswith(_MARK) or name == "bench":
             other = labels.alias().c
-            conditions.append(exists().where(other.label == bindparam(name), other.accepted == place))
+            marked = exists().where(other.label == bindparam(name), other.accepted == place)
+            conditions.append(~marked if name == "bench" else marked)
     if by_label:
         # Without the sum SQLite would also compare `accepted` of the rows with the bound, and search them by it alone.
         found = found.join_from(

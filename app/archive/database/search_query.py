@@ -58,10 +58,10 @@ class Search:
     required: tuple[tuple[Phrase, ...], ...]
     excluded: tuple[Phrase, ...] = ()
 
-    def with_words(self, groups: Sequence[Sequence[str]]) -> "Search":
-        """The same, and one word of each of these groups is found."""
+    def with_words(self, groups: Sequence[Sequence[str]], excluded: Sequence[str]) -> "Search":
+        """The same, and one word of each of these groups is found, and none that is excluded."""
         added = tuple(tuple(Phrase((word,)) for word in group) for group in groups)
-        return Search((*added, *self.required), self.excluded)
+        return Search((*added, *self.required), (*self.excluded, *(Phrase((word,)) for word in excluded)))
 
     def fts5(self) -> str:
         found = " AND ".join(f"({' OR '.join(each.fts5() for each in group)})" for group in self.required)

@@ -16,6 +16,7 @@ from app.api.schemas import Durations, Figures, GroupFigures, Stats, StatsGroup,
 from app.archive.database.measures import DAY_US, MILLION, WIDTHS_US, shape
 from app.archive.database.rows import instant, microseconds
 from app.archive.database.tables import AMOUNTS, active, deliberations, logs, measures, rollups
+from app.catalog.entries import BENCH
 from app.deliberation.calls import Money, UsageCost
 from app.deliberation.facts import TERMINAL_STATUS
 from app.deliberation.quote import QuoteHistory, RoleHistory
@@ -27,13 +28,17 @@ _LATEST_US = 4_000_000 * DAY_US
 
 @dataclass(frozen=True, slots=True)
 class StatsFilter:
-    """Selects deliberations by tenant and acceptance, from `since` until `until`, or `as_of` where that is None."""
+    """Selects deliberations by tenant and acceptance, from `since` until `until`, or `as_of` where that is None.
+
+    Without `bench` it leaves out what a benchmark asked.
+    """
 
     tenant: str | None
     since: datetime
     until: datetime | None
     as_of: datetime
     by: StatsGroup | None = None
+    bench: bool = True
 
 
 def day_name(day: int) -> str:
@@ -145,6 +150,8 @@ async def _active(connection: AsyncConnection, asked: StatsFilter) -> Counter[st
     if asked.tenant is not None:
         chosen = chosen.where(row.tenant == asked.tenant)
     for tenant, created_us, strategy, summary in await connection.execute(chosen):
+        if not asked.bench and BENCH in json.loads(summary)["metadata"].items():
+            continue
         counted[""] += 1
         match asked.by:
             case None | "model":
@@ -198,4 +205,6 @@ def _parts(
 def _chosen(table: Table, at_us: ColumnElement[int], asked: StatsFilter, kind: str) -> Select[Any]:
     columns = [table.c[name] for name in ("tenant", "name", "status", "duration", "currency", *AMOUNTS)]
     chosen = select((at_us // DAY_US).label("day"), *columns).where(table.c.kind == kind)
+    if not asked.bench:
+        chosen = chosen.where(table.c.bench == 0)
     return chosen if asked.tenant is None else chosen.where(table.c.tenant == asked.tenant)

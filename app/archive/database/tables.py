@@ -114,7 +114,7 @@ AMOUNTS = (
     *("prompt_tokens", "cached_tokens", "completion_tokens", "calls", "cost_millionths", "unpriced_calls"),
 )
 """The amounts that statistics sum, see `measures.measures_of`."""
-ROLLUP_KEY = ("kind", "width_us", "tenant", "begin_us", "name", "status", "duration", "currency")
+ROLLUP_KEY = ("kind", "width_us", "tenant", "begin_us", "name", "status", "duration", "currency", "bench")
 """The key of `rollups`, in the order of its index."""
 
 
@@ -127,6 +127,8 @@ def _group() -> Iterator[Column[Any]]:
     yield Column("duration", Integer, nullable=False)
     # The cost's currency; empty where no call has a price. Amounts of two currencies have no sum.
     yield Column("currency", String(3), nullable=False)
+    # 1 for what a benchmark asked, else 0.
+    yield Column("bench", Integer, nullable=False)
 
 
 def _amounts() -> Iterator[Column[Any]]:

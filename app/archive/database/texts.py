@@ -12,7 +12,7 @@ from app.archive.database.rows import maybe_microseconds
 from app.archive.database.search_query import Search
 from app.archive.database.tables import deliberations, texts
 from app.archive.database.words import filter_word, status_value
-from app.catalog.entries import ListFilter
+from app.catalog.entries import BENCH, ListFilter
 
 # The marks after the words of a PostgreSQL vector. It counts places up to the last of these.
 _PLACES = [f"':{place} '" for place in range(1, 16_384)]
@@ -60,7 +60,8 @@ def _filtered(tenant: str, search: Search, asked: ListFilter) -> Search:
     if asked.statuses:
         values = sorted({status_value(status) for status in asked.statuses})
         words.append([filter_word(tenant, "status", value) for value in values])
-    return search.with_words(words)
+    excluded = [] if asked.bench else [filter_word(tenant, f"metadata.{BENCH[0]}", BENCH[1])]
+    return search.with_words(words, excluded)
 
 
 def _times(tenant: str, asked: ListFilter) -> list[ColumnElement[bool]]:

@@ -12,7 +12,7 @@ from app.deliberation.errors import ArchiveUnavailable
 
 DATABASE_REMEDY = "start the database, or correct the URL"
 
-archive_cli = typer.Typer(no_args_is_help=True, help="Prepare the archive's database.", epilog=EXIT_HELP)
+archive_cli = typer.Typer()
 
 DatabaseOption = Annotated[
     str | None,
@@ -48,11 +48,6 @@ def archive_url(database_url: str | None, data_dir: Path | None) -> str:
             Exit.USAGE, "missing_setting", f"there is no archive {own}", remedy=f"{remedy}, or the stack by --data-dir"
         )
     return sqlite_url(own)
-
-
-@archive_cli.callback()
-def archive() -> None:
-    """Prepare the archive's database."""
 
 
 @archive_cli.command("migrate", epilog=EXIT_HELP)

@@ -14,7 +14,7 @@ from app.cli.render.text import plain
 from app.cli.stack.supervisor import write_private
 from app.cli.target import Context, context_file, find_target
 
-context_cli = typer.Typer(no_args_is_help=True, help="Choose the gateway that commands speak to.", epilog=EXIT_HELP)
+context_cli = typer.Typer()
 
 _STDIN = "-"
 

@@ -41,7 +41,7 @@ from app.cli.target import LocalStack
 from app.log.journal import JetStreamJournal
 from app.log.signature import SECRET_CHARS_MIN
 
-keys_cli = typer.Typer(no_args_is_help=True, help="Make, list and revoke API keys.", epilog=EXIT_HELP)
+keys_cli = typer.Typer()
 
 _UNITS = {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1)}
 

@@ -14,14 +14,8 @@ from rich.console import Console
 from rich.text import Text
 
 from app.cli.exits import EXIT_HELP, CommandError, Exit, FieldFault, print_json, run, usage_errors
-from app.cli.options import (
-    DATA_DIR,
-    AgentsOption,
-    JsonOption,
-    RolesOption,
-    StackOption,
-    checked_nats_url,
-)
+from app.cli.options import DATA_DIR, JsonOption, StackOption, checked_nats_url
+from app.cli.stack.layout import AgentsOption, RolesOption
 from app.cli.target import LocalStack, find_local
 from app.deliberation.errors import JournalUnavailable, StreamsDiffer
 from app.deliberation.roles import roles_over_nats
@@ -31,7 +25,7 @@ from app.log.signature import LOG_KEY_NAME, LOG_KEY_VARIABLE, LogSigner
 from app.log.stream_settings import KEYS_STREAM, StreamSettings
 from app.log.streams import apply, plan
 
-streams_cli = typer.Typer(no_args_is_help=True, help="Declare the streams of the log.", epilog=EXIT_HELP)
+streams_cli = typer.Typer()
 
 
 NatsOption = Annotated[

@@ -18,7 +18,7 @@ from app.cli.target import find_local
 from app.log.signature import SECRET_CHARS_MIN
 from app.webhooks.signatures import tenant_secret
 
-webhooks_cli = typer.Typer(no_args_is_help=True, help="Secrets for receivers of webhooks.", epilog=EXIT_HELP)
+webhooks_cli = typer.Typer()
 
 
 def masters(data_dir: Path | None) -> list[str]:
@@ -60,8 +60,3 @@ def secret(
         return Exit.SUCCESS
 
     run(work, as_json=as_json)
-
-
-@webhooks_cli.callback()
-def webhooks() -> None:
-    """Secrets for receivers of webhooks."""

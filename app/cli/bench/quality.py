@@ -16,6 +16,7 @@ from rich.text import Text
 from app.api.cluster_schemas import RoleList
 from app.api.schemas import Deliberation, StrategyList
 from app.api.suggestions import did_you_mean
+from app.catalog.entries import BENCH
 from app.cli.bench.dataset import Question, read_dataset
 from app.cli.bench.grading import GradedAnswer, StrategyResult, grade, result_document, result_lines, summed_up
 from app.cli.client import GatewayClient, JsonObject, parsed
@@ -32,7 +33,7 @@ from app.cli.watch import until_ended
 from app.deliberation.roles import engine_endpoint
 from app.deliberation.strategies import STRATEGIES
 
-bench_cli = typer.Typer(no_args_is_help=True, help="Measure the benefit of deliberation.", epilog=EXIT_HELP)
+bench_cli = typer.Typer()
 
 SIMULATED_NOTICE = "SIMULATED: a simulator replaces the model; only calls, tokens and times mean anything."
 _OPTIONS = {
@@ -111,7 +112,7 @@ def request_body(plan: Plan, strategy: str, agents: int, question: Question, ind
         **({} if plan.rounds is None else {"rounds": plan.rounds}),
         "constraints": {"requirements": [question.requirement], "timeout_seconds": plan.timeout_s},
         "seed": plan.seed + index,
-        "metadata": {"bench": "quality"},
+        "metadata": dict([BENCH]),
     }
 
 
@@ -221,11 +222,6 @@ DirectoryOption = Annotated[
         help="Use the stack that runs in this directory; with --engine-url, keep that stack's logs and facts here.",
     ),
 ]
-
-
-@bench_cli.callback()
-def bench() -> None:
-    """Measure the benefit of deliberation."""
 
 
 @bench_cli.command(epilog=EXIT_HELP)

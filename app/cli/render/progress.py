@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
-from app.access.origins import is_loopback
+from app.access.loopback import is_loopback
 from app.cli.options import program
 from app.cli.render.text import printable
 from app.cli.target import options_for

@@ -14,8 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import unquote, urlsplit
+
+import typer
 
 from app.access.keys import Pepper
 from app.cli.exits import CommandError, Exit, cause, usage_errors
@@ -35,6 +37,14 @@ DATABASE_URL_FILE = "database_url"
 # Those of users.conf, and `monitor`, which may ask for nats-server's health and nothing else.
 NATS_USERS = tuple("gateway agents worker webhooks archive planning planner context streams keys monitor".split())
 _PORTS = range(20_000, 32_000)  # below Linux's range for the local ports of outgoing connections
+
+RolesOption = Annotated[
+    Path | None, typer.Option("--roles", envvar="ROLES_FILE", help="File with the roles; default: the packaged roles.")
+]
+AgentsOption = Annotated[
+    AgentRunner,
+    typer.Option("--agents", envvar="AGENTS", help="What runs the agents: Ray Serve, or workers that pull from NATS."),
+]
 
 
 @dataclass(frozen=True, kw_only=True)

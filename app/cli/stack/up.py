@@ -16,14 +16,24 @@ import structlog
 import typer
 from rich.console import Console
 
-from app.access.origins import is_loopback
+from app.access.loopback import is_loopback
 from app.cli.exits import CommandError, Exit, cause, print_json, run
 from app.cli.machine import check_machine, check_room
-from app.cli.options import DATA_DIR, AgentsOption, JsonOption, RolesOption, checked_nats_url, checked_url
+from app.cli.options import DATA_DIR, JsonOption, checked_nats_url, checked_url
 from app.cli.render.progress import Checklist, Noticed, PartGiven, ProgressReport, StackReady, as_document
 from app.cli.stack.checks import status_of
 from app.cli.stack.children import declare_on_given, stack_children
-from app.cli.stack.layout import LOOPBACK, Layout, StackOptions, exclusive, make_data_dir, mask_credentials, plan_stack
+from app.cli.stack.layout import (
+    LOOPBACK,
+    AgentsOption,
+    Layout,
+    RolesOption,
+    StackOptions,
+    exclusive,
+    make_data_dir,
+    mask_credentials,
+    plan_stack,
+)
 from app.cli.stack.supervisor import marked, supervised, sweep
 from app.deliberation.roles import engine_base, engine_endpoint
 

@@ -18,7 +18,7 @@ from app.api.suggestions import did_you_mean
 from app.deliberation.errors import DeliberationError
 from app.facades.mcp.rest import AskRoute, JsonDocument, encoded, path_of, refusal
 from app.facades.mcp.tasks import add_tasks, declared, task_of
-from app.facades.mcp.tools import FUNCTIONS, SCHEME, SUMMARY, TOOLS, McpContext, checked, result_of, submitted
+from app.facades.mcp.tools import FUNCTIONS, SCHEME, SUMMARY, TOOLS, McpContext, checked, refused, result_of, submitted
 
 NAME = "deliberation-gateway"
 PAGE = 50
@@ -116,8 +116,7 @@ def mcp_server(ask_of: Callable[[McpContext], AskRoute]) -> Server[Any]:
         try:
             asked = parsed_body(encoded(params.arguments or {}), CouncilPrompt)
         except DeliberationError as error:
-            problem = refusal(error).document
-            raise MCPError(types.INVALID_PARAMS, problem["detail"], problem) from error
+            raise refused(refusal(error)) from error
         arguments = {**asked.model_dump(exclude_none=True), "strategy": params.name}
         text = (
             "Call the tool `deliberate` with these arguments, and tell me the verdict, how clear it was, and what the "

@@ -209,10 +209,16 @@ def result_of(answer: RouteAnswer, *, verdict_wanted: bool = False) -> types.Cal
     return types.CallToolResult(content=content, structured_content=document, is_error=failed)
 
 
+def refused(answer: RouteAnswer, **named: str) -> MCPError:
+    """A refusal's error: the message has each fault, and the data are the problem document and `named`."""
+    problem = answer.document
+    faults = [f"{each['pointer']}: {each['detail'].rstrip('.')}. {each['remedy']}" for each in problem["errors"]]
+    code = types.INTERNAL_ERROR if answer.status >= 500 else types.INVALID_PARAMS
+    return MCPError(code, " ".join(faults) or problem["detail"], {**problem, **named})
+
+
 def checked(answer: RouteAnswer, **named: str) -> JsonDocument:
-    """The document of an answer; raises MCPError, whose data are the problem document and `named`."""
-    document = answer.document
+    """The document of an answer; raises the MCPError of `refused`."""
     if answer.refused:
-        code = types.INTERNAL_ERROR if answer.status >= 500 else types.INVALID_PARAMS
-        raise MCPError(code, document["detail"], {**document, **named})
-    return document
+        raise refused(answer, **named)
+    return answer.document

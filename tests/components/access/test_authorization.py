@@ -11,7 +11,8 @@ import pytest
 
 from app.access.authorization import ACCESS, Access
 from app.access.keys import SCOPES, Scope, key_id_of, new_key
-from app.access.origins import checked_origin, is_loopback
+from app.access.loopback import is_loopback
+from app.access.origins import checked_origin
 from app.access.rate_limit import Rates
 from app.deliberation.errors import InvalidRequest
 from app.main import DrainingServer, access_of, check_exposure, serve

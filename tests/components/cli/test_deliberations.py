@@ -2,8 +2,11 @@
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -127,6 +130,38 @@ def test_an_ambiguous_beginning_lists_the_candidates(gateway: RealGateway, counc
     assert (result.exit_code, result.stdout) == (2, "")
     assert "error ambiguous_id" in result.stderr and council in result.stderr and "type more of the id" in result.stderr
     assert "another one" in result.stderr and "\x1b" not in result.stderr
+
+
+def test_lists_and_statistics_leave_out_what_a_benchmark_asked(gateway: RealGateway, council: str) -> None:
+    asked = gateway.ended(task="How many?", num_agents=2, metadata={"bench": "quality"})
+
+    def listed(*options: str) -> set[str]:
+        invoke(gateway, "show", "last")
+        return {item["id"] for item in json.loads(invoke(gateway, "list", *options, "--json").stdout)["items"]}
+
+    def total(*options: str) -> int:
+        return json.loads(invoke(gateway, "stats", *options, "--json").stdout)["total"]
+
+    assert listed() - listed("--no-bench") == {asked} and council in listed("--no-bench")
+    assert listed("--search", "many") - listed("--search", "many", "--no-bench") == {asked}
+    assert total() - total("--no-bench") == 1
+
+
+@pytest.mark.parametrize("has_browser", [True, False])
+def test_open_shows_the_page_in_the_browser_and_prints_its_address(
+    gateway: RealGateway, council: str, tmp_path: Path, has_browser: bool
+) -> None:
+    browser, seen = tmp_path / "browser", tmp_path / "seen"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {seen}\n')
+    browser.chmod(0o755)
+    # Without a path and a display no browser is found.
+    environment = {"BROWSER": str(browser)} if has_browser else {"PATH": str(tmp_path / "empty")}
+    program = [sys.executable, "-c", "from app.cli import main; main()"]
+    command = [*program, "open", council, "--url", gateway.url, "--json"]
+    opened = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=environment)
+    address = f"{gateway.url}/#/deliberations/{council}"
+    assert json.loads(opened.stdout) == {"url": address, "opened": has_browser}
+    assert [each.read_text().strip() for each in tmp_path.glob("seen")] == [address] * has_browser
 
 
 def test_last_of_nothing_says_how_to_begin() -> None:

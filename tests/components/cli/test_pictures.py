@@ -232,12 +232,13 @@ def test_events_become_lines(council: Council) -> None:
 
 def test_errors_show_code_fields_and_remedy(capsys: pytest.CaptureFixture[str]) -> None:
     faults = [FieldFault("/rounds", "too many", "Give 5 or less."), FieldFault("/role", "unknown.")]
-    error = CommandError(Exit.REFUSED, "invalid_request", "not valid", fields=faults, remedy="mend it", request_id="r1")
+    named = "`errors` names 2 faults."
+    error = CommandError(Exit.REFUSED, "invalid_request", named, fields=faults, remedy="mend it", request_id="r1")
     print_error(error, as_json=False)
     found = capsys.readouterr()
     assert found.out == ""
     assert found.err.splitlines() == [
-        "error invalid_request: not valid",
+        "error invalid_request: 2 faults",
         "  /rounds: too many. Give 5 or less.",
         "  /role: unknown.",
         "  → mend it",
@@ -251,9 +252,8 @@ def test_errors_show_code_fields_and_remedy(capsys: pytest.CaptureFixture[str]) 
 
 def test_an_error_with_one_fault_or_none_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     faults = [FieldFault("/rounds", "too many", "Give 5 or less.")]
-    print_error(
-        CommandError(Exit.REFUSED, "invalid_request", "not valid", fields=faults, request_id="r1"), as_json=False
-    )
+    named = "`errors` names the fault."
+    print_error(CommandError(Exit.REFUSED, "invalid_request", named, fields=faults, request_id="r1"), as_json=False)
     print_error(CommandError(Exit.USAGE, "usage", "no\nsuch", remedy="mend it"), as_json=False)
     assert capsys.readouterr().err.splitlines() == [
         "error invalid_request: /rounds: too many. Give 5 or less. · request r1",

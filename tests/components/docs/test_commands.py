@@ -5,10 +5,11 @@ import shlex
 import subprocess
 import sys
 from collections import defaultdict
+from typing import Any
 
-import click
 import pytest
 import typer
+from typer.core import TyperGroup
 
 from app.cli import cli
 from tests.components.docs.blocks import ENDLESS, NOT_RUN, STACK_WITH_KEYS, WITH_KEYS, blocks
@@ -74,17 +75,15 @@ def test_every_option_of_a_benchmark_exists() -> None:
     [
         (str(block), found)
         for block, command in COMMANDS
-        for found in re.findall(r"(?:^|\$\(|-- )(deliberate [^)#\n]*)", command)
+        for found in re.findall(r"(?:^|\$\(|-- )(deliberate [^)#|&<>\n]*)", command)
     ],
 )
 def test_a_documented_command_line_is_valid(where: str, command: str) -> None:
     """Parsed without being run, so this covers the blocks that are not run too."""
     _, *arguments = shlex.split(command)
-    group: click.Command = typer.main.get_command(cli)
-    context = click.Context(group, info_name="deliberate")
-    while isinstance(group, click.Group):
-        found = group.get_command(context, arguments[0])
-        assert found is not None, f"{where}: {arguments[0]} is a command"
-        group, arguments = found, arguments[1:]
-        context = click.Context(group, context, group.name)
-    group.parse_args(context, arguments)
+    found: Any = typer.main.get_command(cli)
+    context = None
+    while isinstance(found, TyperGroup):
+        context = typer.Context(found, context, found.name)
+        _, found, arguments = found.resolve_command(context, arguments)
+    found.make_context(found.name, arguments, context)

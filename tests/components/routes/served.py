@@ -9,6 +9,8 @@ from typing import Any, cast
 import httpx
 from starlette.types import Receive, Scope, Send
 
+from app.api.problems import PROBLEM_JSON
+from app.api.schemas import Problem
 from app.archive.database.migrate import migrate
 from app.archive.database.rows import Written
 from app.archive.database.store import Copied, Store
@@ -23,6 +25,7 @@ from app.routes.dependencies import Gateway
 from app.settings import Settings
 from tests.conditions import until
 from tests.fakes import FakeClock, InMemoryJournal, drive
+from tests.problem_text import repetitions
 
 COORDINATOR: dict[str, Any] = {"replica": "c1", "in_flight": 0, "slots": 10, "versions": {}}
 SENDER: dict[str, Any] = {
@@ -98,8 +101,13 @@ async def answering(state: Gateway) -> AsyncGenerator[httpx.AsyncClient, None]:
     async def with_state(scope: Scope, receive: Receive, send: Send) -> None:
         await APP({**scope, "state": dict(cast(Any, state))}, receive, send)
 
+    async def says_once(response: httpx.Response) -> None:
+        if response.headers.get("content-type") == PROBLEM_JSON:
+            assert repetitions(Problem.model_validate_json(await response.aread())) == [], response.text
+
     transport = httpx.ASGITransport(app=with_state, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+    hooks = {"response": [says_once]}
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", event_hooks=hooks) as client:
         yield client
 
 

@@ -24,7 +24,15 @@ from tests.integration.archive.conftest import migrated
 from tests.integration.archive.postgres import PostgresServer
 from tests.integration.archive.test_projector import projecting, until_copied
 
-QUERIES = ("", "?limit=3", "?status=completed", "?status=pending", "?metadata.team=blue", "?role=QA&strategy=single")
+QUERIES = (
+    "",
+    "?limit=3",
+    "?status=completed",
+    "?status=pending",
+    "?metadata.team=blue",
+    "?role=QA&strategy=single",
+    "?bench=false",
+)
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ from app.archive.database.search_query import Search, SearchTooSlow, parse
 from app.archive.database.store import SEARCHES_MAX, Store
 from app.archive.database.tables import VERSION_MAX
 from app.archive.database.words import BYTES_MAX, filter_word
-from app.catalog.entries import ListFilter
+from app.catalog.entries import BENCH, ListFilter
 from tests.integration.archive.test_store import EPOCH, records_of, told, written
 from tests.story import NOW, Story
 
@@ -127,6 +127,16 @@ async def test_filters_are_words_that_no_text_has(store: Store) -> None:
     others = [failed, ListFilter(role="QA"), ListFilter(metadata={"k": "v"})]
     hits = [(await store.page("acme", asked, parse("violet"), limit=5))[0] for asked in (*passing, *others)]
     assert [len(each) for each in hits] == [1, 1, 1, 0, 0, 0]
+
+
+async def test_a_search_leaves_out_what_a_benchmark_asked(store: Store) -> None:
+    stories, marks = [Story(str(place)) for place in range(3)], [{}, dict([BENCH]), {"bench": "mine"}]
+    for place, (story, metadata) in enumerate(zip(stories, marks, strict=True)):
+        facts = [story.accepted(metadata=metadata), *told(story)[1:]]
+        await store.write(EPOCH, [written(records_of(story, facts, 1 + APART * place))])
+
+    assert await found(store, "colour") == [2, 1, 0]
+    assert await found(store, "colour", bench=False) == [2, 0]
 
 
 async def test_times_bound_what_is_found(store: Store) -> None:

@@ -16,6 +16,7 @@ from app.archive.database.rows import Written
 from app.archive.database.statistics import StatsFilter
 from app.archive.database.store import Store
 from app.archive.database.tables import AMOUNTS, ROLLUP_KEY, measures, rollups
+from app.catalog.entries import BENCH
 from app.deliberation.calls import Usage, UsageCost
 from app.deliberation.facts import Degraded, StrategyRef, Verdict
 from app.deliberation.fold import state_of
@@ -40,6 +41,7 @@ def ended(
     first: int = 1,
     degraded: bool = False,
     costs: tuple[str | None, str | None] = (None, None),
+    metadata: dict[str, str] | None = None,
 ) -> Written:
     """A deliberation of a developer and a tester, who spend 10 and 5 tokens each time; `costs` as `0.5 USD`."""
     story, moment = Story(id), at + timedelta(seconds=took_s)
@@ -58,7 +60,13 @@ def ended(
     completed = story.completed().model_copy(update={"ts": moment, "verdict": verdict})
     if degraded:
         completed = completed.model_copy(update={"degraded": Degraded.model_construct()})
-    facts = [story.accepted(at, agents=agents), story.opened(), *answers, story.closed(), completed]
+    facts = [
+        story.accepted(at, agents=agents, metadata=metadata or {}),
+        story.opened(),
+        *answers,
+        story.closed(),
+        completed,
+    ]
     return written(records_of(story, facts, first, tenant), tenant)
 
 
@@ -74,8 +82,9 @@ async def stats(
     tenant: str | None = "acme",
     since: datetime = NOW,
     until: datetime | None = None,
+    bench: bool = True,
 ) -> Stats:
-    return (await store.stats(StatsFilter(tenant, since, until, AS_OF, by)))[0]
+    return (await store.stats(StatsFilter(tenant, since, until, AS_OF, by, bench)))[0]
 
 
 async def test_figures_are_those_of_the_period(store: Store) -> None:
@@ -194,6 +203,21 @@ async def test_what_runs_counts_beside_what_has_ended(store: Store) -> None:
     assert (await stats(store, since=NOW + timedelta(seconds=1))).active == 0
     everyone = (await stats(store, "tenant", tenant=None)).groups
     assert {each.name: each.active for each in everyone} == {"acme": 2, "rival": 1}
+
+
+@pytest.mark.parametrize("since", [NOW, NOW - DAY])
+async def test_what_a_benchmark_asked_is_left_out_on_request(store: Store, since: datetime) -> None:
+    """In the sums of hours and days, in single rows, and among what runs."""
+    asked = [ended(f"b{place}", metadata=dict([BENCH]), first=10 * place) for place in range(3)]
+    running = replace(asked[2], records=asked[2].records[:2], state=state_of(asked[2].records[:2]))
+    await store.write(EPOCH, [*asked[:2], running, ended("d1", metadata={"bench": "mine"}, first=90)])
+
+    whole = {by: await stats(store, by, since=since) for by in (None, "day", "strategy", "role", "model")}
+    without = {by: await stats(store, by, since=since, bench=False) for by in whole}
+
+    assert {(each.total, each.active, each.completed) for each in whole.values()} == {(4, 1, 3)}
+    assert {(each.total, each.active, each.completed) for each in without.values()} == {(1, 0, 1)}
+    assert {group.total for by, each in without.items() if by is not None for group in each.groups} == {1}
 
 
 async def test_tenants_are_counted_apart(store: Store) -> None:

@@ -14,7 +14,7 @@ from app.archive.database.statistics import StatsFilter
 from app.archive.database.store import Copied, Store
 from app.archive.database.tables import VERSION_MAX, deliberations, labels, position
 from app.archive.database.writing import Opening
-from app.catalog.entries import Entry, ListFilter
+from app.catalog.entries import BENCH, Entry, ListFilter
 from app.deliberation.calls import FactProblem
 from app.deliberation.errors import Gone
 from app.deliberation.facts import CancelRequested, Fact, Failed, encode, prefix, suffix
@@ -175,6 +175,7 @@ def varied(number: int) -> Written:
     """A deliberation of one of two teams; each fifth failed, and each has its time and metadata of its own."""
     story, at = Story(f"varied-{number:03d}", 1), NOW + timedelta(minutes=number)
     metadata = {"team": "blue" if number % 3 else "red", "order": str(number)}
+    metadata |= dict([BENCH]) if number % 4 == 0 else {"bench": "mine"}
     problem = FactProblem(code="no_answers", detail="None answered", retryable=False)
     ended = Failed(deliberation_id=story.id, ts=at, problem=problem) if number % 5 == 0 else story.completed()
     facts = [story.accepted(at, metadata=metadata), story.opened(), ended]
@@ -200,6 +201,10 @@ FILTERS: list[Given] = [
     {"metadata": {"team": "red", "order": "4"}},
     {"statuses": frozenset(["completed", "cancelled"])} | BLUE,
     {"statuses": frozenset(["cancelled"])} | BLUE,
+    {"bench": False},
+    {"bench": False} | BLUE,
+    {"bench": False, "metadata": dict([BENCH])},
+    {"bench": False} | FAILED | BLUE | LATER,
 ]
 
 

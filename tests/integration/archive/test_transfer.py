@@ -1,6 +1,8 @@
 """What is exported from one database is the same after an import into another, of the same kind or not."""
 
+import json
 import random
+import re
 import tracemalloc
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
@@ -10,13 +12,17 @@ from pathlib import Path
 import pytest
 from pyarrow import parquet
 
+from app.api.resource import resource
 from app.archive.database.store import ArchivedRow, RowFilter, Store
 from app.archive.parquet import export_parquet
 from app.archive.transfer import export_archive, import_archive
 from app.deliberation.errors import Gone, InvalidRequest
+from tests.components.docs.tables import ROOT
 from tests.integration.archive.conftest import migrated
 from tests.integration.archive.test_store import EPOCH, records_of, told, written
 from tests.story import NOW, Story
+from tests.unit.facts_of import ID
+from tests.unit.strategies.stories import story
 
 HOSTILE = '{"answer":"\\u0000 \U0001f600 \u2028 \' -- %s \\n 1e-7 \\ud83d\\ude00"}'
 
@@ -176,9 +182,36 @@ async def test_a_parquet_file_has_a_row_for_each_ended_deliberation(store: Store
     assert [each["content"] for each in row["proposals"]] == ["Violet.", "Violet."]
 
 
-async def test_a_parquet_file_of_an_empty_archive_has_its_columns(other: Store, tmp_path: Path) -> None:
+async def test_a_parquet_row_has_what_was_specified_the_vote_and_the_tokens_of_each_stage(
+    store: Store, tmp_path: Path
+) -> None:
+    one = written(records_of(Story(ID), story("council, all revise: completed")))
+    assert one.state is not None
+    found = resource(one.state, epoch="", retention_s=0)
+    verdict, stages = found.verdict, found.usage.by_stage
+    assert verdict is not None and verdict.effective_votes is not None and len(stages) > 1
+    await store.write(EPOCH, [one])
+    with (tmp_path / "council.parquet").open("wb") as file:
+        await export_parquet(store, RowFilter(), Counter(), file)
+    (row,) = parquet.read_table(tmp_path / "council.parquet").to_pylist()
+
+    assert (row["seed"], row["rounds"], json.loads(row["parameters"])) == (found.seed, found.rounds, found.parameters)
+    assert [(each["agent_id"], each["role"], each["model"]) for each in row["agents"]] == [
+        (each.agent_id, each.role, each.model) for each in found.agents
+    ]
+    assert row["effective_votes"] == verdict.effective_votes
+    assert row["dissent"] == [(each.agent_id, each.preferred) for each in verdict.dissent]
+    assert [tuple(each.values()) for each in row["stages"]] == [
+        (each.stage, each.purpose, each.calls, each.prompt_tokens, each.cached_tokens, each.completion_tokens)
+        for each in stages
+    ]
+
+
+async def test_a_parquet_file_of_an_empty_archive_has_the_documented_columns(other: Store, tmp_path: Path) -> None:
     with (tmp_path / "none.parquet").open("wb") as file:
         await export_parquet(other, RowFilter(), Counter(), file)
     table = parquet.read_table(tmp_path / "none.parquet")
 
-    assert table.num_rows == 0 and {"id", "proposals", "cost", "currency"} <= set(table.column_names)
+    (_, rows) = (ROOT / "docs/archive.md").read_text().split("| columns | content |\n|---|---|\n")
+    cells = [row.split("|")[1] for row in rows.partition("\n\n")[0].splitlines()]
+    assert (table.num_rows, sorted(table.column_names)) == (0, sorted(re.findall(r"`(\w+)`", "".join(cells))))

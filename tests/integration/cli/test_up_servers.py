@@ -61,12 +61,11 @@ signal.pause()
 
 @pytest.mark.serve
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize(
-    ("daemon", "blow"), [("raylet", signal.SIGKILL), ("raylet", signal.SIGSTOP), ("gcs_server", signal.SIGSTOP)]
-)
-async def test_ray_listens_on_loopback_and_restarts_when_a_daemon_dies_or_hangs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, daemon: str, blow: signal.Signals
+@pytest.mark.parametrize("daemon", ["raylet", "gcs_server"])
+async def test_ray_listens_on_loopback_and_restarts_when_a_daemon_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, daemon: str
 ) -> None:
+    """A dead daemon answers as little as a hung one, and `ray start --block` ends with it."""
     monkeypatch.setattr("app.cli.stack.supervisor.UNRESPONSIVE_AFTER_S", 1.0)
     monkeypatch.setattr("app.cli.stack.supervisor.HEALTH_CHECK_INTERVAL_S", 0.5)
     monkeypatch.setattr("app.cli.stack.checks._TIMEOUT_S", 1.0)
@@ -83,7 +82,7 @@ async def test_ray_listens_on_loopback_and_restarts_when_a_daemon_dies_or_hangs(
         assert [each for each in listeners(set(first)) if not each.loopback] == []
         assert replica not in {started.pid for started in events.of(ChildStarted)}
 
-        os.kill(victim, blow)
+        os.kill(victim, signal.SIGSTOP)
         await events.until_ready("deployer", 2)
         assert not [command for pid, command in first.items() if alive(pid)]
         assert layout.ray_address in {events.of(ChildReady, "ray")[-1].detail}

@@ -78,6 +78,7 @@ def _groups() -> list[sa.Column[Any]]:
         sa.Column("status", sa.String(16), nullable=False),
         sa.Column("duration", sa.Integer, nullable=False),
         sa.Column("currency", sa.String(3), nullable=False),
+        sa.Column("bench", sa.Integer, nullable=False),
     ]
 
 
@@ -102,6 +103,8 @@ def _create_statistics() -> None:
         sa.Column("width_us", sa.BigInteger, nullable=False),
         sa.Column("begin_us", sa.BigInteger, nullable=False),
         *_amounts(),
-        sa.PrimaryKeyConstraint("kind", "width_us", "tenant", "begin_us", "name", "status", "duration", "currency"),
+        sa.PrimaryKeyConstraint(
+            *("kind", "width_us", "tenant", "begin_us", "name", "status", "duration", "currency", "bench")
+        ),
         sqlite_with_rowid=False,
     )
