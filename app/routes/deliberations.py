@@ -33,7 +33,17 @@ from app.deliberation.errors import JournalUnavailable
 from app.deliberation.fold import State
 from app.deliberation.quote import Quote
 from app.lifecycle.lists import AFTER_S
-from app.routes.dependencies import DeliberationId, Gateway, InGateway, Instant, MayRead, OfCaller, OfTenant, api_router
+from app.routes.dependencies import (
+    DeliberationId,
+    Gateway,
+    InGateway,
+    Instant,
+    MayRead,
+    OfCaller,
+    OfTenant,
+    api_router,
+    registry_of,
+)
 
 POLL_AFTER_S = 1
 PAGE_MAX = 200
@@ -124,10 +134,7 @@ async def _revised(gateway: Gateway, tenant: str, state: State, wait_s: int) -> 
 
 
 async def _asked(request: Request, gateway: Gateway, *, read: bool) -> DeliberationRequest:
-    settings = gateway["settings"]
-    webhooks = settings.webhook_rules if settings.webhooks else None
-    known = {"roles": gateway["roles"], "strategies": gateway["strategies"], "webhooks": webhooks, "read": read}
-    return await body_of(request, DeliberationRequest, known)
+    return await body_of(request, DeliberationRequest, {**registry_of(gateway), "read": read})
 
 
 @router.post(

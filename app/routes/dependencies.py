@@ -1,9 +1,10 @@
 """The dependencies of routes: the state that the lifespan yields, and the readers of a request."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Annotated, NamedTuple, TypedDict, cast
+from typing import Annotated, Any, NamedTuple, TypedDict, cast
 
 from fastapi import APIRouter, Depends, Path, Request, Response
 from pydantic import AwareDatetime, BeforeValidator
@@ -12,6 +13,7 @@ from starlette.types import Scope
 
 from app.access.authorization import Access
 from app.access.keys import Caller
+from app.api.problems import TooManyStreams
 from app.api.schemas import FieldProblem
 from app.catalog.index import Catalog
 from app.deliberation.decider import StrategyDefinition
@@ -78,6 +80,24 @@ def gateway_in(scope: Scope) -> Gateway:
 
 async def gateway_of(request: Request) -> Gateway:
     return gateway_in(request.scope)
+
+
+def registry_of(gateway: Gateway) -> dict[str, Any]:
+    """The `strategies` and `roles`, each by name, and the rules of `webhooks`, None where the gateway sends none."""
+    webhooks = gateway["settings"].webhook_rules if gateway["settings"].webhooks else None
+    return {"roles": gateway["roles"], "strategies": gateway["strategies"], "webhooks": webhooks}
+
+
+@contextmanager
+def stream_slot(gateway: Gateway, client: str, instead: str) -> Generator[None]:
+    """Hold a stream slot of the client; raises TooManyStreams with the remedies to close some, or `instead`."""
+    if not gateway["feed"].acquire_slot(client):
+        raise TooManyStreams(f"Too many event streams are open; close some, or {instead}.")
+    try:
+        with gateway["metrics"].sse_viewers.track_inprogress():
+            yield
+    finally:
+        gateway["feed"].release_slot(client)
 
 
 async def permitted(request: Request) -> None:

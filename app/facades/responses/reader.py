@@ -149,9 +149,11 @@ class CreateResponseRequest(openai.CouncilRequest):
         return self.model_dump(mode="json", by_alias=True, include=set(REPEATED), exclude_unset=True, exclude_none=True)
 
 
-def conversation_in(state: State) -> Sequence[ConversationTurn]:
-    """The messages of a response; a deliberation of another façade is one message."""
-    return openai.turns_of(state.specification.task, state.accepted.asked.get(ASKED, {}).get("messages", 1))
+def conversation_in(state: State) -> tuple[str | None, Sequence[ConversationTurn]]:
+    """The instructions and the messages that a task was written from; one of another façade is one message."""
+    turns = openai.turns_of(state.specification.task, state.accepted.asked.get(ASKED, {}).get("messages", 1))
+    given = next((turn.text for turn in turns if turn[:2] == INSTRUCTIONS), None)
+    return given, [turn for turn in turns if turn[:2] != INSTRUCTIONS]
 
 
 def _before(previous: State) -> Sequence[ConversationTurn]:
@@ -163,7 +165,7 @@ def _before(previous: State) -> Sequence[ConversationTurn]:
     if not said:
         detail, remedy = f"It is {previous.status} and has no answer", "Await its end, or name another."
         raise ValidationFailed([body_fault("/previous_response_id", "no_verdict", detail, remedy)])
-    return [*(turn for turn in conversation_in(previous) if turn[:2] != INSTRUCTIONS), *said]
+    return [*conversation_in(previous)[1], *said]
 
 
 def turns_asked(request: CreateResponseRequest, previous: State | None) -> Sequence[ConversationTurn]:
