@@ -1,8 +1,7 @@
 """The declaration of a façade: the closed set of its contributions, which the gateway takes."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastapi import APIRouter
 from pydantic import BaseModel
@@ -11,8 +10,7 @@ from app.api.problems import ErrorFormat
 from app.api.responses import Declared, answer
 
 
-@dataclass(frozen=True, slots=True)
-class Facade:
+class Facade(NamedTuple):
     """One API over deliberations.
 
     Errors below `prefix` have the form `errors`, and `declared_errors` describes them by status. `bodies` are read by

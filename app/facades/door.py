@@ -10,7 +10,6 @@ from typing import Annotated, Any, NamedTuple, Protocol
 import anyio
 import structlog
 from fastapi import Depends, Request, Response
-from pydantic import ValidationError
 
 from app.api.headers import Submission
 from app.api.problems import NotReady
@@ -18,9 +17,9 @@ from app.api.requests import DeliberationRequest
 from app.api.webhook_payloads import is_end
 from app.catalog.entries import ListFilter
 from app.deliberation.calls import FactProblem
-from app.deliberation.errors import DeliberationError, JournalUnavailable, NotFound, UnexpectedFact
-from app.deliberation.facts import CallDelta, Event, decode
-from app.deliberation.fold import State
+from app.deliberation.errors import DeliberationError, JournalUnavailable, NotFound
+from app.deliberation.facts import CallDelta
+from app.deliberation.fold import State, decoded
 from app.facades.moments import Moment, Telling
 from app.facades.outcomes import NoVerdict
 from app.lifecycle.deliberations import Stored
@@ -107,7 +106,7 @@ class Council:
         """The moments of the stored facts, with the end if it has `ended`; raises as `_stored`."""
         telling, moments = Telling(), list[Moment]()
         for record in (await self._stored(ended=ended)).records:
-            moments += telling.tell(_decoded(record.data), record.sequence)
+            moments += telling.tell(decoded(record.data), record.sequence)
         assert telling.state is not None, "stored facts begin with the acceptance"
         return Told(moments, telling.state)
 
@@ -155,7 +154,7 @@ class Council:
         try:
             async with aclosing(self._events(texts)) as events:
                 async for sequence, data in events:
-                    for moment in telling.tell(_decoded(data), sequence):
+                    for moment in telling.tell(decoded(data), sequence):
                         yield moment
                     if telling.ended:
                         return
@@ -226,14 +225,6 @@ def _late(gateway: Gateway, deliberation_id: str) -> DeliberationError:
         return NotReady("This gateway is stopping; ask again.")
     late = FactProblem(code="deadline_exceeded", detail="no end was recorded by its deadline", retryable=True)
     return NoVerdict(late, deliberation_id)
-
-
-def _decoded(data: bytes) -> Event:
-    try:
-        return decode(data)
-    except ValidationError:
-        # Without `from`, because the validation error quotes the fact, and with it a client's task.
-        raise UnexpectedFact("a stored fact does not decode") from None
 
 
 async def _written(writer: Writer, moments: AsyncGenerator[Moment, None]) -> AsyncGenerator[bytes, None]:

@@ -6,11 +6,10 @@ from urllib.parse import urlencode
 
 from fastapi import Query, Request, Response
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import PydanticCustomError
 
 from app.api.cursor import CURSOR_PATTERN
 from app.api.headers import submission_of, wait_of
-from app.api.problems import ValidationFailed, parameter_problems
+from app.api.problems import ValidationFailed, parameter_problems, query_fault, refused
 from app.api.refusals import InsufficientScope
 from app.api.request_body import body_of
 from app.api.requests import CancelRequest, DeliberationRequest
@@ -21,7 +20,6 @@ from app.api.schemas import (
     DeliberationPage,
     DeliberationReceipt,
     DeliberationResult,
-    FieldProblem,
     Status,
     dump,
     narrowed,
@@ -263,7 +261,7 @@ def _searchable(q: str) -> str:
     try:
         parse(q)
     except InvalidSearch as exc:
-        raise PydanticCustomError("invalid_search", "{fault}", {"fault": str(exc), "remedy": exc.remedy}) from exc
+        raise refused("invalid_search", str(exc), exc.remedy) from exc
     return q
 
 
@@ -286,9 +284,7 @@ def _query(request: Request) -> tuple[ListQuery, dict[str, str]]:
     metadata: dict[str, str] = {}
     for name, value in request.query_params.multi_items():
         if name in parameters or name.removeprefix(_METADATA) in metadata:
-            remedy = "Give it once."
-            fault = FieldProblem(location="query", pointer=name, code="repeated", detail="Repeated", remedy=remedy)
-            raise ValidationFailed([fault])
+            raise ValidationFailed([query_fault(name, "repeated", "Repeated", "Give it once.")])
         if name.startswith(_METADATA) and name != _METADATA:
             metadata[name.removeprefix(_METADATA)] = value
         else:

@@ -8,12 +8,11 @@ from typing import Annotated, Any, NamedTuple, TypedDict, cast
 
 from fastapi import APIRouter, Depends, Path, Request, Response
 from pydantic import AwareDatetime, BeforeValidator
-from pydantic_core import PydanticCustomError
 from starlette.types import Scope
 
 from app.access.authorization import Access
 from app.access.keys import Caller
-from app.api.problems import TooManyStreams
+from app.api.problems import TooManyStreams, refused
 from app.api.schemas import FieldProblem
 from app.catalog.index import Catalog
 from app.deliberation.decider import StrategyDefinition
@@ -129,8 +128,7 @@ async def deliberation_id_of(
 def _rfc3339(given: object) -> object:
     """A time in RFC 3339's form only; pydantic would also accept a number of seconds."""
     if not isinstance(given, str) or _RFC_3339.fullmatch(given) is None:
-        remedy = {"remedy": "Write it as 2026-01-01T00:00:00Z."}
-        raise PydanticCustomError("not_rfc_3339", "Not a time in the form of RFC 3339", remedy)  # pyright: ignore[reportArgumentType]
+        raise refused("not_rfc_3339", "Not a time in the form of RFC 3339", "Write it as 2026-01-01T00:00:00Z.")
     return given
 
 

@@ -14,9 +14,9 @@ from pydantic.json_schema import SkipJsonSchema
 from app.api.cursor import CURSOR_PATTERN, Cursor, parse_cursor
 from app.api.event_schemas import EventPage
 from app.api.headers import Media, media_of
-from app.api.problems import ValidationFailed
+from app.api.problems import ValidationFailed, query_fault
 from app.api.responses import answer, headers, problems
-from app.api.schemas import FieldProblem, Status
+from app.api.schemas import Status
 from app.api.suggestions import did_you_mean
 from app.deliberation.errors import InvalidToken, NotFound
 from app.deliberation.specification import checked_token
@@ -80,8 +80,7 @@ class EventsQuery(BaseModel):
         if unknown:
             detail = f"No logged event has the type {', '.join(map(repr, unknown))}"[:500]
             remedy = f"{did_you_mean(unknown[0], EVENT_TYPES)}Give some of {', '.join(sorted(EVENT_TYPES))}."
-            fault = FieldProblem(location="query", pointer="types", code="unknown_type", detail=detail, remedy=remedy)
-            raise ValidationFailed([fault])
+            raise ValidationFailed([query_fault("types", "unknown_type", detail, remedy)])
         return EventSelection(self.deltas, named)
 
     def cursor(self, last_event_id: str | None) -> Cursor | None:

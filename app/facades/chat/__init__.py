@@ -23,7 +23,6 @@ from app.facades.openai_errors import openai_errors, openai_facade
 from app.facades.openai_requests import answer_headers, bounded, model_names, model_parts
 from app.routes.dependencies import api_router
 
-OWNER = "deliberation-gateway"
 LIMITS = dict.fromkeys(("max_tokens", "max_completion_tokens"), COMPLETION_TOKENS_MAX)
 BOUNDS = {"n": AGENTS_MAX, "seed": SEED_MAX, **LIMITS}
 
@@ -64,7 +63,7 @@ async def create_chat_completion(request: Request, door: InDoor) -> Response:
 )
 async def list_models(door: InDoor) -> Response:
     """The models that `POST /v1/chat/completions` accepts."""
-    models = tuple(ModelResource(id=name, created=0, owned_by=OWNER) for name in model_names(door.registry))
+    models = tuple(ModelResource(id=name) for name in model_names(door.registry))
     return Response(dump(ModelList(data=models)), media_type="application/json")
 
 
@@ -78,7 +77,7 @@ async def get_model(
 ) -> Response:
     """The slash in the name may be percent-encoded; the answer has the whole name."""
     name = "/".join(model_parts(model, door.registry))
-    return Response(dump(ModelResource(id=name, created=0, owned_by=OWNER)), media_type="application/json")
+    return Response(dump(ModelResource(id=name)), media_type="application/json")
 
 
 CHAT = openai_facade(router, ChatCompletionRequest)

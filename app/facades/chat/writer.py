@@ -54,8 +54,8 @@ class ModelResource(Resource):
 
     id: str
     object: Literal["model"] = "model"
-    created: int = Field(description="Unknown, always 0")
-    owned_by: str
+    created: int = Field(default=0, description="Unknown, always 0")
+    owned_by: str = "deliberation-gateway"
 
 
 class ModelList(Resource):
@@ -73,13 +73,8 @@ def _head(state: State, kind: str) -> dict[str, Any]:
 
 def _usage(state: State) -> ChatUsage:
     spent = usage(state)
-    return ChatUsage(
-        prompt_tokens=spent.prompt_tokens,
-        completion_tokens=spent.completion_tokens,
-        total_tokens=spent.tokens,
-        prompt_tokens_details={"cached_tokens": spent.cached_tokens},
-        cost=spent.cost,
-    )
+    sums = {"total_tokens": spent.tokens, "prompt_tokens_details": {"cached_tokens": spent.cached_tokens}}
+    return ChatUsage.model_validate({**dict(spent), **sums})
 
 
 def completion(chat: ChatCompletionRequest, state: State) -> ChatCompletion:

@@ -7,22 +7,22 @@ client leaves, unless the request has an Idempotency-Key.
 from typing import Annotated, Literal
 
 from fastapi import Depends, Path, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from app.api.headers import submission_of
-from app.api.problems import ValidationFailed, body_fault, request_id_of
+from app.api.problems import ValidationFailed, body_fault, query_fault, request_id_of
 from app.api.request_body import body_of
 from app.api.requests import COMPLETION_TOKENS_MAX
 from app.api.responses import IDEMPOTENCY_KEY, answer, body
-from app.api.schemas import FieldProblem, dump
+from app.api.schemas import dump
 from app.deliberation.errors import Gone, InvalidToken, NotFound
 from app.deliberation.specification import checked_token
 from app.facades.declaration import streamed
 from app.facades.door import CLIENT_LEFT, Council, Door, InDoor, Told
 from app.facades.openai_errors import openai_errors, openai_facade
-from app.facades.openai_requests import answer_headers, bounded
+from app.facades.openai_requests import answer_headers, bounded, deliberation_of
 from app.facades.outcomes import answers, deliberation_headers
-from app.facades.responses.reader import ASKED, CreateResponseRequest, asked, turns_asked
+from app.facades.responses.reader import ASKED, CreateResponseRequest, turns_asked
 from app.facades.responses.writer import (
     InputItemPage,
     ResponseDeleted,
@@ -85,7 +85,8 @@ async def create_response(request: Request, door: InDoor) -> Response:
     previous = await _previous(door, given.previous_response_id)
     turns, background = turns_asked(given, previous and previous.state), given.background is True
     submission = submission_of(request, {ASKED: {**given.repeated, "messages": len(turns)}})
-    council = await door.accept(asked(asked_for, door.registry, turns), submission, kept=background)
+    asked = deliberation_of(asked_for, door.registry, turns, max_tokens=asked_for.max_output_tokens)
+    council = await door.accept(asked, submission, kept=background)
     sent = answer_headers(council.state.deliberation_id, changes, given.answer_schema)
     if given.stream:
         return council.stream(ResponseWriter(request_id_of(request)), sent)
@@ -98,9 +99,7 @@ async def create_response(request: Request, door: InDoor) -> Response:
     return _answer(told, sent)
 
 
-class ResponseQuery(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class ResponseQuery(BaseModel, frozen=True, extra="forbid"):
     stream: bool = Field(False, description="Answer with the events of the response")
     starting_after: int = Field(-1, ge=-1, description="Only events with a higher number; with `stream`")
 
@@ -112,10 +111,7 @@ async def get_response(request: Request, council: OfCouncil, query: Annotated[Re
         writer = ResponseWriter(request_id_of(request), query.starting_after)
         return council.stream(writer, deliberation_headers(council.state.deliberation_id), viewer=True)
     if "starting_after" in query.model_fields_set:
-        detail, remedy = "It needs a stream", "Add stream=true."
-        fault = FieldProblem(
-            location="query", pointer="starting_after", code="invalid_value", detail=detail, remedy=remedy
-        )
+        fault = query_fault("starting_after", "invalid_value", "It needs a stream", "Add stream=true.")
         raise ValidationFailed([fault])
     return _answer(await council.told())
 
@@ -142,9 +138,7 @@ async def delete_response(door: InDoor, id: IdInPath) -> Response:
     return Response(dump(ResponseDeleted(id=f"resp_{id}")), media_type="application/json")
 
 
-class InputItemsQuery(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class InputItemsQuery(BaseModel, frozen=True, extra="forbid"):
     limit: int = Field(20, ge=1, le=100, description="Items on a page")
     order: Literal["asc", "desc"] = Field("desc", description="`asc`: the first message first")
     after: str | None = Field(None, max_length=128, description="The id of the item before the page")

@@ -119,17 +119,14 @@ def _usage(state: State) -> ResponseUsage:
     spent, verdict = usage(state), None if state.end is None else state.end.verdict
     final = None if verdict is None or verdict.call_id is None else state.finished.get(verdict.call_id)
     answered = 0 if final is None else final.usage.completion_tokens
-    return ResponseUsage(
-        input_tokens=spent.prompt_tokens,
-        input_tokens_details={"cached_tokens": spent.cached_tokens, "cache_write_tokens": 0},
-        output_tokens=spent.completion_tokens,
-        output_tokens_details={"reasoning_tokens": spent.completion_tokens - answered},
-        total_tokens=spent.tokens,
-        calls=spent.calls,
-        cost=spent.cost,
-        by_stage=spent.by_stage,
-        by_agent=spent.by_agent,
-    )
+    sums = {
+        "input_tokens": spent.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": spent.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": spent.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": spent.completion_tokens - answered},
+        "total_tokens": spent.tokens,
+    }
+    return ResponseUsage.model_validate({**dict(spent), **sums})
 
 
 def _summary(text: str) -> ResponseObject:
