@@ -44,6 +44,7 @@ class AskRoute(Protocol):
         self, method: str, path: str, body: JsonDocument | None = None, headers: Headers | None = None, wait_s: int = 0
     ) -> RouteAnswer:
         """The answer of a route, refusals included; the gateway may hold it for `wait_s` (`Prefer: wait`)."""
+        ...
 
 
 def encoded(document: object) -> bytes:

@@ -120,7 +120,7 @@ class CreateResponseRequest(openai.CouncilRequest, json_schema_extra={"examples"
     reasoning: ResponseReasoning | None = None
     truncation: Literal["auto", "disabled"] | None = Field(default=None, description="No input is ever truncated")
     prompt_cache_key: str | None = Field(default=None, max_length=512, description="Repeated only")
-    deliberation: ResponseOptions | None = Field(default=None, description="Extension: how to deliberate")
+    deliberation: ResponseOptions | None = Field(default=None, description="Extension: how to deliberate")  # pyright: ignore[reportIncompatibleVariableOverride] -- frozen
 
     max_tool_calls: openai.IgnoredField = None
     stream_options: openai.IgnoredField = None
