@@ -16,7 +16,7 @@ from typing import Annotated, Literal, cast
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from app.deliberation.choice.numbers import DIGITS_MAX, last_number, shown
+from app.deliberation.choice.numbers import DIGITS_MAX, READ_CHARS_MAX, last_number, shown
 from app.deliberation.facts import Tally
 
 Normaliser = Literal["text", "number", "choice", "json", "exact"]
@@ -36,8 +36,6 @@ READ_AS: dict[Normaliser, str] = {
 }
 
 TALLY_CHARS_MAX = 500
-# The end of a longer answer is where it states its choice.
-STATED_CHARS_MAX = 16_384
 
 
 def _distinct_options(options: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
@@ -68,6 +66,8 @@ _SENTENCE_MARK = re.compile(r"(?<![,;:.…])[,;:.…]++(?=\s|$)|(?<=[^\W\d_])[!?
 
 
 def _text(text: str) -> str | None:
+    if len(text) > READ_CHARS_MAX:
+        return " ".join(text.casefold().split()) or None
     bare = _LINE_MARK.sub("", _FENCE_LINE.sub("", text))
     # Each of these takes a long look at every character.
     bare = _EMPHASIS.sub("", bare) if "*" in bare or "`" in bare else bare
@@ -114,7 +114,7 @@ def _letter(text: str) -> str | None:
     alone = _ALONE.fullmatch(text) or _ALONE.fullmatch(text[text.rstrip().rfind("\n") + 1 :])
     if alone is not None:
         return alone[1].upper()
-    end = text[-STATED_CHARS_MAX:]
+    end = text[-READ_CHARS_MAX:]
     if boxed := _said(_BOXED.finditer(end)):
         return boxed[-1]
     if stated := _said(_STATEMENT.finditer(end)):
@@ -130,11 +130,11 @@ def _letter(text: str) -> str | None:
 
 def _option(text: str, options: Sequence[str]) -> str | None:
     by_text = {_text(option) or option: option for option in options}
-    bare = _text(text) or ""
     # Each of 64 options may be tried at each of these words.
-    end = bare[-STATED_CHARS_MAX:]
+    end = _text(text[-READ_CHARS_MAX:]) or ""
+    beginning = end if len(text) <= READ_CHARS_MAX else _text(text[:READ_CHARS_MAX]) or ""
     lines = text.strip().splitlines()
-    for whole in (bare, (_text(lines[-1]) or "") if len(lines) > 1 else bare):
+    for whole in (end, (_text(lines[-1]) or "") if len(lines) > 1 else end):
         if whole in by_text:
             return by_text[whole]
     # The longest first: "yes, with changes" is not "yes".
@@ -144,7 +144,7 @@ def _option(text: str, options: Sequence[str]) -> str | None:
         explicit = _said(re.finditer(rf"(?i:\banswer\b){_IS}({names})(?!\w)", end))
         settled = _settled(stated, explicit)
         return None if settled is None else by_text[settled]
-    first = re.match(rf"({names})(?!\w)", bare)
+    first = re.match(rf"({names})(?!\w)", beginning)
     return None if first is None else by_text[first[1]]
 
 
@@ -227,7 +227,7 @@ def normalise(text: str, normaliser: Normaliser, options: tuple[str, ...] = ()) 
     """The answer as it is compared; None when it cannot be read, which makes it missing from a count.
 
     - `text`: letter case, white space, Markdown marks, quotation marks and the marks that end words and sentences do
-      not matter. Signs inside words do: `C++` is not `C`, `-5` is not `5`.
+      not matter. Signs inside words do: `C++` is not `C`, `-5` is not `5`. Marks matter beyond 16,384 characters.
     - `number`: the last number in the text, exactly (`numbers.last_number`), in one spelling.
     - `choice`: one of `options`, or without them a letter A to Z, that the text states as its answer.
     - `json`: the document in the text, with sorted names and numbers compared by value.

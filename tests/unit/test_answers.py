@@ -53,6 +53,18 @@ def test_texts_that_say_something_else_are_two_answers(one: str, other: str) -> 
     assert normalise(one, "text") != normalise(other, "text")
 
 
+def test_the_end_and_the_beginning_of_a_long_text_state_its_choice() -> None:
+    long = "*so* " * 20_000
+    assert normalise(f"{long}\n**Yes, please.**", "choice", ("yes, please", "no")) == "yes, please"
+    assert normalise(f"{long}. The answer is: no", "choice", ("yes, please", "no")) == "no"
+    assert normalise(f"No. {long}", "choice", ("yes, please", "no")) == "no"
+    assert normalise(f"7 {long} 18 {long[:999]}", "number") == "18"
+
+
+def test_long_texts_that_differ_in_case_and_white_space_are_one_answer() -> None:
+    assert normalise("Very  long " * 9_000, "text") == normalise("very long\n" * 9_000, "text")
+
+
 def test_marks_alone_are_still_an_answer() -> None:
     assert normalise("...", "text") == "..."
     assert normalise("**", "text") is not None

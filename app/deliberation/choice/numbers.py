@@ -9,8 +9,8 @@ from fractions import Fraction
 
 # A longer figure or power is no plausible answer and is expensive to compare.
 DIGITS_MAX = 400
-# Of a longer text the end is read.
-READ_CHARS_MAX = 32_768
+# Of a longer text the end is read: it states the answer, and each of its characters costs several looks.
+READ_CHARS_MAX = 16_384
 
 _SPACES = " \u00a0\u2009\u202f"
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
