@@ -62,7 +62,8 @@ async def test_inspect_evaluates_a_council_by_responses_and_by_chat_completions(
         assert all(sample["output"]["choices"][0]["message"]["content"] for sample in log["samples"]), printed
         assert sum(each["total_tokens"] for each in log["stats"]["model_usage"].values()) > 0
     after = [await asked_for(quick_url, f'"{route}"') for route in routes]
-    assert [now - then for now, then in zip(after, before, strict=True)] == [2, 2]
+    # Inspect asks at least once for each sample.
+    assert all(now - then >= len(logs[0]["samples"]) for now, then in zip(after, before, strict=True)), (before, after)
 
 
 async def test_claude_code_connects(quick_url: str, tmp_path: Path) -> None:
