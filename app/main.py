@@ -15,6 +15,7 @@ from prometheus_client import disable_created_metrics
 from pydantic import ValidationError
 
 from app.access.authorization import ACCESS, Access, Sessions
+from app.access.key_writer import KeyLog, KeyWriter
 from app.access.keyring import Keyring
 from app.access.keys import Pepper
 from app.access.origins import Cors, cors, is_loopback
@@ -34,13 +35,16 @@ from app.lifecycle.context import ContextHydrator
 from app.lifecycle.deliberations import Deliberations, sweep
 from app.lifecycle.lists import Lists
 from app.log.gateway_log import GatewayLog, JetStreamLog
+from app.log.journal import JetStreamJournal
 from app.log.signature import LogSigner
 from app.log.stream_settings import StreamSettings
 from app.observability import logs
+from app.observability.history import ClusterHistory
 from app.observability.metrics import Metrics
 from app.observability.process import print_faults, settle_heap
 from app.openapi import document
 from app.process_settings import read_roles
+from app.routes.cluster import sample
 from app.routes.connections import BoundedProtocol, ConnectionTable, available_connections
 from app.routes.dependencies import Gateway, Readiness, SystemClock, permitted
 from app.routes.middleware import RequestContext, RequestGuard
@@ -54,16 +58,19 @@ from app.streaming.streams import Streams
 STARTUP_WAIT_S = 5.0
 # `GET /cluster` is answered from a cache for this long.
 CLUSTER_FRESH_S = 1.0
+KEYS_PER_MINUTE = 10
 # The checks of `GET /readyz` hold for as long as they took, at most for this long: it needs no key.
 READINESS_FRESH_S = 0.2
 
 log = structlog.get_logger(__name__)
 
 
-async def _follow(journal: GatewayLog, catalog: Catalog, keyring: Keyring | None, spends: DailySpends | None) -> None:
+async def _follow(gateway: Gateway) -> None:
+    journal, keyring, spends = gateway["journal"], gateway["access"].keyring, gateway["deliberations"].spends
     await journal.open()
     async with asyncio.TaskGroup() as group:
-        group.create_task(catalog.follow(journal))
+        group.create_task(gateway["catalog"].follow(journal))
+        group.create_task(sample(gateway))
         group.create_task(sweep(journal))
         if keyring is not None:
             group.create_task(keyring.follow(journal))
@@ -95,6 +102,18 @@ def access_of(settings: Settings, clock: Clock) -> Access:
     return Access(clock, keyring, sessions, rates, origins=settings.cors_origins, hosts=settings.allowed_hosts)
 
 
+def _key_writer(settings: Settings, log: KeyLog | None) -> KeyWriter | None:
+    pepper = settings.key_pepper
+    return None if pepper is None or log is None else KeyWriter(log, Pepper(pepper.get_secret_value()))
+
+
+def _key_log(settings: Settings, signer: LogSigner) -> JetStreamJournal | None:
+    url = settings.keys_nats_url
+    if settings.key_pepper is None or url is None or not url.get_secret_value():
+        return None
+    return JetStreamJournal(url.get_secret_value(), name="gateway keys", signer=signer)
+
+
 def _refused(journal: GatewayLog, access: Access) -> Mapping[str, int]:
     return {"log": journal.refused, "key": access.keyring.refusals.count if access.keyring else 0}
 
@@ -117,6 +136,7 @@ def gateway_over(
     connections: ConnectionTable,
     archive: Store | None = None,
     spend_limits: SpendLimits | None = None,
+    key_log: KeyLog | None = None,
 ) -> Gateway:
     role_depth_max = {name: role.queue_max for name, role in roles.items() if role.queue_max is not None}
     access = access_of(settings, clock)
@@ -161,6 +181,8 @@ def gateway_over(
         settings=settings,
         journal=journal,
         access=access,
+        key_writer=_key_writer(settings, key_log),
+        key_rates=Rates(KEYS_PER_MINUTE),
         clock=clock,
         catalog=catalog,
         deliberations=service,
@@ -178,6 +200,7 @@ def gateway_over(
             service.spends,
         ),
         cluster=SingleFlightCache[bytes](CLUSTER_FRESH_S),
+        history=ClusterHistory(),
         readiness=SingleFlightCache[Readiness](READINESS_FRESH_S, pace=1.0),
     )
 
@@ -199,18 +222,24 @@ def lifespan_of(
         declared = StreamSettings(settings.retention_s, settings.stream_replicas, settings.ack_wait_s, workers)
         opened = journal or JetStreamLog(settings.nats_url, declared, signer)
         archive = None if database is None else Store(database)
-        gateway = gateway_over(opened, settings, clock, roles, app.state.connections, archive, limits)
+        key_log = _key_log(settings, signer)
+        gateway = gateway_over(opened, settings, clock, roles, app.state.connections, archive, limits, key_log)
         feed, catalog, keyring = gateway["feed"], gateway["catalog"], gateway["access"].keyring
         spends = gateway["deliberations"].spends
         async with feed, asyncio.TaskGroup() as group:
-            following = group.create_task(_follow(opened, catalog, keyring, spends))
+            running = [group.create_task(_follow(gateway))]
+            if key_log is not None:
+                running.append(group.create_task(key_log.open()))
             # The client must begin to connect before the first request; until then its requests do not even fail.
             await asyncio.sleep(0)
             app.state.drain = lambda: (feed.drain(), catalog.dismiss_waiters())
             await _wait_until_accepting((catalog, keyring, spends), startup_wait_s)
             yield gateway
-            following.cancel()
+            for task in running:
+                task.cancel()
         await opened.close()
+        if key_log is not None:
+            await key_log.close()
         if database is not None:
             await database.close()
 

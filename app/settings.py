@@ -205,6 +205,11 @@ class Settings(AcceptanceRules, RoleRules, StreamRules, ArchiveRetention, Gatewa
         "characters",
         min_length=SECRET_CHARS_MIN,
     )
+    keys_nats_url: SecretStr | None = setting(
+        None,
+        "NATS server with the user that may write keys, as `NATS_URL`. Without it `/keys` shows keys, and only "
+        "`deliberate keys` makes and revokes them.",
+    )
     session_lifetime_s: int = setting(
         43_200, "How long a browser session lasts; it never outlasts its key.", ge=60, le=2_592_000
     )

@@ -86,7 +86,12 @@ def build(args: ApplicationArgs) -> Application:
             **_options(0.1),
         )
         agents[name] = deployment.bind(
-            name, with_engines(role, engines, args.model), args.nats_url, args.stream_deltas, args.engine_away_timeout_s
+            name,
+            with_engines(role, engines, args.model),
+            args.nats_url,
+            args.stream_deltas,
+            args.publish_texts,
+            args.engine_away_timeout_s,
         )
     coordinator = _deployment(Coordinator).options(num_replicas=args.coordinator_replicas, **_options(0.1))
     return coordinator.bind(agents, workers, args.nats_url, args.coordinator_slots)

@@ -1,6 +1,6 @@
 """The arguments of the application, of workers and of coordinators without Ray."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator
 from pydantic_settings import NoDecode, SettingsConfigDict
@@ -9,6 +9,7 @@ from app.deliberation.roles import EngineSpec, Role, engine_base
 from app.process_settings import LogLevel, LogServer, RoleRules, WorkerDrain, listed, setting
 
 EngineUrls = Annotated[tuple[Annotated[str, AfterValidator(engine_base)], ...], NoDecode, BeforeValidator(listed)]
+PublishTexts = Literal["watched", "always"]
 RoleNames = Annotated[tuple[str, ...], NoDecode, BeforeValidator(listed)]
 
 
@@ -35,6 +36,11 @@ class ApplicationArgs(LogServer, RoleRules):
         True,
         "Whether engines stream their answers. With `false` a hung engine is detected only by the call's deadline, not "
         "after 20 seconds without a token.",
+    )
+    publish_texts: PublishTexts = setting(
+        "watched",
+        "When agents publish texts as they grow: while a client watches, or `always`, for services that read "
+        "VLLM_STREAMING.",
     )
     engine_away_timeout_s: float = setting(
         30.0,

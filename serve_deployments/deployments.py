@@ -20,6 +20,7 @@ from app.observability.logs import outlast_output
 from app.observability.process import settle_heap
 from serve_deployments.agent.agent import APPEND_TIMEOUT_S as AGENT_TIMEOUT_S
 from serve_deployments.agent.agent import FINISH_WITHIN_S, AgentReplica
+from serve_deployments.arguments import PublishTexts
 from serve_deployments.coordinator.coordinator import CoordinatorReplica
 from serve_deployments.coordinator.fact_store import APPEND_TIMEOUT_S as COORDINATOR_TIMEOUT_S
 from serve_deployments.coordinator.task_queue import worker_agents
@@ -76,6 +77,7 @@ class Agent:
         role: Role,
         nats_url: str,
         stream_deltas: bool,
+        publish_texts: PublishTexts,
         engine_away_timeout_s: float,
     ) -> None:
         outlast_output()
@@ -91,6 +93,7 @@ class Agent:
             engines,
             journal,
             stream_deltas=stream_deltas,
+            publish_texts=publish_texts,
             engine_away_timeout_s=engine_away_timeout_s,
             identity=serve_identity,
         )

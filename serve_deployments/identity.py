@@ -5,6 +5,8 @@ import platform
 from importlib.metadata import version
 from typing import Any
 
+from app.observability.process import STARTED_AT
+
 REPLICA = f"{os.uname().nodename}-{os.getpid()}"
 
 
@@ -13,6 +15,7 @@ def identity() -> dict[str, Any]:
     return {
         "replica": REPLICA,
         "node": os.uname().nodename,
+        "started_at": STARTED_AT,
         "application": None,
         "deployment": None,
         "wanted": None,

@@ -71,6 +71,7 @@ class InMemoryJournal:
     records: list[Record] = field(default_factory=list[Record])
     replies: dict[str, list[dict[str, Any]]] = field(default_factory=dict[str, list[dict[str, Any]]])
     services: dict[str, Callable[[bytes], bytes]] = field(default_factory=dict[str, Callable[[bytes], bytes]])
+    hearers: dict[str, list[Callable[[bytes], None]]] = field(default_factory=dict[str, list[Callable[[bytes], None]]])
     refused: int = 0
     announced: dict[str, Announcement] = field(default_factory=dict[str, Announcement])
     responses: dict[str, AgentResponse] = field(default_factory=dict[str, AgentResponse])
@@ -111,10 +112,10 @@ class InMemoryJournal:
             if not subject_matches(f"{subject}.>", record.subject) or record.subject == f"{subject}.deleted"
         ]
 
-    async def write(self, subject: str, data: bytes) -> Appended:
+    async def write(self, subject: str, data: bytes, *, accepts: Callable[[Record], bool] | None = None) -> Appended:
         self._reachable()
         for record in self.records:
-            if record.subject == subject:
+            if record.subject == subject and (accepts is None or accepts(record)):
                 return Appended(record, created=record.data == data)
         return Appended(self._store(subject, data), created=True)
 
@@ -188,6 +189,14 @@ class InMemoryJournal:
         if service is None:
             raise JournalUnavailable(f"nothing listens on {subject}")
         return service(data)
+
+    async def tell(self, subject: str, data: bytes) -> None:
+        if self.available:
+            for deliver in self.hearers.get(subject, ()):
+                deliver(data)
+
+    async def hear(self, subject: str, deliver: Callable[[bytes], None]) -> None:
+        self.hearers.setdefault(subject, []).append(deliver)
 
     async def open(self) -> None: ...
 

@@ -30,7 +30,7 @@ class Keyring:
     def __init__(self, pepper: Pepper) -> None:
         self.caught_up = False
         self._pepper = pepper
-        self._book = KeyBook()
+        self.book = KeyBook()
         # During a read, the facts that were heard live, by key and kind: a foreign writer may repeat them.
         self._heard: dict[tuple[str, str], KeyCreated | KeyRevoked] | None = None
         self.refusals = Refusals("key_fact_refused")
@@ -57,13 +57,11 @@ class Keyring:
         # Facts from the log count before facts that were heard meanwhile.
         for fact in heard.values():
             book.take(fact)
-        self._book, self._heard = book, None
+        self.book, self._heard = book, None
         if not self.caught_up:
             log.info("keys_read", keys=len(book.keys), revoked=len(book.revoked))
         self.caught_up = True
-        for key_id in list(self._open):
-            if book.good(key_id) is None:
-                self._end_streams(key_id)
+        self._end_streams()
 
     def apply(self, record: Record) -> None:
         """Apply one fact, in any order and any number of times. Counts and skips a fact without a valid signature."""
@@ -72,11 +70,11 @@ class Keyring:
             return
         if self._heard is not None:
             self._heard.setdefault((fact.key_id, fact.type), fact)
-        known = fact.key_id in self._book.revoked
-        self._book.take(fact)
+        known = fact.key_id in self.book.revoked
+        self.book.take(fact)
         if isinstance(fact, KeyRevoked) and not known:
             log.info("key_revoked", key_id=fact.key_id)
-            self._end_streams(fact.key_id)
+            self._end_streams()
 
     def _verified(self, record: Record) -> KeyCreated | KeyRevoked | None:
         fact = self._pepper.verified(record)
@@ -90,17 +88,17 @@ class Keyring:
         Takes the same steps for an existing key, an unknown one and malformed text, against timing attacks.
         """
         key_id = key_id_of(key)
-        held = None if key_id is None else self._book.keys.get(key_id)
+        held = None if key_id is None else self.book.keys.get(key_id)
         given = self._pepper.digest("key", _NO_KEY if key_id is None else key)
         same = compare_digest(given, self._no_digest if held is None else held.digest)
         return held if same else None
 
     def good(self, key_id: str) -> HeldKey | None:
-        return self._book.good(key_id)
+        return self.book.good(key_id)
 
     def attach(self, key_id: str, end: Callable[[], None]) -> Callable[[], None]:
         """Call `end` once the key is revoked, or at once for a revoked key; returns a function that detaches `end`."""
-        if self._book.good(key_id) is None:
+        if self.book.good(key_id) is None:
             end()
         ends = self._open.setdefault(key_id, set())
         ends.add(end)
@@ -112,6 +110,8 @@ class Keyring:
 
         return detach
 
-    def _end_streams(self, key_id: str) -> None:
-        for end in list(self._open.get(key_id, ())):
-            end()
+    def _end_streams(self) -> None:
+        for key_id, ends in list(self._open.items()):
+            if self.book.good(key_id) is None:
+                for end in list(ends):
+                    end()

@@ -25,7 +25,9 @@ from app.deliberation.specification import Token
 
 Scope = Literal["submit", "read", "admin"]
 SCOPES: tuple[Scope, ...] = ("submit", "read", "admin")
+KeyState = Literal["good", "revoked", "expired"]
 KEYS_PATTERN = "keys.>"
+NAME_CHARS_MAX = 100
 SECRET_BYTES = 32
 _ID_CHARS = 12
 _SIGNATURE_VERSION = "v1:"
@@ -43,7 +45,10 @@ class KeyFact(BaseModel):
 
 
 class KeyCreated(KeyFact):
-    """A key was created. `digest` is its HMAC in hexadecimal, `pepper` the id of the pepper."""
+    """A key was created. `digest` is its HMAC in hexadecimal, `pepper` the id of the pepper.
+
+    `maker` is the id of the key that made it over HTTP, whose revocation ends it too; None for the operator's keys.
+    """
 
     type: Literal["key.created"] = "key.created"
     name: str
@@ -53,6 +58,7 @@ class KeyCreated(KeyFact):
     expires_at: AwareDatetime | None
     digest: str = Field(pattern=r"^[0-9a-f]{64}$")
     pepper: str
+    maker: str | None = None
 
 
 class KeyRevoked(KeyFact):
@@ -88,6 +94,13 @@ def new_key() -> tuple[str, str]:
 def key_id_of(key: str) -> str | None:
     found = _KEY.fullmatch(key)
     return None if found is None else found[1]
+
+
+def checked_name(name: str) -> str:
+    """The name of a key; raises ValueError."""
+    if not name.strip() or len(name) > NAME_CHARS_MAX or not name.isprintable():
+        raise ValueError(f"a name has 1 to {NAME_CHARS_MAX} printable characters")
+    return name
 
 
 def looks_like_key(text: str) -> bool:
@@ -145,6 +158,7 @@ def created(
     scopes: Iterable[Scope],
     created_at: datetime,
     expires_at: datetime | None,
+    maker: str | None = None,
 ) -> tuple[KeyCreated, str]:
     """A new key's fact, and the key itself, which cannot be recovered later. Raises pydantic's ValidationError."""
     key_id, key = new_key()
@@ -157,6 +171,7 @@ def created(
         expires_at=expires_at,
         digest=pepper.digest("key", key).hex(),
         pepper=pepper.id,
+        maker=maker,
     )
     return pepper.signed(fact), key
 
@@ -204,5 +219,18 @@ class KeyBook:
             case KeyRevoked():
                 self.revoked.setdefault(fact.key_id, fact.revoked_at)
 
+    def is_revoked(self, key: HeldKey) -> bool:
+        """Whether the key was revoked, or one of those that made it. An unknown maker counts as a revoked one."""
+        held: HeldKey | None = key
+        while held is not None and held.fact.key_id not in self.revoked:
+            if held.fact.maker is None:
+                return False
+            held = self.keys.get(held.fact.maker)
+        return True
+
+    def state(self, key: HeldKey, now: datetime) -> KeyState:
+        return "revoked" if self.is_revoked(key) else "expired" if key.expires_at_s <= now.timestamp() else "good"
+
     def good(self, key_id: str) -> HeldKey | None:
-        return None if key_id in self.revoked else self.keys.get(key_id)
+        held = self.keys.get(key_id)
+        return None if held is None or self.is_revoked(held) else held

@@ -20,6 +20,13 @@ class ReplicaBounds(Resource):
     max: int
 
 
+class EngineTrouble(Resource):
+    """What keeps calls from an engine, or makes them fail."""
+
+    detail: str
+    since: AwareDatetime
+
+
 class EngineHealth(Resource):
     """The state of an engine: healthy, or failed in one of these ways."""
 
@@ -34,6 +41,9 @@ class EngineHealth(Resource):
     )
     key_rejected: KeyRejected | None = Field(
         default=None, description="Since when it refuses its key, and what to do; null when it does not"
+    )
+    trouble: EngineTrouble | None = Field(
+        default=None, description="What is wrong with it, the gravest first; null while nothing is"
     )
 
 
@@ -171,6 +181,15 @@ class EngineLoad(EngineView):
     version: str | None
     simulated: bool
     in_flight: int = Field(description="Requests of these replicas; requests of other clients are unknown")
+    waiting: int = Field(
+        description="Calls of its roles that wait for an engine; where a role has several, each of them counts the call"
+    )
+    cached_share: float | None = Field(
+        description="Of the prompt tokens of the last 32 answers to each replica; null without answers"
+    )
+    ttft_s: float | None = Field(
+        description="Median time to the first token of the same answers; null without streamed ones"
+    )
 
 
 class QueueOfRole(Resource):
@@ -246,6 +265,29 @@ class ProjectorView(Resource):
     failure: str = Field(description="What it waits for; empty while it copies")
 
 
+class PartView(Resource):
+    """A part with its replicas that answered."""
+
+    part: str = Field(description="`gateway`, this one, `coordinator`, `webhooks`, `archive`, `planning`, or a role")
+    replicas: int
+    started_at: AwareDatetime | None = Field(description="Start of its newest replica; null when none tells it")
+    restarts: int | None = Field(
+        description="Replicas that took the place of one that had gone, since this gateway's start; null for itself"
+    )
+
+
+class ClusterSample(Resource):
+    """The installation at one moment. Figures of requests are those that ended since the sample before."""
+
+    at: AwareDatetime
+    active: int = Field(description="Deliberations accepted and unfinished")
+    running: int = Field(description="Calls at engines")
+    waiting: int = Field(description="Calls that wait for an engine")
+    tokens_per_s: float | None = Field(description="Completion tokens; null for the first sample")
+    cached_share: float | None = Field(description="Of the prompt tokens; null without any")
+    ttft_s: float | None = Field(description="Median time to the first token; null without streamed answers")
+
+
 class Cluster(Resource):
     """The status of the installation; parts that did not answer are in `missing`."""
 
@@ -261,3 +303,7 @@ class Cluster(Resource):
     consumers: tuple[ConsumerFigures, ...]
     webhooks: tuple[SenderView, ...] | None = Field(description="Webhook senders; null where webhooks are off")
     projectors: tuple[ProjectorView, ...] | None = Field(description="Null without an archive")
+    parts: tuple[PartView, ...] = ()
+    samples: tuple[ClusterSample, ...] = Field(
+        default=(), description="The last 15 minutes as this gateway saw them, one in 10 s, oldest first"
+    )

@@ -121,6 +121,7 @@ STATUSES: Mapping[str, tuple[int, str]] = {
     "head_timeout": (408, "The head did not arrive in time"),
     "idempotency_conflict": (409, "The Idempotency-Key was used with another body"),
     "plan_conflict": (409, "The plan was approved with other content"),
+    "keys_read_only": (409, "This gateway does not write keys"),
     "still_live": (409, "The deliberation has not ended"),
     "too_many_redeliveries": (409, "The delivery was requested too often"),
     "gone": (410, "The deliberation has been removed"),

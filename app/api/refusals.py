@@ -97,15 +97,29 @@ class KeyInUrl(Refusal):
         self.errors = (self.errors[0].model_copy(update=place),)
 
 
+class KeysReadOnly(HttpError):
+    code = "keys_read_only"
+
+    def __init__(self, *, development: bool) -> None:
+        detail = "This gateway asks for no keys." if development else "This gateway may not write keys."
+        remedy = (
+            "Start it with KEY_PEPPER, then make the first key with `deliberate keys create`."
+            if development
+            else "Use `deliberate keys`, or have the operator set KEYS_NATS_URL to the NATS user that may write keys."
+        )
+        super().__init__(detail)
+        fault = FieldProblem(location="service", pointer="keys", code=self.code, detail=detail, remedy=remedy)
+        self.errors = (fault,)
+
+
 class RateLimited(Refusal):
     code = "rate_limited"
     retryable = True
 
-    def __init__(self, per_minute: int, retry_after_s: int) -> None:
-        detail = f"This tenant exceeds {per_minute} requests a minute."
-        super().__init__(
-            detail, "Send fewer requests, as the RateLimit header allows.", {"Retry-After": str(retry_after_s)}
-        )
+    def __init__(self, per_minute: int, retry_after_s: int, what: str = "requests") -> None:
+        detail = f"This tenant exceeds {per_minute} {what} a minute."
+        remedy = "Send fewer requests, as the RateLimit header allows."
+        super().__init__(detail, remedy, {"Retry-After": str(retry_after_s)})
 
 
 class SpendExhausted(QueueFull, HttpError):

@@ -16,7 +16,7 @@ from app.deliberation.errors import ArchiveUnavailable
 from app.log.journal import JetStreamJournal
 from app.log.signature import LogSigner
 from app.log.stream_settings import ARCHIVE_CONSUMER
-from app.observability.process import work_until_stopped
+from app.observability.process import STARTED_AT, work_until_stopped
 from app.observability.replica_status import PROJECTORS_SUBJECT
 from app.process_settings import LogAccess, setting
 from app.settings import DATABASE_URL_DESCRIPTION, ArchiveRetention
@@ -33,6 +33,7 @@ class ArchiveSettings(LogAccess, ArchiveRetention):
 async def figures(journal: JetStreamJournal, projector: Projector) -> dict[str, Any]:
     return {
         "replica": f"archive-{os.getpid()}",
+        "started_at": STARTED_AT,
         "counts": dict(projector.counts),
         "failure": projector.failure,
         "pending": (await journal.queue(ARCHIVE_CONSUMER)).left,

@@ -41,7 +41,11 @@ def _versions_text(found: Cluster) -> str:
 def _engine_text(engine: EngineLoad) -> str:
     version = f", version {engine.version}" if engine.version else ""
     name = f"{engine.name}: " if engine.name else ""
-    return f"{name}{engine.in_flight} in flight, circuit {engine.circuit}{version}; {', '.join(engine.roles)}"
+    cached = "" if engine.cached_share is None else f", {engine.cached_share:.0%} cached"
+    ttft = "" if engine.ttft_s is None else f", first token after {engine.ttft_s:.2f} s"
+    trouble = f"; {engine.trouble.detail} since {engine.trouble.since:%H:%M:%S} UTC" if engine.trouble else ""
+    figures = f"{engine.in_flight} in flight, {engine.waiting} waiting{cached}{ttft}, circuit {engine.circuit}{version}"
+    return f"{name}{figures}; {', '.join(engine.roles)}{trouble}"
 
 
 def _projector_text(projector: ProjectorView) -> str:

@@ -117,6 +117,14 @@ class Journal(Protocol):
         """Call `call` whenever live events may have been missed; returns a function that ends this."""
         ...
 
+    async def tell(self, subject: str, data: bytes) -> None:
+        """Send a message beside the log to those who listen now. It may be lost; never raises JournalUnavailable."""
+        ...
+
+    async def hear(self, subject: str, deliver: Callable[[bytes], None]) -> None:
+        """Deliver each message that others tell from now on, until the journal is closed."""
+        ...
+
     async def state(self, subjects: str = "deliberations.>") -> StreamState: ...
 
     async def queue(self, consumer: str) -> QueueState:

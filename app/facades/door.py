@@ -25,6 +25,7 @@ from app.facades.outcomes import NoVerdict
 from app.lifecycle.deliberations import Stored
 from app.lifecycle.lists import NOW, Listed
 from app.log.paging import of_deliberation
+from app.log.text_viewers import keys_of
 from app.routes.dependencies import Gateway, InGateway, OfTenant, registry_of, stream_slot
 from app.streaming.event_stream import COMMENT, EventStreamResponse
 from app.streaming.frames import VIEW_TYPES, EventFrame, event_in
@@ -175,7 +176,8 @@ class Council:
                 position = record.sequence
             yield record.sequence, record.data
         position = position if texts else stored.records[-1].sequence
-        async with feed.watch(of_deliberation(self.tenant, id)) as watch:
+        leased = keys_of(self.tenant, (id,)) if texts else frozenset[str]()
+        async with feed.watch(of_deliberation(self.tenant, id), leased) as watch:
             viewer = feed.viewer(watch, position)
             while not watch.replaced and watch.epoch in ("", stored.epoch):
                 if feed.draining.is_set() or gateway["clock"].now() > last_at:

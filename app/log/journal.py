@@ -388,3 +388,18 @@ class JetStreamJournal:
             await message.respond(json.dumps(await describe()).encode())
 
         await self.client.subscribe(subject, cb=reply)
+
+    async def tell(self, subject: str, data: bytes) -> None:
+        """See `ports.Journal.tell`."""
+        try:
+            await self.client.publish(subject, data)
+        except UNREACHABLE as exc:
+            log.debug("message_lost", subject=subject, error=repr(exc))
+
+    async def hear(self, subject: str, deliver: Callable[[bytes], None]) -> None:
+        """See `ports.Journal.hear`."""
+
+        async def take(message: Msg) -> None:
+            deliver(message.data)
+
+        await self.client.subscribe(subject, cb=take)

@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar, cast
 
 import structlog
@@ -24,6 +25,8 @@ class _LoggingSettings(Protocol):
 _Settings = TypeVar("_Settings", bound=_LoggingSettings)
 
 log = structlog.get_logger(__name__)
+
+STARTED_AT = datetime.now(UTC).isoformat(timespec="seconds")
 
 _REQUEST_BYTES_MAX = 4_096
 _ALIVE = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 3\r\nConnection: close\r\n\r\nok\n"

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationError
+from pydantic import AfterValidator, AwareDatetime, BaseModel, Field, ValidationError
 
-from app.api.cluster_schemas import CircuitState, ReplicaVersions, Turn
+from app.api.cluster_schemas import CircuitState, EngineTrouble, ReplicaVersions, Turn
 from app.deliberation.facts import Unreachable
 from app.deliberation.roles import KeyRejected, without_credentials
 
@@ -17,6 +17,8 @@ PLANNERS_SUBJECT = "control.planning"
 PROCESSES_MAX = 16
 
 StatusType = TypeVar("StatusType", bound=BaseModel)
+# Small enough for a float, as replies carry no signature.
+Figure = Annotated[int, Field(ge=0, le=2**53)]
 
 
 def _address(url: str) -> str:
@@ -25,6 +27,11 @@ def _address(url: str) -> str:
 
 
 class EngineStatus(BaseModel):
+    """An engine as a replica knows it. `answers` and tokens count from the replica's start.
+
+    `recent` has of each of the last answers milliseconds to the first token, prompt tokens and cached ones.
+    """
+
     url: Annotated[str, AfterValidator(_address)]
     name: str | None = None
     healthy: bool = False
@@ -35,10 +42,20 @@ class EngineStatus(BaseModel):
     unreachable: Unreachable | None = None
     list_problem: str = ""
     key_rejected: KeyRejected | None = None
+    trouble: EngineTrouble | None = None
+    answers: Figure = 0
+    prompt_tokens: Figure = 0
+    cached_tokens: Figure = 0
+    completion_tokens: Figure = 0
+    recent: tuple[tuple[Figure | None, Figure, Figure], ...] = Field(default=(), max_length=64)
 
 
-class ReplicaStatus(BaseModel):
+class ProcessStatus(BaseModel):
     replica: str
+    started_at: AwareDatetime | None = None
+
+
+class ReplicaStatus(ProcessStatus):
     node: str | None = None
     application: str | None = None
     deployment: str | None = None
@@ -56,6 +73,7 @@ class AgentStatus(ReplicaStatus):
     model: str | None = None
     simulated: bool = False
     in_flight: int = 0
+    waiting: int = 0
     concurrency: int | None = None
     counts: dict[str, int] = Field(default_factory=dict[str, int])
     lenient: dict[str, int] = Field(default_factory=dict[str, int])
@@ -71,8 +89,7 @@ class CoordinatorStatus(ReplicaStatus):
     turns: tuple[Turn, ...] = Field(default=(), validation_alias="gates")
 
 
-class SenderStatus(BaseModel):
-    replica: str
+class SenderStatus(ProcessStatus):
     in_flight: int = 0
     waiting: int = 0
     held: dict[str, int] = Field(default_factory=dict[str, int])
@@ -80,21 +97,19 @@ class SenderStatus(BaseModel):
     queues: dict[str, dict[str, int]] = Field(default_factory=dict[str, dict[str, int]])
 
 
-class ProjectorStatus(BaseModel):
-    replica: str
+class ProjectorStatus(ProcessStatus):
     counts: dict[str, int] = Field(default_factory=dict[str, int])
     failure: str = ""
     pending: int = 0
 
 
-class PlannerStatus(BaseModel):
-    replica: str
+class PlannerStatus(ProcessStatus):
     counts: dict[str, int] = Field(default_factory=dict[str, int])
     contexts: dict[str, int] = Field(default_factory=dict[str, int])
     pending: int = 0
 
 
-Trouble = TypeVar("Trouble", Unreachable, KeyRejected)
+Trouble = TypeVar("Trouble", Unreachable, KeyRejected, EngineTrouble)
 
 
 def earliest(found: Iterable[Trouble | None]) -> Trouble | None:

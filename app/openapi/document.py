@@ -25,7 +25,8 @@ from app.facades.mcp import routes as mcp
 from app.openapi.examples import DELIVERY, EVENT_STREAM, composed
 from app.planning import routes as plans
 from app.planning.events import PlanRequest
-from app.routes import cluster, deliberations, events, health, login, roles, statistics
+from app.routes import cluster, deliberations, events, health, keys, login, roles, statistics
+from app.routes.keys import KeyRequest
 from app.routes.login import LoginRequest
 from app.routes.pages import install_pages
 from app.webhooks import routes as webhooks
@@ -39,6 +40,7 @@ ROUTERS = (
     webhooks.router,
     roles.router,
     login.router,
+    keys.router,
     health.router,
     statistics.router,
     cluster.router,
@@ -65,6 +67,7 @@ _TAGS = [
     {"name": "events", "description": "Watch deliberations: SSE or pages of JSON, with the same cursors"},
     {"name": "webhooks", "description": "Events posted to a URL: their deliveries, and the request to receivers"},
     {"name": "roles", "description": "Roles of agents, and strategies of councils"},
+    {"name": "keys", "description": "API keys of the tenant"},
     {"name": "sessions", "description": "Browser sessions: exchange a key for a cookie"},
     *({"name": tag, "description": text} for tag, text in {each.tag: each.description for each in FACADES}.items()),
     {"name": "operations", "description": "Health, statistics, metrics"},
@@ -91,7 +94,7 @@ _SECURITY = {
     },
 }
 _BODIES = (
-    *(DeliberationRequest, CancelRequest, PlanRequest, LoginRequest),
+    *(DeliberationRequest, CancelRequest, PlanRequest, LoginRequest, KeyRequest),
     *(body for facade in FACADES for body in facade.bodies),
 )
 _REFS = "#/components/schemas/{model}"

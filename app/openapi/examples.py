@@ -87,7 +87,11 @@ VALUES: dict[str, Any] = {
     "problem": None, "Failed.problem": "composed", "KeyRejected.status": 401, "agents": "dev-001",
     "Failed.verdict": None, "Cancelled.verdict": None, "TimedOut.verdict": None, "expires_at": None,
     "cancellation": None, "Deliberation.degraded": None, "Deliberation.context": None, "progress": None,
-    "unreachable": None, "key_rejected": None, "Completed.degraded": None, "Announcement.degraded": None,
+    "unreachable": None, "key_rejected": None, "trouble": None, "list_problem": "", "cached_share": 0.44,
+    "ttft_s": 0.08, "tokens_per_s": 310.5, "active": 5, "replicas": 2, "restarts": 0, "PartView.part": "coordinator",
+    "key_id": "4f0q2t9v1a7c", "KeyResource.name": "ci", "NewKey.name": "ci", "NewKey.key": "dlb_…", "maker": None,
+    "KeyResource.status": "good", "NewKey.status": "good", "revoked_at": None,
+    "Completed.degraded": None, "Announcement.degraded": None,
     "get_metrics": _HELP,
 }  # fmt: skip
 

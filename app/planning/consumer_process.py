@@ -23,7 +23,7 @@ from app.log.journal import JetStreamJournal
 from app.log.queue_worker import QueueWorker
 from app.log.signature import LogSigner
 from app.log.stream_settings import PLANNING_CONSUMER, PLANNING_STREAM
-from app.observability.process import work_until_stopped
+from app.observability.process import STARTED_AT, work_until_stopped
 from app.observability.replica_status import PLANNERS_SUBJECT
 from app.planning.consumer import PlanConsumer
 from app.planning.plans import Plans
@@ -50,6 +50,7 @@ async def figures(journal: JetStreamJournal, consumer: PlanConsumer) -> dict[str
     found = await journal.request(f"$JS.API.CONSUMER.INFO.{PLANNING_STREAM}.{PLANNING_CONSUMER}")
     return {
         "replica": f"planning-{os.getpid()}",
+        "started_at": STARTED_AT,
         "counts": dict(consumer.counts),
         "contexts": dict(consumer.contexts),
         "pending": found.get("num_pending", 0) + found.get("num_ack_pending", 0),

@@ -3,9 +3,9 @@
 import asyncio
 import platform
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 from fastapi import Response
 
@@ -30,10 +30,13 @@ from app.api.cluster_schemas import (
 from app.api.responses import answer, problems
 from app.api.schemas import dump
 from app.deliberation.errors import JournalUnavailable
+from app.observability.history import SAMPLE_EVERY_S, cached_share, median_s
 from app.observability.replica_status import (
     AgentStatus,
     CoordinatorStatus,
     EngineStatus,
+    PlannerStatus,
+    ProcessStatus,
     ProjectorStatus,
     ReplicaStatus,
     SenderStatus,
@@ -42,7 +45,7 @@ from app.observability.replica_status import (
     read,
 )
 from app.routes.dependencies import Gateway, InGateway, api_router
-from app.routes.health import projectors_of, senders_of
+from app.routes.health import planners_of, projectors_of, senders_of
 from app.routes.roles import INQUIRY_TIMEOUT_S
 
 LOG_TIMEOUT_S = 1.0
@@ -105,25 +108,68 @@ async def _coordinators(gateway: Gateway, missing: list[MissingPart]) -> tuple[C
     return tuple(sorted(found, key=lambda replica: replica.replica))
 
 
-async def _senders(gateway: Gateway, missing: list[MissingPart]) -> tuple[SenderView, ...] | None:
+async def _senders(gateway: Gateway, missing: list[MissingPart]) -> tuple[SenderStatus, ...] | None:
     replies = await senders_of(gateway)
     if replies is None:
         return None
     missing.extend(_shortage("webhooks", len(replies), 1))
-    return tuple(
-        SenderView(id=replica.replica, **replica.model_dump(exclude={"replica", "queues"}))
-        for replica in _read(SenderStatus, "webhooks", replies, missing)
-    )
+    return _read(SenderStatus, "webhooks", replies, missing)
 
 
-async def _projectors(gateway: Gateway, missing: list[MissingPart]) -> tuple[ProjectorView, ...] | None:
+async def _projectors(gateway: Gateway, missing: list[MissingPart]) -> tuple[ProjectorStatus, ...] | None:
     replies = await projectors_of(gateway)
     if replies is None:
         return None
     missing.extend(_shortage("archive", len(replies), 1))
     found = _read(ProjectorStatus, "archive", replies, missing)
     missing.extend(MissingPart(part="archive", detail=each.failure) for each in found if each.failure)
-    return tuple(ProjectorView(id=each.replica, **each.model_dump(exclude={"replica"})) for each in found)
+    return found
+
+
+async def _planners(gateway: Gateway, missing: list[MissingPart]) -> tuple[PlannerStatus, ...] | None:
+    replies = await planners_of(gateway)
+    return None if replies is None else _read(PlannerStatus, "planning", replies, missing)
+
+
+class _Replies(NamedTuple):
+    """The parts that answered; None where a kind of process is off."""
+
+    agents: tuple[AgentStatus, ...]
+    coordinators: tuple[CoordinatorStatus, ...]
+    senders: tuple[SenderStatus, ...] | None
+    projectors: tuple[ProjectorStatus, ...] | None
+    planners: tuple[PlannerStatus, ...] | None
+
+    def by_part(self, roles: Iterable[str]) -> Mapping[str, Sequence[ProcessStatus]]:
+        processes = {"webhooks": self.senders, "archive": self.projectors, "planning": self.planners}
+        return {
+            "coordinator": self.coordinators,
+            **{f"role {role}": [each for each in self.agents if each.role == role] for role in roles},
+            **{part: found for part, found in processes.items() if found is not None},
+        }
+
+
+async def _ask(gateway: Gateway, missing: list[MissingPart]) -> _Replies:
+    async with asyncio.TaskGroup() as group:
+        agents = group.create_task(_agents(gateway, missing))
+        coordinators = group.create_task(_coordinators(gateway, missing))
+        senders = group.create_task(_senders(gateway, missing))
+        projectors = group.create_task(_projectors(gateway, missing))
+        planners = group.create_task(_planners(gateway, missing))
+    return _Replies(agents.result(), coordinators.result(), senders.result(), projectors.result(), planners.result())
+
+
+async def take_sample(gateway: Gateway) -> None:
+    replies = await _ask(gateway, [])
+    depth = gateway["catalog"].backlog.throughput().depth
+    gateway["history"].take(gateway["clock"].now(), depth, replies.agents, replies.by_part(gateway["roles"]))
+
+
+async def sample(gateway: Gateway) -> NoReturn:
+    """Fill the history, whether or not somebody looks: who comes after a fault sees what went before it."""
+    while True:
+        await asyncio.sleep(SAMPLE_EVERY_S)
+        await take_sample(gateway)
 
 
 def _applications(replicas: Sequence[ReplicaStatus]) -> tuple[ServeApplication, ...]:
@@ -159,8 +205,16 @@ def _agent(replica: AgentStatus) -> AgentView:
         id=replica.replica,
         running=replica.in_flight,
         waiting=max(0, replica.in_flight - at_engines),
-        **replica.model_dump(include=set(AgentView.model_fields)),
+        **replica.model_dump(include=set(AgentView.model_fields) - {"waiting"}),
     )
+
+
+def _sender(replica: SenderStatus) -> SenderView:
+    return SenderView(id=replica.replica, **replica.model_dump(exclude={"replica", "started_at", "queues"}))
+
+
+def _projector(replica: ProjectorStatus) -> ProjectorView:
+    return ProjectorView(id=replica.replica, **replica.model_dump(exclude={"replica", "started_at"}))
 
 
 def _engines(agents: Sequence[AgentStatus]) -> tuple[EngineLoad, ...]:
@@ -178,10 +232,17 @@ def _engines(agents: Sequence[AgentStatus]) -> tuple[EngineLoad, ...]:
             healthy=all(engine.healthy for _, engine in views),
             circuit=max((engine.circuit for _, engine in views), key=lambda circuit: _SEVERITY.index(circuit)),
             in_flight=sum(engine.in_flight for _, engine in views),
+            waiting=sum(agent.waiting for agent, _ in views),
+            cached_share=cached_share(
+                sum(prompt for _, engine in views for _, prompt, _ in engine.recent),
+                sum(cached for _, engine in views for _, _, cached in engine.recent),
+            ),
+            ttft_s=median_s(ttft_ms for _, engine in views for ttft_ms, _, _ in engine.recent),
             unreachable=earliest(engine.unreachable for _, engine in views),
             name=next((engine.name for _, engine in views if engine.name), None),
             list_problem=next((engine.list_problem for _, engine in views if engine.list_problem), ""),
             key_rejected=earliest(engine.key_rejected for _, engine in views),
+            trouble=earliest(engine.trouble for _, engine in views),
         )
         for url, views in seen.items()
     )
@@ -218,14 +279,12 @@ def _distinct(replicas: Sequence[ReplicaStatus]) -> tuple[ReplicaVersions, ...]:
 async def _collect(gateway: Gateway) -> bytes:
     missing: list[MissingPart] = []
     async with asyncio.TaskGroup() as group:
-        log, agents = group.create_task(_log(gateway, missing)), group.create_task(_agents(gateway, missing))
-        coordinators = group.create_task(_coordinators(gateway, missing))
-        senders = group.create_task(_senders(gateway, missing))
-        projectors = group.create_task(_projectors(gateway, missing))
+        log, asked = group.create_task(_log(gateway, missing)), group.create_task(_ask(gateway, missing))
     if not gateway["catalog"].caught_up:
         missing.append(MissingPart(part="catalog", detail="The log has not been read yet, so the queue is unknown"))
-    replicas = (*coordinators.result(), *agents.result())
-    engines = _engines(agents.result())
+    replies = asked.result()
+    replicas = (*replies.coordinators, *replies.agents)
+    engines = _engines(replies.agents)
     missing.extend(
         MissingPart(part=f"engine {engine.url}", detail=str(trouble))
         for engine in engines
@@ -243,14 +302,16 @@ async def _collect(gateway: Gateway) -> bytes:
             engines=tuple(sorted({engine.version for engine in engines if engine.version})),
         ),
         applications=_applications(replicas),
-        coordinators=tuple(map(_coordinator, coordinators.result())),
-        agents=tuple(map(_agent, agents.result())),
+        coordinators=tuple(map(_coordinator, replies.coordinators)),
+        agents=tuple(map(_agent, replies.agents)),
         engines=engines,
         queue=_queue(gateway, gateway["catalog"].backlog),
         streams=log.result().streams,
         consumers=log.result().consumers,
-        webhooks=senders.result(),
-        projectors=projectors.result(),
+        webhooks=None if replies.senders is None else tuple(map(_sender, replies.senders)),
+        projectors=None if replies.projectors is None else tuple(map(_projector, replies.projectors)),
+        parts=gateway["history"].parts(replies.by_part(gateway["roles"])),
+        samples=tuple(gateway["history"].samples),
     )
     return dump(cluster)
 
@@ -263,7 +324,8 @@ async def _collect(gateway: Gateway) -> bytes:
 async def get_cluster(gateway: InGateway) -> Response:
     """Always 200 within about a second; parts that did not answer are in `missing`. An answer is at most a second old.
 
-    The queue covers all tenants; the answer contains no task and no result.
+    The queue covers all tenants; the answer contains no task and no result. Samples and restarts are what this gateway
+    has seen since its start.
     """
     content = await gateway["cluster"].get(lambda: _collect(gateway))
     return Response(content, headers={"Cache-Control": "no-store"}, media_type="application/json")

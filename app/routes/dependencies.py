@@ -11,7 +11,9 @@ from pydantic import AwareDatetime, BeforeValidator
 from starlette.types import Scope
 
 from app.access.authorization import Access
+from app.access.key_writer import KeyWriter
 from app.access.keys import Caller
+from app.access.rate_limit import Rates
 from app.api.problems import TooManyStreams, refused
 from app.api.schemas import FieldProblem
 from app.catalog.index import Catalog
@@ -23,6 +25,7 @@ from app.deliberation.specification import checked_token
 from app.lifecycle.deliberations import Deliberations
 from app.lifecycle.lists import Lists
 from app.log.gateway_log import GatewayLog
+from app.observability.history import ClusterHistory
 from app.observability.metrics import Metrics
 from app.settings import Settings
 from app.streaming.feed import Feed
@@ -42,12 +45,16 @@ class Readiness(NamedTuple):
 class Gateway(TypedDict):
     """The gateway's parts, built once by `app.main` and shared by all requests.
 
-    `cluster` caches the answer of `GET /cluster`, `readiness` the checks of `GET /readyz`: both ask other processes.
+    `cluster` caches the answer of `GET /cluster`, `readiness` the checks of `GET /readyz`: both ask other
+    processes. `key_writer` is None where this gateway may not write keys, `key_rates` bound the new ones. `history`
+    has the samples of the last 15 minutes.
     """
 
     settings: Settings
     journal: GatewayLog
     access: Access
+    key_writer: KeyWriter | None
+    key_rates: Rates
     clock: Clock
     catalog: Catalog
     deliberations: Deliberations
@@ -58,6 +65,7 @@ class Gateway(TypedDict):
     strategies: Mapping[str, StrategyDefinition]
     metrics: Metrics
     cluster: SingleFlightCache[bytes]
+    history: ClusterHistory
     readiness: SingleFlightCache[Readiness]
 
 

@@ -39,6 +39,7 @@ def live_role(replicas: Sequence[AgentStatus]) -> LiveRole | None:
                 name=engine.name,
                 list_problem=engine.list_problem or (known.list_problem if known else ""),
                 key_rejected=earliest((known and known.key_rejected, engine.key_rejected)),
+                trouble=earliest((known and known.trouble, engine.trouble)),
             )
     return LiveRole(
         replicas=len(replicas),

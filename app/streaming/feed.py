@@ -21,6 +21,7 @@ from app.deliberation.errors import JournalUnavailable
 from app.deliberation.ports import Journal, Record
 from app.log.paging import Patterns, of_deliberation, read_page
 from app.log.projection import Projection
+from app.log.text_viewers import Keys, TextLeases
 from app.streaming.frames import VIEW_TYPES, EventFrame, Ring, frame_of
 from app.streaming.single_flight import KeyedSingleFlightCache
 
@@ -274,17 +275,19 @@ class Feed:
         self._group = asyncio.TaskGroup()
         self._watches: dict[Patterns, Watch] = {}
         self._streams_of: Counter[str] = Counter()
+        self.texts = TextLeases(journal)
 
     async def __aenter__(self) -> Self:
         await self._group.__aenter__()
-        self._drain_task = self._group.create_task(self._drain_on_event())
+        self._tasks = [self._group.create_task(each) for each in (self._drain_on_event(), self.texts.renew())]
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.drain()
-        self._drain_task.cancel()
+        for task in self._tasks:
+            task.cancel()
         for watch in list(self._watches.values()):
             self._close(watch)
         # The group does not get the context's error: only a watch that crashed makes an exception group.
@@ -319,8 +322,11 @@ class Feed:
             del self._streams_of[client]
 
     @asynccontextmanager
-    async def watch(self, patterns: Patterns) -> AsyncGenerator[Watch, None]:
-        """The watch under these patterns, shared with others; it closes some seconds after the last viewer left."""
+    async def watch(self, patterns: Patterns, texts: Keys = frozenset()) -> AsyncGenerator[Watch, None]:
+        """The watch under these patterns, shared with others; it closes some seconds after the last viewer left.
+
+        `texts` are the deliberations whose texts are wanted as they grow.
+        """
         watch = self._watches.get(patterns)
         if watch is None or watch.replaced:
             watch = self._watches[patterns] = Watch(self._journal, patterns, self._limits, self._replays, self._observe)
@@ -329,7 +335,9 @@ class Feed:
             watch.closing.cancel()
         watch.viewers += 1
         try:
-            yield watch
+            with self.texts.held(texts):
+                await self.texts.announce(texts)
+                yield watch
         finally:
             watch.viewers -= 1
             if not watch.viewers:

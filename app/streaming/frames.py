@@ -88,6 +88,10 @@ class EventSelection:
     deltas: bool = True
     types: frozenset[str] | None = None
 
+    @property
+    def texts(self) -> bool:
+        return self.deltas and (self.types is None or "call.delta" in self.types)
+
     def takes(self, frame: EventFrame) -> bool:
         return (
             bool(frame.data)

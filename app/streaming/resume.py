@@ -10,6 +10,7 @@ from app.api.event_schemas import StreamGap
 from app.api.schemas import Status
 from app.deliberation.ports import Record, StreamState
 from app.log.paging import Patterns, of_deliberations, of_tenant
+from app.log.text_viewers import Keys, keys_of
 from app.streaming.frames import EventSelection
 from app.streaming.snapshots import SnapshotKey, SnapshotSet
 
@@ -40,6 +41,10 @@ class EventsRequest:
         """The snapshots that it needs. A viewer that resumes does so without the deliberations deleted meanwhile."""
         strict = self.cursor is None and not self.single
         return SnapshotKey(self.tenant, self.ids, self.statuses, strict=strict, answers=self.answers)
+
+    @property
+    def texts(self) -> Keys:
+        return keys_of(self.tenant, self.ids) if self.selection.texts else frozenset()
 
     @property
     def stored(self) -> Patterns:

@@ -209,6 +209,9 @@ class Streams:
         controls = [] if point.gap is None else [dump(point.gap), *map(event_in, await self._snapshot_frames(point))]
         position = point.begin if point.cursor is None and point.gap is None else point.start
         unended = point.unended_after(position)
+        if not request.ids or any(each.end_sequence is None for each in point.known.snapshots):
+            # A client that comes again for the next page gets texts from now on.
+            await self.feed.texts.announce(request.texts)
         items = [_item(epoch, position, event) for event in controls]
         # A page of one deliberation reads as far as the log goes, and ends at the terminal event.
         up_to = None if request.single else point.known.log.last_sequence
@@ -307,7 +310,7 @@ class Streams:
         chunk = b""
         if request.ids and not unended:
             return
-        async with feed.watch(request.live) as watch:
+        async with feed.watch(request.live, request.texts) as watch:
             viewer = feed.viewer(watch, start, request.stored)
             while not watch.replaced:
                 if watch.epoch not in ("", epoch):

@@ -57,6 +57,12 @@ export const Bar = ({ share, label = null, ...rest }) => html`
   <div class="bar" ...${rest} ...${label === null ? { "aria-hidden": true } : { role: "progressbar", "aria-label": label, "aria-valuenow": Math.round(share * 100) }}>
     <i style=${{ "--v": `${Math.min(100, share * 100).toFixed(1)}%` }} /></div>`;
 
+export const Table = ({ name, head, children }) => html`
+  <div class="scrollx" tabindex="0" role="region" aria-label=${`${name}, table`}><table><thead><tr>${head.map(([word, place = ""]) => html`<th scope="col" class=${place}>${word || html`<span class="vh">Action</span>`}</th>`)}</tr></thead><tbody>${children}</tbody></table></div>`;
+
+export const Block = ({ id, head, words = "", wide = false, action = null, children }) => html`
+  <section class=${`block${wide ? " wide" : ""}`} aria-labelledby=${id}><header><h2 id=${id}>${head}</h2><p>${words}</p>${action}</header>${children}</section>`;
+
 export const Figures = ({ items, label }) => html`
   <dl class="figs" aria-label=${label}>${items.map(([name, value, more]) => html`<div><dt>${name}</dt><dd>${value}${more ? html` <small>${more}</small>` : ""}</dd></div>`)}</dl>`;
 

@@ -1,8 +1,10 @@
-/** The house: whether every part answers, engines, cluster, streams, queues, and webhooks. */
+/** The house: whether every part answers, its last 15 minutes, engines, cluster, streams, queues, webhooks and keys. */
 
 import { request } from "./gateway.js";
 import { html, useEffect, useState } from "./html.js";
-import { Copy, Icon } from "./parts.js";
+import { Keys } from "./keys.js";
+import { Block, Copy, Icon, Table } from "./parts.js";
+import { Plots } from "./plots.js";
 import { of, useTitle } from "./router.js";
 import { may, now, poll, readiness } from "./state.js";
 import { age, number, NONE, plural } from "./words.js";
@@ -19,15 +21,6 @@ function useCluster() {
   return cluster;
 }
 
-/** What is wrong with an engine, in words; "" if nothing is. */
-function wrong(engine) {
-  if (engine.unreachable) return `unreachable for ${age(engine.unreachable.since, now.value)}: ${engine.unreachable.cause}`;
-  if (engine.key_rejected) return `refuses its key for ${age(engine.key_rejected.since, now.value)} with ${engine.key_rejected.status}`;
-  return engine.list_problem;
-}
-
-const Table = ({ name, head, children }) => html`<div class="scrollx" tabindex="0" role="region" aria-label=${`${name}, table`}><table><thead><tr>${head.map(([word, place = ""]) => html`<th scope="col" class=${place}>${word}</th>`)}</tr></thead><tbody>${children}</tbody></table></div>`;
-const Block = ({ id, head, words = "", wide = false, children }) => html`<section class=${`block${wide ? " wide" : ""}`} aria-labelledby=${id}><header><h2 id=${id}>${head}</h2><p>${words}</p></header>${children}</section>`;
 const ok = (word) => html`<span class="st ok"><${Icon} name="check" />${word}</span>`;
 const warn = (word) => html`<span class="st warn"><${Icon} name="alert" />${word}</span>`;
 
@@ -36,10 +29,12 @@ function Findings({ faults }) {
   return html`<ul class="finds" aria-label="Findings">${faults.map(({ pointer, detail, remedy }) => html`<li class="find" key=${`${pointer}${detail}`}><span class="st warn"><${Icon} name="alert" />${String(pointer).replace(/^[/#]+/, "")}</span><div class="what"><p><b>${detail}</b></p></div><p class="fix">${remedy || "See the log of this part."}</p></li>`)}</ul>`;
 }
 
-function Engines({ engines, agents }) {
-  const slots = new Map();
-  for (const { concurrency, engines: known } of agents) for (const { url } of known) slots.set(url, (slots.get(url) ?? 0) + (concurrency ?? 0));
-  return html`<${Block} id="eh" head="Engines" words="What writes. A circuit that is open keeps calls away from an engine that failed."><${Table} name="Engines" head=${[["Engine"], ["Models"], ["Roles"], ["Circuit"], ["What is wrong"], ["Calls now", "num"], ["Version", "num"]]}>${engines.map((engine) => html`<tr key=${engine.url}><th scope="row" class="cell2">${engine.name ?? "engine"}${engine.simulated ? html` <span class="sim">Simulated</span>` : ""}<small>${engine.url}</small></th><td>${engine.models.join(", ") || NONE}</td><td class="quiet">${engine.roles.map((each) => each.toLowerCase()).join(", ")}</td><td>${engine.circuit === "closed" ? ok("closed") : warn(engine.circuit.replace("_", " "))}</td><td>${wrong(engine) ? html`<span class="fault">${wrong(engine)}</span>` : html`<span class="muted">nothing</span>`}</td><td class="num">${number(engine.in_flight)}</td><td class="num muted">${engine.version ?? NONE}</td></tr>`)}<//><//>`;
+function Engines({ engines }) {
+  return html`<${Block} id="eh" head="Engines" words="What writes. Cached share and first token are those of the last answers."><${Table} name="Engines" head=${[["Engine"], ["Models"], ["Circuit"], ["What is wrong"], ["Running", "num"], ["Waiting", "num"], ["Cached", "num"], ["First token", "num"], ["Version", "num"]]}>${engines.map((engine) => html`<tr key=${engine.url}><th scope="row" class="cell2">${engine.name ?? "engine"}${engine.simulated ? html` <span class="sim">Simulated</span>` : ""}<small>${engine.url}</small></th><td class="cell2">${engine.models.join(", ") || NONE}<small>${engine.roles.map((each) => each.toLowerCase()).join(", ")}</small></td><td>${engine.circuit === "closed" ? ok("closed") : warn(engine.circuit.replace("_", " "))}</td><td>${engine.trouble ? html`<span class="fault">${engine.trouble.detail}, for ${age(engine.trouble.since, now.value)}</span>` : html`<span class="muted">nothing</span>`}</td><td class="num">${number(engine.in_flight)}</td><td class="num">${number(engine.waiting)}</td><td class="num">${engine.cached_share === null ? NONE : `${Math.round(100 * engine.cached_share)} %`}</td><td class="num">${engine.ttft_s === null ? NONE : `${engine.ttft_s.toFixed(2)} s`}</td><td class="num muted">${engine.version ?? NONE}</td></tr>`)}<//><//>`;
+}
+
+function Parts({ parts }) {
+  return html`<${Block} id="pa" head="Parts" words="Restarts are those that this gateway has seen."><${Table} name="Parts" head=${[["Part"], ["Answer", "num"], ["Up for", "num"], ["Restarts", "num"]]}>${parts.map(({ part, replicas, started_at: since, restarts }) => html`<tr key=${part}><th scope="row">${part.toLowerCase()}</th><td class="num">${number(replicas)}</td><td class="num">${since ? age(since, now.value) : NONE}</td><td class="num">${restarts ? warn(number(restarts)) : number(restarts)}</td></tr>`)}<//><//>`;
 }
 
 function Slots({ running, waiting, bound }) {
@@ -109,5 +104,5 @@ export function System() {
       ${cluster ? html`<p class="body quiet">Asked ${age(cluster.at, now.value)} ago. ${plural(cluster.queue.in_hand, "deliberation")} under way, ${number(cluster.queue.waiting)} wait.</p>` : ""}
       <span class="row body end"><span class="muted">${versions ? [`gateway ${versions.gateway}`, versions.nats_server ? `NATS ${versions.nats_server}` : "", versions.replicas.find(({ ray }) => ray) ? `Ray ${versions.replicas.find(({ ray }) => ray).ray}` : ""].filter(Boolean).join(", ") : ""}</span>${cluster ? html`<${Copy} text=${() => JSON.stringify({ ready, cluster }, null, 2)}>Copy report<//>` : ""}</span></div>
     <${Findings} faults=${faults} />
-    ${cluster ? html`<${Engines} engines=${cluster.engines} agents=${cluster.agents} /><${Nodes} cluster=${cluster} /><div class="sys"><${Streams} streams=${cluster.streams} consumers=${cluster.consumers} /><${Webhooks} senders=${cluster.webhooks} /><${Queues} queue=${cluster.queue} /></div>` : may("admin") ? html`<p class="quiet">Asking the parts …</p>` : html`<p class="quiet">More stands here for keys with the scope admin.</p>`}</div>`;
+    ${cluster ? html`<${Plots} samples=${cluster.samples} /><${Engines} engines=${cluster.engines} /><${Nodes} cluster=${cluster} /><div class="sys"><${Parts} parts=${cluster.parts} /><${Queues} queue=${cluster.queue} /><${Streams} streams=${cluster.streams} consumers=${cluster.consumers} /><${Webhooks} senders=${cluster.webhooks} /><${Keys} /></div>` : may("admin") ? html`<p class="quiet">Asking the parts …</p>` : html`<p class="quiet">More stands here for keys with the scope admin.</p>`}</div>`;
 }

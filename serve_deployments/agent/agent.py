@@ -20,10 +20,13 @@ from app.deliberation.facts import CallFinished, CallStarted, decode, prefix
 from app.deliberation.prompts.form import persona_section
 from app.deliberation.roles import Role
 from app.log.journal import JetStreamJournal
+from app.log.text_viewers import SUBJECT, TextViewers
 from serve_deployments.agent.call import CallRun
 from serve_deployments.agent.cancellation import CancellationListener
+from serve_deployments.arguments import PublishTexts
 from serve_deployments.engine.client import Engines
 from serve_deployments.engine.samples import SampleGroup, sample_groups
+from serve_deployments.engine.state import EngineState
 from serve_deployments.identity import identity
 from serve_deployments.sandbox.checks import Sandbox
 
@@ -39,6 +42,28 @@ COUNTS = ("answered", "failed", "cut", "retries", "hedges")
 log = structlog.get_logger(__name__)
 
 
+def _described(engine: EngineState, now_s: float) -> dict[str, Any]:
+    outage, trouble, usage = engine.outage, engine.trouble(now_s), engine.usage
+    return {
+        "url": engine.address,
+        "name": engine.spec.name,
+        "healthy": engine.healthy,
+        "circuit": engine.circuit.state(now_s),
+        "in_flight": engine.in_flight,
+        "models": list(engine.models),
+        "version": engine.version,
+        "unreachable": outage and {"since": outage.since.isoformat(), "cause": outage.cause},
+        "list_problem": engine.list_problem,
+        "key_rejected": engine.key_rejected and engine.key_rejected.model_dump(mode="json"),
+        "trouble": trouble and {"detail": trouble[0], "since": trouble[1].isoformat()},
+        "answers": engine.answers,
+        "prompt_tokens": usage.prompt_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "recent": list(engine.recent),
+    }
+
+
 class AgentReplica:
     def __init__(
         self,
@@ -48,6 +73,7 @@ class AgentReplica:
         journal: JetStreamJournal,
         *,
         stream_deltas: bool,
+        publish_texts: PublishTexts = "watched",
         engine_away_timeout_s: float,
         identity: Callable[[], dict[str, Any]] = identity,
     ) -> None:
@@ -57,6 +83,7 @@ class AgentReplica:
         engines.concurrency, engines.model = role.concurrency, role.model
         self.journal = journal
         self.stream_deltas = stream_deltas
+        self.viewers = TextViewers(always=publish_texts == "always")
         self.engine_away_timeout_s = engine_away_timeout_s
         self.sandbox = Sandbox()
         self._identity = identity
@@ -73,6 +100,7 @@ class AgentReplica:
 
     async def listen(self) -> None:
         await self.journal.answer(f"control.role.{self.name}", self.describe)
+        await self.journal.hear(SUBJECT, self.viewers.take)
 
     async def keep(self) -> None:
         await self._cancellations.keep(
@@ -97,23 +125,9 @@ class AgentReplica:
             "role": self.name,
             "model": model,
             "simulated": bool(model and "simulated" in model),
-            "engines": [
-                {
-                    "url": engine.address,
-                    "name": engine.spec.name,
-                    "healthy": engine.healthy,
-                    "circuit": engine.circuit.state(time.monotonic()),
-                    "in_flight": engine.in_flight,
-                    "models": list(engine.models),
-                    "version": engine.version,
-                    "unreachable": engine.outage
-                    and {"since": engine.outage.since.isoformat(), "cause": engine.outage.cause},
-                    "list_problem": engine.list_problem,
-                    "key_rejected": engine.key_rejected and engine.key_rejected.model_dump(mode="json"),
-                }
-                for engine in self.engines.engines
-            ],
+            "engines": [_described(engine, time.monotonic()) for engine in self.engines.engines],
             "in_flight": len(self._running),
+            "waiting": self.engines.waiting,
             "concurrency": self.role.concurrency,
             "counts": {name: self._counts[name] for name in COUNTS},
             "lenient": dict(self._lenient),

@@ -29,6 +29,7 @@ from app.deliberation.errors import (
 from app.deliberation.facts import CallDelta, CallFinished, CallStarted, CallWaiting, UnreachableEngine
 from app.deliberation.ports import Journal
 from app.deliberation.roles import Role
+from app.log.text_viewers import TextViewers
 from serve_deployments.agent.outcome_check import OutcomeCheck
 from serve_deployments.agent.validation import valid_reply
 from serve_deployments.engine.client import Engines
@@ -50,6 +51,8 @@ REPORT_INTERVAL_S = 3.0
 DEADLINE_SHARE = 0.8
 SALT_CHARACTERS = 32
 FRAME_S = 0.05
+# A delta stays below the log's limit of a megabyte, even if JSON escapes each character.
+DELTA_CHARS_MAX = 65_536
 
 log = structlog.get_logger(__name__)
 
@@ -65,6 +68,7 @@ class CallContext(Protocol):
     engines: Engines
     sandbox: Sandbox
     stream_deltas: bool
+    viewers: TextViewers
     engine_away_timeout_s: float
 
     @property
@@ -290,7 +294,7 @@ class CallRun:
             self._number += 1
             attempt = self._number
             await announce_attempt(context.journal, request, call, model, attempt)
-        deltas = _DeltaPublisher(context.journal, request, call, attempt) if context.stream_deltas else None
+        deltas = _DeltaPublisher(context, request, call, attempt) if context.stream_deltas else None
         seed = call.seed if attempt == 1 else call_seed(call.seed, call.call_id, attempt)
         trace = f"{request.deliberation_id}.{call.call_id}.{attempt}"
         meter, shared, sent, reply = Meter(), Meter(), 1, None
@@ -324,7 +328,9 @@ class CallRun:
             self._outcome_check.expire()
             spent = (shared.usage + meter.usage).model_copy(update={"calls": sent})
             self._usage += spent.at(engine.spec.prices) if sent else spent
+            engine.usage += spent
             self._usage_estimated |= shared.estimated or meter.estimated
+        engine.answered(reply, spent)
         if deltas:
             await deltas.flush()
         self._model, self._engine, self._answered_by = model, engine.address, attempt
@@ -411,10 +417,14 @@ class _OutageWatch:
 
 
 class _DeltaPublisher:
-    """Publishes an attempt's text as it grows: the first piece at once, later pieces in frames of 50 ms."""
+    """Publishes an attempt's text as it grows: the first piece at once, later pieces in frames of 50 ms.
 
-    def __init__(self, journal: Journal, request: StageRequest, call: Call, attempt: int) -> None:
-        self._journal = journal
+    Without a viewer it keeps the text. The first viewer gets it whole, with the next piece.
+    """
+
+    def __init__(self, context: CallContext, request: StageRequest, call: Call, attempt: int) -> None:
+        self._journal = context.journal
+        self._viewers = context.viewers
         self._request = request
         self._call = call
         self._attempt = attempt
@@ -428,10 +438,15 @@ class _DeltaPublisher:
             await self.flush()
 
     async def flush(self) -> None:
-        if not self._pending:
+        if not self._pending or not self._viewers.has(self._request.tenant, self._request.deliberation_id):
             return
         text = "".join(self._pending)
         self._pending.clear()
+        for begin in range(0, len(text), DELTA_CHARS_MAX):
+            await self._publish(text[begin : begin + DELTA_CHARS_MAX])
+        self._due_s = asyncio.get_running_loop().time() + FRAME_S
+
+    async def _publish(self, text: str) -> None:
         delta = CallDelta(
             deliberation_id=self._request.deliberation_id,
             ts=datetime.now(UTC),
@@ -442,5 +457,4 @@ class _DeltaPublisher:
             text=text,
         )
         self._offset += len(text)
-        self._due_s = asyncio.get_running_loop().time() + FRAME_S
         await self._journal.publish_view(self._request.tenant, delta)

@@ -11,6 +11,7 @@ import time
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Sequence
 from contextlib import aclosing, suppress
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NoReturn, cast
 
@@ -156,7 +157,7 @@ class Engines(EnginePool):
         except (OSError, ValueError) as exc:
             if engine.outage is None:
                 engine.not_connected(exc)
-                self._failed(engine, unreachable=True)
+                self._failed(engine, "cannot be connected to", unreachable=True)
         else:
             if engine.outage is not None or engine.list_problem:
                 await self._probe(engine)
@@ -182,7 +183,7 @@ class Engines(EnginePool):
         except (httpx.HTTPError, aiohttp.ClientError, TimeoutError, EngineUnavailable) as exc:
             if never_connected(exc):
                 engine.not_connected(exc)
-                self._failed(engine, unreachable=True)
+                self._failed(engine, "cannot be connected to", unreachable=True)
             else:
                 silent = isinstance(exc, TimeoutError | httpx.TimeoutException)
                 why = f"did not come within {PROBE_TIMEOUT_S:g} s" if silent else str(exc) or type(exc).__name__
@@ -201,7 +202,7 @@ class Engines(EnginePool):
             return
         engine.models = engine.models if engine.own_model else tuple(name for name, _ in listed)
         engine.extended = any(owner in EXTENDED_ENGINES for _, owner in listed)
-        engine.list_problem = ""
+        engine.list_problem, engine.list_problem_since = "", None
         if engine.extended and (engine.version is None or not engine.healthy):
             engine.version = await self._version(engine)
         engine.accepts_key(probe=True)
@@ -210,7 +211,7 @@ class Engines(EnginePool):
     def _list_unusable(self, engine: EngineState, why: str, *, answered: bool = False) -> None:
         if engine.list_problem != why:
             log.warning("engine_without_list", engine=engine.address, why=why)
-        engine.list_problem = why
+        engine.list_problem, engine.list_problem_since = why, engine.list_problem_since or datetime.now(UTC)
         if engine.own_model or self.model:
             engine.extended = engine.extended or False
             answered = True
@@ -218,7 +219,7 @@ class Engines(EnginePool):
             # A refusal proves that the engine is up.
             self._succeeded(engine)
         else:
-            self._failed(engine, unreachable=True)
+            self._failed(engine, "gives no list of models", unreachable=True)
 
     async def _version(self, engine: EngineState) -> str | None:
         with suppress(ValueError, KeyError, TypeError, httpx.HTTPError, aiohttp.ClientError, EngineUnavailable):
@@ -241,7 +242,8 @@ class Engines(EnginePool):
         engine.circuit.succeeded()
         self._wake()
 
-    def _failed(self, engine: EngineState, *, unreachable: bool) -> None:
+    def _failed(self, engine: EngineState, why: str, *, unreachable: bool) -> None:
+        engine.failure = why
         engine.circuit.failed(time.monotonic(), unreachable=unreachable)
         self._wake()
 
@@ -349,12 +351,13 @@ class Engines(EnginePool):
         try:
             reply = await self._exchange(engine, body, reading, streams=streams)
         except (httpx.ReadTimeout, TimeoutError) as exc:
-            self._failed(engine, unreachable=False)
-            raise CallTimeout(f"{engine.label} was silent for {engine.spec.idle_timeout_s:g} seconds") from exc
+            silent = f"was silent for {engine.spec.idle_timeout_s:g} seconds"
+            self._failed(engine, silent, unreachable=False)
+            raise CallTimeout(f"{engine.label} {silent}") from exc
         except (httpx.HTTPError, aiohttp.ClientError) as exc:
             # The transport reports some broken connections as never made, so only `written` shows what was sent.
             unreachable = not body.written and isinstance(exc, NOT_CONNECTED)
-            self._failed(engine, unreachable=unreachable)
+            self._failed(engine, "refused or broke off connections", unreachable=unreachable)
             if unreachable:
                 if never_connected(exc):
                     engine.not_connected(exc)
@@ -365,7 +368,7 @@ class Engines(EnginePool):
             self._succeeded(engine)
             raise
         except EngineUnavailable:
-            self._failed(engine, unreachable=False)
+            self._failed(engine, "answered with errors", unreachable=False)
             raise
         self._succeeded(engine)
         return reply

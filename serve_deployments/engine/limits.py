@@ -28,6 +28,7 @@ class Circuit:
     """Closed while an engine answers, opened by failures in a row, then half open for one probing request at a time."""
 
     failures: int = 0
+    failing_since_s: float | None = None
     open_for_s: float = OPEN_S
     opened_until_s: float | None = None
     probing: bool = False
@@ -49,11 +50,13 @@ class Circuit:
 
     def succeeded(self) -> None:
         self.reached()
-        self.failures = 0
+        self.failures, self.failing_since_s = 0, None
 
     def failed(self, now_s: float, *, unreachable: bool) -> None:
         """Record a failure; an `unreachable` engine opens the circuit at once."""
         self.failures += 1
+        if self.failing_since_s is None:
+            self.failing_since_s = now_s
         if self.probing:
             self.open_for_s = min(2 * self.open_for_s, OPEN_MAX_S)
         if unreachable or self.probing or self.failures >= FAILURES_TO_OPEN:

@@ -80,6 +80,10 @@ class EnginePool:
         self.engines = [*map(EngineState, engines), *(EngineState(spec, fallback=True) for spec in fallback)]
         self._waiting: list[_WaitingCall] = []
 
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
     def choose(self, deliberation: str, avoid: Sequence[EngineState]) -> EngineState | None:
         """The engine for a request, of the candidates with room; None when no circuit admits one, or all are full."""
         room = self._with_room(avoid)

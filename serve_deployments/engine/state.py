@@ -5,20 +5,22 @@ import math
 import os
 import re
 import time
+from collections import deque
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 
 import httpx
 import structlog
 
+from app.deliberation.calls import Usage
 from app.deliberation.errors import AnswerWithheld, CallFailure, EngineRejected, EngineUnavailable, InvalidRequest
 from app.deliberation.roles import EngineSpec, KeyRejected, api_key, engine_endpoint
 from app.process_settings import read_text
 from serve_deployments.engine.limits import Circuit
 from serve_deployments.engine.reachability import Outage, cause_of
-from serve_deployments.engine.replies import DETAIL_CHARACTERS
+from serve_deployments.engine.replies import DETAIL_CHARACTERS, EngineReply
 from serve_deployments.engine.request_body import Dialect, refused_fields
 
 # While another engine can take a call, an engine that refused its key gets none for so long.
@@ -31,6 +33,8 @@ _FILTERED = re.compile(
     rb'"(?:code|type)"\s*:\s*"[^"]{0,40}(?:content_?(?:filter|policy)|inspection|ResponsibleAI)|ContentPolicyViolation',
     re.IGNORECASE,
 )
+# The last answers of an engine, from which its time to the first token and its cached share are told.
+RECENT_MAX = 32
 # Longer than any deadline.
 RETRY_AFTER_MAX_S = 86_400.0
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{0,9})?")
@@ -82,11 +86,13 @@ class EngineKey:
 class EngineState:
     """One engine of a role, as a replica knows it.
 
-    `extended`: it takes vLLM's own request fields; None until a probe was answered. `list_problem` says why its list of
-    models is of no use; empty while it is. `told_to_wait_until_s` is the end of its Retry-After. `outage` lasts from
-    the first failed connection to the next response, at `reached_s`. `key_rejected` lasts from the first refusal of the
-    key to the next request that is not refused. `prioritises` is True until it refuses a priority, `takes_n` until it
-    refuses `n`.
+    `extended`: it takes vLLM's own request fields; None until a probe was answered. `list_problem` says why its
+    list of models is of no use; empty while it is. `told_to_wait_until_s` is the end of its Retry-After. `failure`
+    says how the last request failed, without the engine's words. `answers` and `usage` count from the replica's
+    start; `recent` has milliseconds to the first token, prompt tokens and cached ones. `outage` lasts from the
+    first failed connection to the next response, at `reached_s`. `key_rejected` lasts from the first refusal of the
+    key to the next request that is not refused. `prioritises` is True until it refuses a priority, `takes_n` until
+    it refuses `n`.
     """
 
     spec: EngineSpec
@@ -99,7 +105,13 @@ class EngineState:
     version_url: str = field(init=False)
     models: tuple[str, ...] = ()
     list_problem: str = ""
+    list_problem_since: datetime | None = None
     told_to_wait_until_s: float = -math.inf
+    told_to_wait_since: datetime | None = None
+    failure: str = ""
+    answers: int = 0
+    usage: Usage = field(default_factory=Usage)
+    recent: deque[tuple[int | None, int, int]] = field(default_factory=lambda: deque(maxlen=RECENT_MAX))
     extended: bool | None = None
     prioritises: bool = True
     takes_n: bool = True
@@ -182,6 +194,26 @@ class EngineState:
         """Returns the time from which on it may admit a request, as far as only time decides it."""
         return max(self.circuit.opened_until_s or now_s, self.told_to_wait_until_s)
 
+    def answered(self, reply: EngineReply, usage: Usage) -> None:
+        self.answers += 1
+        ttft_ms = None if reply.ttft_s is None else round(reply.ttft_s * 1_000)
+        self.recent.append((ttft_ms, usage.prompt_tokens, usage.cached_tokens))
+
+    def trouble(self, now_s: float) -> tuple[str, datetime] | None:
+        """What keeps calls from it or makes them fail, and since when; None while nothing does."""
+        if self.outage is not None:
+            return f"cannot be connected to: {self.outage.cause}", self.outage.since
+        if self.key_rejected is not None:
+            return f"refuses its key with {self.key_rejected.status}", self.key_rejected.since
+        if not self.healthy:
+            since_s = now_s - (self.circuit.failing_since_s or now_s)
+            return f"fails: it {self.failure}", datetime.now(UTC) - timedelta(seconds=since_s)
+        if self.list_problem_since is not None:
+            return f"has a list of models that {self.list_problem}", self.list_problem_since
+        if self.told_to_wait_since is not None and now_s < self.told_to_wait_until_s:
+            return "tells its callers to wait", self.told_to_wait_since
+        return None
+
     def connected(self) -> None:
         if self.outage is not None:
             self.dialects.clear()
@@ -237,6 +269,8 @@ def refusal_of(
         return AnswerWithheld(detail)
     after_s = retry_after_s(headers, datetime.now(UTC))
     if status in (429, 503) or (after_s > 0 and (status >= 500 or status in _PASSING)):
+        if time.monotonic() >= engine.told_to_wait_until_s:
+            engine.told_to_wait_since = datetime.now(UTC)
         engine.told_to_wait_until_s = max(engine.told_to_wait_until_s, time.monotonic() + after_s)
         return RetryLater(detail, after_s)
     if 300 <= status < 400:

@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import timedelta
+from uuid import uuid4
 
 import pytest
 
@@ -137,6 +138,19 @@ async def test_read_pages_through_facts_and_views_after_a_cursor(any_journal: Jo
     assert await every(any_journal, pattern, after=records[299].sequence) == records[300:]
     assert await every(any_journal, pattern, after=records[9].sequence, limit=300) == records[10:310]
     assert await every(any_journal, pattern, after=end.sequence) == []
+
+
+async def test_a_message_beside_the_log_reaches_all_who_listen_and_is_not_stored(any_journal: Journal) -> None:
+    heard, also_heard = list[bytes](), list[bytes]()
+    subject = f"viewers.{uuid4().hex}"
+    await any_journal.tell(subject, b"before anybody listens")
+    await any_journal.hear(subject, heard.append)
+    await any_journal.hear(subject, also_heard.append)
+    before = await any_journal.state()
+    await any_journal.tell(subject, b"now")
+    await until(lambda: bool(heard and also_heard))
+    assert (heard, also_heard) == ([b"now"], [b"now"])
+    assert (await any_journal.state()).last_sequence == before.last_sequence
 
 
 async def test_a_subscriber_receives_the_facts_stored_from_then_on(any_journal: Journal, fresh_id: str) -> None:

@@ -73,7 +73,9 @@ class RoleHandle:
 class _Replica(AgentReplica):
     def __init__(self, engine: Engine, engines: Engines, journal: JetStreamJournal) -> None:
         role = Role(persona="You test.")
-        super().__init__("DEV", role, engines, journal, stream_deltas=True, engine_away_timeout_s=30)
+        super().__init__(
+            "DEV", role, engines, journal, stream_deltas=True, publish_texts="always", engine_away_timeout_s=30
+        )
         self._engine = engine
 
     async def run_stage(self, request: StageRequest) -> None:

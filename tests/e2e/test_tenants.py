@@ -49,12 +49,13 @@ async def listening(log: Path, process: subprocess.Popen[bytes]) -> str:
 @pytest.fixture(scope="module")
 async def gateways(running: Stack, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[list[Asking]]:
     started: list[Asking] = []
-    for number in range(2):
+    # The first one may write keys.
+    for number, more in enumerate(({"KEYS_NATS_URL": running.nats_url("keys")}, {})):
         log = tmp_path_factory.mktemp("gateway") / f"{number}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "app.main"],
-                env=environment(**running.of_log(), PORT="0", LOG_LEVEL="debug"),
+                env=environment(**running.of_log(), PORT="0", LOG_LEVEL="debug", **more),
                 stdout=output,
                 stderr=output,
             )
@@ -160,6 +161,34 @@ async def test_a_revocation_is_heard_by_every_gateway_within_a_second(
     async with httpx.AsyncClient(timeout=30) as client:
         path = f"{gateways[0].url}/deliberations/{made.json()['id']}/cancel"
         assert (await client.post(path, headers=bearer(other, Prefer="wait=30"))).status_code == 200
+
+
+async def test_a_key_is_made_over_http_where_the_gateway_may_write_keys_and_ends_with_its_maker(
+    stack: Stack, gateways: list[Asking], make_key: Any
+) -> None:
+    first, second = (gateway.url for gateway in gateways)
+    admin = make_key("e2e-acme", "admin", "read")
+    async with httpx.AsyncClient(timeout=30) as client, asyncio.timeout(30):
+
+        async def until_answered(key: str, status: int) -> None:
+            for url in (first, second):
+                while (await client.get(f"{url}/login", headers=bearer(key))).status_code != status:
+                    await asyncio.sleep(0.01)
+
+        await until_answered(admin, 200)
+        refused = await client.post(f"{second}/keys", json={"name": "ci"}, headers=bearer(admin))
+        assert (refused.status_code, refused.json()["code"]) == (409, "keys_read_only")
+        made = await client.post(f"{first}/keys", json={"name": "ci", "scopes": ["read"]}, headers=bearer(admin))
+        assert made.status_code == 201, made.text
+        key = made.json()["key"]
+        await until_answered(key, 200)
+        listed = json.loads(deliberate(stack, "keys", "list", "--tenant", "e2e-acme", "--json").stdout)["items"]
+        assert {each["maker"] for each in listed if each["name"] == "ci"} == {admin.split("_")[1]}
+        gone = await client.delete(f"{first}/keys/{admin.split('_')[1]}", headers=bearer(admin))
+        assert gone.status_code == 204
+        await until_answered(key, 401)
+    for gateway in gateways:
+        assert key.rpartition("_")[2] not in gateway.log.read_text()
 
 
 async def test_a_browser_logs_in_and_watches_with_its_cookie_through_either_gateway(

@@ -17,6 +17,8 @@ import uvicorn
 from pydantic import SecretStr
 from starlette.types import ASGIApp
 
+from app.access.key_writer import KeyWriter
+from app.access.keys import Pepper
 from app.archive.database.connection import Database
 from app.archive.database.migrate import migrate
 from app.archive.database.store import Copied, Store
@@ -77,7 +79,8 @@ class Player:
 
 
 @asynccontextmanager
-async def serving(app: ASGIApp) -> AsyncGenerator[str, None]:
+async def serving(app: ASGIApp, **state: object) -> AsyncGenerator[str, None]:
+    """Serves an application, with `state` in place of what its lifespan yields."""
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
         app, lifespan="on", ws="none", log_config=None, server_header=False, timeout_graceful_shutdown=2
@@ -85,6 +88,7 @@ async def serving(app: ASGIApp) -> AsyncGenerator[str, None]:
     server = uvicorn.Server(config)
     task = asyncio.create_task(server.serve(sockets=[listener]))
     await until(lambda: server.started or task.done())
+    server.lifespan.state.update(state)
     try:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
@@ -114,7 +118,8 @@ async def fuzzed() -> AsyncGenerator[tuple[str, str], None]:
         database_url = f"sqlite:///{directory}/archive.db"
         await migrate(database_url)
         settings = SETTINGS.model_copy(update={"database_url": SecretStr(database_url)})
-        async with serving(create_app(settings, journal=journal)) as url, asyncio.TaskGroup() as group:
+        app, writer = create_app(settings, journal=journal), KeyWriter(journal, Pepper(PEPPER))
+        async with serving(app, key_writer=writer) as url, asyncio.TaskGroup() as group:
             database = Database(database_url)
             tasks = [group.create_task(each) for each in (player.run(), mark_copied(journal, Store(database)))]
             try:

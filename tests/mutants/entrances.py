@@ -24,7 +24,44 @@ MCP_TOOLS = "app/facades/mcp/tools.py"
 A2A = "tests/components/facades/test_a2a.py::"
 A2A_ROUTES = "app/facades/a2a/__init__.py"
 
+KEYS = "tests/components/routes/test_keys.py::"
+
 ENTRANCES = (
+    Guard(
+        "a key that a key makes has no scope that its maker lacks",
+        "app/routes/keys.py",
+        "if scope not in caller.scopes]",
+        "if not scope]",
+        f"{KEYS}test_a_key_grants_nothing_that_its_maker_lacks[own0-asked0]",
+    ),
+    Guard(
+        "a key that a key makes expires no later than its maker",
+        "app/access/key_writer.py",
+        "if maker is not None and maker.fact.expires_at is not None:",
+        "if False:",
+        f"{KEYS}test_a_key_expires_no_later_than_its_maker[None]",
+    ),
+    Guard(
+        "a key ends with the key that made it",
+        "app/access/keys.py",
+        "            if held.fact.maker is None:\n",
+        "            if True:\n",
+        f"{KEYS}test_a_key_ends_with_the_one_that_made_it",
+    ),
+    Guard(
+        "no tenant revokes a key of another",
+        "app/routes/keys.py",
+        "if held is None or held.fact.tenant != caller.tenant:",
+        "if held is None:",
+        f"{KEYS}test_keys_of_another_tenant_are_unknown",
+    ),
+    Guard(
+        "a tenant makes few keys a minute",
+        "app/routes/keys.py",
+        "    if not rate.admitted:\n",
+        "    if False:\n",
+        f"{KEYS}test_a_tenant_makes_ten_keys_a_minute",
+    ),
     Guard(
         "a method of A2A that changes something needs the scope submit",
         A2A_ROUTES,

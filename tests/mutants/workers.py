@@ -7,7 +7,28 @@ KILLED = "tests/crash/test_crash_points.py::test_a_kill_at_any_step_changes_neit
 LATE = "tests/contracts/test_agents.py::test_a_task_that_nobody_waits_for_makes_no_call"
 ERASED = "tests/integration/log/test_deleted_streams.py::"
 
+TEXTS = "tests/integration/agent/test_text_viewers.py::"
+
 WORKERS = (
+    Guard(
+        "a viewer in the middle of a call gets the text so far",
+        "serve_deployments/agent/call.py",
+        """        if not self._pending or not self._viewers.has(self._request.tenant, self._request.deliberation_id):
+            return
+""",
+        """        if not self._pending or not self._viewers.has(self._request.tenant, self._request.deliberation_id):
+            self._pending.clear()
+            return
+""",
+        f"{TEXTS}test_a_viewer_in_the_middle_of_a_call_gets_the_text_so_far_and_each_piece_after_it[default.d1]",
+    ),
+    Guard(
+        "leases on texts are renewed",
+        "app/log/text_viewers.py",
+        "            await self.announce(self._viewers)\n",
+        "",
+        f"{TEXTS}test_leases_are_renewed_while_they_are_held",
+    ),
     Guard(
         "a cancellation in the moment of an answer is not lost",
         "app/log/connection.py",

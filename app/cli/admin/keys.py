@@ -1,7 +1,7 @@
 """`deliberate keys create | list | revoke`: keys are facts in the log, so write access to the log is needed.
 
-No route creates keys, so a stolen key cannot create others. The pepper is read from KEY_PEPPER only, because the list
-of processes shows options.
+These keys are the operator's: of any tenant, with any scope, and they end with no other key.
+The pepper is read from KEY_PEPPER only, because the list of processes shows options.
 """
 
 import os
@@ -18,20 +18,19 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from app.access.key_writer import KeyWriter
 from app.access.keys import (
     KEYS_PATTERN,
     SCOPES,
     HeldKey,
     KeyBook,
-    KeyRevoked,
     Pepper,
     Scope,
-    created,
+    checked_name,
     decode_key,
     key_id_of,
     key_subject,
 )
-from app.api.schemas import dump
 from app.api.suggestions import did_you_mean
 from app.cli.admin.streams import LogTarget, NatsOption, WaitOption, connected, find_log
 from app.cli.exits import EXIT_HELP, CommandError, Exit, output, print_json, run
@@ -45,7 +44,6 @@ from app.log.signature import SECRET_CHARS_MIN
 keys_cli = typer.Typer(no_args_is_help=True, help="Make, list and revoke API keys.", epilog=EXIT_HELP)
 
 _UNITS = {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1)}
-_NAME_CHARS_MAX = 100
 
 
 def pepper_of_environment() -> Pepper:
@@ -66,9 +64,10 @@ def lifetime(text: str) -> timedelta | None:
 
 
 def _checked_name(value: str) -> str:
-    if not value.strip() or len(value) > _NAME_CHARS_MAX or not value.isprintable():
-        raise typer.BadParameter(f"a name has 1 to {_NAME_CHARS_MAX} printable characters")
-    return value
+    try:
+        return checked_name(value)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def _checked_scopes(values: list[str]) -> list[str]:
@@ -126,16 +125,16 @@ class KeyListing:
 
     def status(self, key: HeldKey, pepper_id: str | None, now: datetime) -> str:
         """`good`, or why the key is not valid now. A `pepper_id` of None is not compared."""
-        if key.fact.key_id in self.book.revoked:
+        if self.book.is_revoked(key):
             return "revoked"
         if pepper_id not in (None, key.fact.pepper):
             return "other pepper"
         if key.fact.key_id in self.unsigned:
             return "not signed"
-        return "expired" if key.expires_at_s <= now.timestamp() else "good"
+        return self.book.state(key, now)
 
     def document(self, key: HeldKey, pepper_id: str | None, now: datetime) -> dict[str, Any]:
-        fields = {"key_id", "name", "tenant", "scopes", "created_at", "expires_at"}
+        fields = {"key_id", "name", "tenant", "scopes", "maker", "created_at", "expires_at"}
         revoked_at = self.book.revoked.get(key.fact.key_id)
         revoked = None if revoked_at is None else revoked_at.isoformat()
         fact = key.fact.model_dump(mode="json", include=fields)
@@ -158,10 +157,7 @@ def create_key(
 
     async def work(journal: JetStreamJournal) -> Exit:
         now = datetime.now(UTC)
-        expires_at = None if span is None else now + span
-        fact, key = created(pepper, name=name, tenant=tenant, scopes=scopes, created_at=now, expires_at=expires_at)
-        appended = await journal.write(key_subject(fact), dump(fact))
-        assert appended.created, "a random id of 60 bits repeated"
+        fact, key, _ = await KeyWriter(journal, pepper).create(name, tenant, scopes, now, span)
         document = KeyListing(KeyBook(), frozenset()).document(HeldKey.of(fact), None, now)
         if as_json:
             print_json({"key": key, **document})
@@ -236,15 +232,12 @@ def revoke_key(
         if held is None:
             detail = "there is no key with this id"
             raise CommandError(Exit.REFUSED, "not_found", detail, remedy="`deliberate keys list` shows the ids")
-        fact = pepper.signed(KeyRevoked(key_id=known, revoked_at=datetime.now(UTC)))
         if known in listing.unsigned and known not in listing.book.revoked:
             detail = "the key opens nothing with this KEY_PEPPER: it was made with another one, or not signed"
             raise CommandError(Exit.REFUSED, "not_signed", detail, remedy="set KEY_PEPPER to the gateway's value")
         if known not in listing.book.revoked:
-            written = await journal.write(
-                key_subject(fact), dump(fact), accepts=lambda record: pepper.verified(record) is not None
-            )
-            listing.book.take(decode_key(written.record.data))
+            record = await KeyWriter(journal, pepper).revoke(known, datetime.now(UTC))
+            listing.book.take(decode_key(record.data))
         document = listing.document(held, None, datetime.now(UTC))
         return output(document, lambda: plain(f"{known} is revoked"), as_json=as_json)
 

@@ -26,7 +26,7 @@ from app.log.stream_settings import KEYS_STREAM
 
 _HERE = Path(__file__).parent
 _STREAMS_WITHIN_S = 30.0
-_SECRETS = ("KEY_PEPPER", "WEBHOOK_SECRETS", "NATS_URL", "DATABASE_URL", DEFAULT_KEY_VARIABLE)
+_SECRETS = ("KEY_PEPPER", "KEYS_NATS_URL", "WEBHOOK_SECRETS", "NATS_URL", "DATABASE_URL", DEFAULT_KEY_VARIABLE)
 # Variables that change how Ray and Python run, such as RAY_ADDRESS and PYTHONWARNINGS.
 _FOREIGN = ("RAY_", "PYTHON")
 # Added to the time that a child's settings allow its work, before it is killed.
@@ -269,6 +269,7 @@ def _gateway(layout: Layout, **variables: str) -> Child:
     variables["WEBHOOKS"] = os.environ.get("WEBHOOKS", "true")
     if options.key_pepper is not None:
         variables["KEY_PEPPER"] = options.key_pepper
+        variables["KEYS_NATS_URL"] = os.environ.get("KEYS_NATS_URL", layout.nats_url_of("keys"))
     return replace(
         _process(layout, "gateway", "app.main", **variables),
         health_check=partial(checks.responds_to_http, f"{layout.url}/healthz"),

@@ -6,7 +6,6 @@ As an extension a response has the field `deliberation`, and its usage has the b
 """
 
 from collections.abc import Iterable, Iterator
-from itertools import chain
 from typing import Any, Literal
 
 from pydantic import Field
@@ -263,8 +262,8 @@ class ResponseWriter:
 def resource_of(moments: Iterable[Moment], state: State) -> ResponseResource:
     """The response after these moments, from the first one on; `state` has its bill."""
     writer = ResponseWriter()
-    for _ in chain.from_iterable(map(writer.events, moments)):
-        pass
+    for moment in moments:
+        list(writer.events(moment))
     return writer.resource(state)
 
 

@@ -16,7 +16,7 @@ from app.log.queue_worker import QueueWorker
 from app.log.signature import LogSigner
 from app.log.stream_settings import STREAM, WEBHOOKS_STREAM
 from app.log.streams import ATTEMPTS_CONSUMER, WEBHOOKS_CONSUMER
-from app.observability.process import health_server, stop_signal
+from app.observability.process import STARTED_AT, health_server, stop_signal
 from app.observability.replica_status import SENDERS_SUBJECT
 from app.process_settings import LogAccess, Secrets, WebhookTimeout, listed, setting
 from app.settings import WebhookRules
@@ -91,6 +91,7 @@ class Sender:
             shared[consumer] = {"new": found.get("num_pending", 0), "taken": found.get("num_ack_pending", 0)}
         return {
             "replica": f"webhooks-{os.getpid()}",
+            "started_at": STARTED_AT,
             "counts": dict(self.worker.counts),
             "in_flight": self.bulkheads.in_flight,
             "waiting": self.bulkheads.waiting,

@@ -323,8 +323,8 @@ SCOPE_MEANS: Mapping[Scope, tuple[str, str]] = {
     ),
     "read": ("read and watch deliberations of the tenant; roles, strategies, models", "all content of the tenant"),
     "admin": (
-        "read the installation's own figures, which count all tenants together",
-        "counts, names of roles, hosts and engines; no content",
+        "read the installation's own figures, which count all tenants together; make and revoke keys of the tenant",
+        "counts, names of roles, hosts and engines; names and scopes of the tenant's keys; no content",
     ),
 }
 _OUTLINE = "id, status, revision, times, cursor, links; with `read` everything"
@@ -358,6 +358,9 @@ _ANSWERS: Mapping[str, str] = {
     "get_model": "one model likewise",
     "get_metrics": "counts over all tenants, by role and engine; spends by tenant",
     "get_cluster": "replicas, hosts, engines, streams and queues",
+    "list_keys": "the tenant's keys without their secrets",
+    "create_key": "the new key, this once; it has no right that the caller's lacks, and ends with it",
+    "revoke_key": "nothing",
     "get_session": "tenant, scopes and name of the credential, and its end",
     "log_in": "the same, of the key that was sent",
     "log_out": "nothing",

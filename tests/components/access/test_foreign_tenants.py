@@ -9,7 +9,8 @@ import httpx
 import pytest
 
 from app.access.authorization import ACCESS
-from app.access.keys import Scope
+from app.access.key_writer import KeyWriter
+from app.access.keys import Pepper, Scope
 from app.lifecycle.specify import deliberation_id
 from tests.components.access.keyed import PEPPER, accepted, bearer, make_key, play
 from tests.components.openapi.documented import filled, operations
@@ -51,6 +52,7 @@ async def two() -> AsyncGenerator[Two, None]:
     )
     operator = await make_key(journal, "rival", ("admin",))
     async with served(journal=journal, key_pepper=PEPPER, lists=True) as gateway:
+        gateway.gateway["key_writer"] = KeyWriter(journal, Pepper(PEPPER))
         body = {"task": f"Name a colour, {CANARY}.", "metadata": {"owner": CANARY}}
         ended = await accepted(gateway, acme, **body)
         await play(gateway, "acme", ended)
@@ -152,7 +154,7 @@ async def test_operations_without_an_id_never_show_foreign_deliberations(
     if ACCESS[name] == ("admin",):
         assert response.status_code == 403
         response = await two.ask(method, at(path), two.operator)
-        assert response.status_code == 200, name
+        assert response.status_code == {"create_key": 422, "revoke_key": 404}.get(name, 200), name
         for theirs in (CANARY, two.ended, two.running, "acme"):
             assert theirs not in response.text, "an operator's figures count tenants together, and name none"
 

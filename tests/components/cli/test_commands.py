@@ -168,7 +168,7 @@ def test_cluster_shows_every_part_and_the_missing_ones(url: str, monkeypatch: py
         "queue 5 of 2000 4 running, 1 waiting, the oldest for 0.2 s; 1.2 per second",
         "coordinator host-4711 4 running of 16; DEV: 4 of 16 started, 1 waiting",
         "12 calls of 256, 1 waiting;",
-        "12 in flight, circuit closed, version 0.32.0; DEV",
+        "12 in flight, 1 waiting, 44% cached, first token after 0.08 s, circuit closed, version 0.32.0; DEV",
         "DELIBERATIONS 4211 messages, 5.2 MB",
         "coordinator 0 behind, 4 unacknowledged, 0 redelivered",
         "nats-server 2.15.1",

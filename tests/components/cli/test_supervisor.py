@@ -397,6 +397,8 @@ def test_only_the_gateway_gets_the_key_pepper(monkeypatch: pytest.MonkeyPatch, t
         children = children_of(planned(tmp_path, key_pepper=pepper))
         given = {name: child.environment.get("KEY_PEPPER") for name, child in children.items()}
         assert given == {**dict.fromkeys(children), "gateway": pepper}
+        writers = {name for name, child in children.items() if "KEYS_NATS_URL" in child.environment}
+        assert writers == ({"gateway"} if pepper else set()), "without keys nothing writes them"
         told = "--no-controls" in children["simulator"].command
         assert told == (pepper is not None), "it shows prompts to every client"
 

@@ -109,6 +109,9 @@ async def test_the_gateway_takes_the_documented_request(name: str, place: int) -
         # Its id is the hash of a fact.
         assert response.status_code == 404
         return
+    if path.startswith("/keys") and method != "GET":
+        assert response.json()["code"] == "keys_read_only", "a gateway that asks for no keys makes none"
+        return
     assert response.is_success, response.text
     content = operation["responses"][str(response.status_code)].get("content", {})
     media: str = response.headers.get("Content-Type", "").partition(";")[0]

@@ -12,6 +12,7 @@ from app.api.cluster_schemas import Cluster, ConsumerFigures, LogFigures, Missin
 from app.cli.status import cluster_text
 from app.deliberation.errors import JournalUnavailable
 from app.log.gateway_log import log_figures
+from app.routes.cluster import take_sample
 from tests.components.routes.served import SENDER, Served, served
 from tests.conditions import until
 from tests.fakes import InMemoryJournal
@@ -187,6 +188,56 @@ async def test_an_engine_that_refuses_its_key_is_missing(gateway: Served) -> Non
     assert (found["name"], found["key_rejected"]["status"]) == ("hosted", 401)
 
 
+async def test_an_engine_shows_the_last_answers_of_all_its_replicas_and_its_first_trouble(gateway: Served) -> None:
+    troubles = [
+        {"detail": f"fails: it {why}", "since": f"2026-01-02T03:0{minute}:00Z"}
+        for why, minute in (("was silent", 5), ("answered with errors", 4))
+    ]
+    url = "http://e2:8000"
+    dev = engine(url, trouble=troubles[0], recent=[[100, 80, 40], [500, 100, 0]])
+    gateway.journal.replies["control.role.DEV"] = [agent("DEV", waiting=2, engines=[dev])]
+    qa = engine(url, trouble=troubles[1], recent=[[300, 20, 10], [None, 0, 0]])
+    gateway.journal.replies["control.role.QA"] = [agent("QA", waiting=1, engines=[qa])]
+    shown = {each["url"]: each for each in (await cluster(gateway))["engines"]}
+    assert (shown[url]["waiting"], shown[url]["cached_share"], shown[url]["ttft_s"]) == (3, 0.25, 0.3)
+    assert shown[url]["trouble"] == troubles[1]
+    idle = shown["http://e1:8000"]
+    assert (idle["waiting"], idle["cached_share"], idle["ttft_s"], idle["trouble"]) == (0, None, None, None)
+    (role,) = [each for each in (await gateway.client.get("/roles")).json()["items"] if each["name"] == "QA"]
+    assert role["live"]["engines"][0]["trouble"] == troubles[1]
+
+
+async def test_samples_and_restarts_are_what_the_gateway_has_seen(gateway: Served) -> None:
+    await gateway.accepted()
+    shown = await cluster(gateway)
+    assert shown["samples"] == [] and {each["part"]: each["restarts"] for each in shown["parts"]} == {
+        "gateway": None,
+        "coordinator": 0,
+        **{f"role {role}": 0 for role in ROLES},
+        "webhooks": 0,
+    }
+    for started in ("2026-01-02T03:00:00Z", "2026-01-02T04:00:00Z"):
+        gateway.journal.replies["control.coordinator"] = [{**COORDINATOR, "started_at": started}]
+        await take_sample(gateway.gateway)
+        gateway.clock.advance(10)
+    shown = await cluster(gateway)
+    assert [each["active"] for each in shown["samples"]] == [1, 1]
+    (part,) = [each for each in shown["parts"] if each["part"] == "coordinator"]
+    assert part == {"part": "coordinator", "replicas": 1, "started_at": "2026-01-02T04:00:00Z", "restarts": 1}
+
+
+async def test_a_gateway_takes_samples_although_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.routes.cluster.SAMPLE_EVERY_S", 0.01)
+    async with served(journal=InMemoryJournal(replies=replies())) as gateway:
+        await until(lambda: len(gateway.gateway["history"].samples) >= 2)
+
+
+async def test_a_sample_is_taken_without_a_log(gateway: Served) -> None:
+    gateway.journal.replies.clear()
+    await take_sample(gateway.gateway)
+    assert (await cluster(gateway))["samples"][0]["running"] == 0
+
+
 async def test_the_queue_shows_its_depth_and_limits(gateway: Served) -> None:
     begun = await gateway.accepted()
     await gateway.play(begun, until_stage=1)
@@ -258,6 +309,8 @@ async def test_a_role_that_starts_at_its_first_use_is_not_missing_before_it(gate
         agent("QA", in_flight="many"),
         agent("QA", engines=[engine("http://e", circuit="ajar")]),
         agent("QA", versions="1"),
+        agent("QA", engines=[engine("http://e", completion_tokens=10**400)]),
+        agent("QA", engines=[engine("http://e", answers=-1)]),
     ],
 )
 async def test_an_invalid_reply_is_reported_as_missing(gateway: Served, reply: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from app.deliberation.facts import encode
+from app.log.text_viewers import SUBJECT
 from app.streaming.frames import EVENT_TYPES
 from tests.components.routes.listening import Gateway, following, listening, types, whole
 from tests.conditions import until
@@ -16,6 +17,44 @@ from tests.story import Story
 async def gateway() -> AsyncIterator[Gateway]:
     async with listening() as made:
         yield made
+
+
+LEASED = [
+    ("/deliberations/ID/events", {}, b"default.ID"),
+    ("/deliberations/ID/events", {"types": "call.delta"}, b"default.ID"),
+    ("/deliberations/ID/events", {"types": "call.finished"}, None),
+    ("/deliberations/ID/events", {"deltas": "false"}, None),
+    ("/events", {"deliberation": "ID"}, None),
+    ("/events", {"deliberation": "ID", "deltas": "true"}, b"default.ID"),
+    ("/events", {"deltas": "true"}, b"default.*"),
+]
+
+
+@pytest.mark.parametrize(("path", "query", "leased"), LEASED)
+async def test_a_stream_and_a_page_lease_the_texts_that_they_show(
+    gateway: Gateway, story: Story, path: str, query: dict[str, str], leased: bytes | None
+) -> None:
+    await gateway.write(story.accepted(), story.opened())
+    path, query = path.replace("ID", story.id), {key: each.replace("ID", story.id) for key, each in query.items()}
+    wanted = [] if leased is None else [leased.replace(b"ID", story.id.encode())]
+    heard: list[bytes] = []
+    await gateway.journal.hear(SUBJECT, heard.append)
+    await gateway.client.get(path, params=query, headers={"Accept": "application/json"})
+    assert heard == wanted
+    heard.clear()
+    async with gateway.client.stream("GET", path, params=query, headers={"Accept": "text/event-stream"}) as response:
+        await anext(response.aiter_bytes())
+        await until(lambda: gateway.feed.watched > 0 and heard == wanted)
+
+
+async def test_a_page_after_the_end_leases_nothing(gateway: Gateway, story: Story) -> None:
+    await gateway.write(*whole(story))
+    heard: list[bytes] = []
+    await gateway.journal.hear(SUBJECT, heard.append)
+    path = f"/deliberations/{story.id}/events"
+    page = (await gateway.client.get(path, headers={"Accept": "application/json"})).json()
+    await gateway.client.get(path, params={"after": page["next"]}, headers={"Accept": "application/json"})
+    assert page["ended"] and heard == []
 
 
 @pytest.mark.parametrize("accept", ["text/event-stream", "application/json"])

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from app.deliberation.facts import Fact, View
 from app.deliberation.ports import Record, StreamState
 from app.log.paging import of_deliberation
+from app.log.text_viewers import SUBJECT, keys_of
 from app.streaming.feed import Feed, RingLimits, Viewer, Watch
 from app.streaming.frames import VIEW_TYPES, EventFrame
 from tests.conditions import until
@@ -103,6 +104,16 @@ async def test_viewers_share_one_subscription_that_closes_after_the_last_one_lef
             await begun(first)
             assert first is second and first.viewers == 2 and journal.subscriptions == 1
         await until(lambda: feed.watched == 0 and journal.subscriptions == 0)
+
+
+async def test_texts_are_leased_when_a_watch_wants_them() -> None:
+    journal, heard, texts = LossyJournal(), list[bytes](), keys_of(TENANT, ("a",))
+    await journal.hear(SUBJECT, heard.append)
+    async with Feed(journal, limits=SMALL) as feed:
+        async with feed.watch(A):
+            assert heard == []
+            async with feed.watch(A, texts):
+                assert heard == [b"default.a"]
 
 
 @pytest.mark.parametrize("change", ["epoch", "tail"])

@@ -108,7 +108,8 @@ def request(
 def replica(engine: ScriptedEngine, journal: InMemoryJournal, engines: int = 1, *, deltas: bool = True) -> AgentReplica:
     urls = [f"http://engine{number}" for number in range(engines)]
     client = Engines([EngineSpec(url=url) for url in urls], transport=httpx.MockTransport(engine))
-    return AgentReplica("DEV", Role(persona=PERSONA), client, journal, stream_deltas=deltas, engine_away_timeout_s=30)
+    options: dict[str, Any] = {"stream_deltas": deltas, "publish_texts": "always", "engine_away_timeout_s": 30}
+    return AgentReplica("DEV", Role(persona=PERSONA), client, journal, **options)
 
 
 async def outcomes(agent: AgentReplica, asked: StageRequest) -> list[CallFinished]:
@@ -122,6 +123,26 @@ async def outcomes(agent: AgentReplica, asked: StageRequest) -> list[CallFinishe
 
 def views(journal: InMemoryJournal, kind: type) -> list[Any]:
     return [event for record in journal.records if isinstance(event := decode(record.data), kind)]
+
+
+async def test_a_replica_reports_what_its_engines_answered_and_what_is_wrong_with_them() -> None:
+    engine = ScriptedEngine(lambda _, number: streamed(ANSWER) if number < 3 else httpx.Response(503))
+    agent = replica(engine, InMemoryJournal())
+    await outcomes(agent, request((call(1), call(2))))
+    (before,) = (await agent.describe())["engines"]
+    assert (before["answers"], before["prompt_tokens"], before["completion_tokens"]) == (2, 20, 10)
+    assert [prompt for _, prompt, _ in before["recent"]] == [10, 10] and before["trouble"] is None
+    assert all(ttft_ms >= 0 for ttft_ms, _, _ in before["recent"])
+    state = agent.engines.engines[0]
+    state.circuit.failed(time.monotonic(), unreachable=False)
+    began, state.failure = datetime.now(UTC), "answered with errors"
+    assert state.trouble(time.monotonic()) is None, "one failure opens no circuit"
+    for _ in range(2):
+        state.circuit.failed(time.monotonic() + 5, unreachable=False)
+    detail, since = state.trouble(time.monotonic()) or ("", began)
+    assert detail == "fails: it answered with errors" and abs((since - began).total_seconds()) < 1
+    state.circuit.succeeded()
+    assert state.trouble(time.monotonic()) is None
 
 
 @pytest.mark.parametrize("deltas", [True, False])

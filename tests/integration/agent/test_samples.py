@@ -52,9 +52,8 @@ async def agent(simulator: Simulator) -> AsyncIterator[AgentReplica]:
 
 def replica(simulator: Simulator, *, prices: EnginePrices | None = None, **spec: Any) -> AgentReplica:
     engines = Engines([EngineSpec(url=simulator.url, prices=prices, **spec)])
-    return AgentReplica(
-        "DEV", Role(persona="p"), engines, AnsweringJournal(), stream_deltas=True, engine_away_timeout_s=30
-    )
+    options: dict[str, Any] = {"stream_deltas": True, "publish_texts": "always", "engine_away_timeout_s": 30}
+    return AgentReplica("DEV", Role(persona="p"), engines, AnsweringJournal(), **options)
 
 
 async def script(client: httpx.AsyncClient, **changes: Any) -> None:

@@ -33,6 +33,7 @@ from app.deliberation.facts import CancelRequested, Deleted
 from app.deliberation.fold import state_of
 from app.deliberation.roles import EngineSpec, Role
 from app.lifecycle.context import SUBJECT
+from app.log import text_viewers
 from app.log.gateway_log import log_figures
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import TASKS_STREAM, StreamSettings
@@ -374,6 +375,9 @@ async def test_the_worker_user_makes_the_calls_that_coordinators_assign(port: in
         replica = AgentReplica("DEV", role, engines, journal, stream_deltas=True, engine_away_timeout_s=30)
         working = group.create_task(RoleWorker(replica).run())
         asked = stage_request((call(1), call(2)), deliberation_id=story.id, resumed=True)
+        while not replica.viewers.has("default", story.id):
+            await gateway.tell(text_viewers.SUBJECT, f"default.{story.id}".encode())
+            await asyncio.sleep(0.02)
         assigned = group.create_task(WorkerAgents(agents, "DEV").run(asked))
         while len(await gateway.last([f"deliberations.default.{story.id}.call.*.finished"])) < 2:
             await asyncio.sleep(0.02)
