@@ -144,8 +144,8 @@ def _channels() -> dict[str, dict[str, Any]]:
         "pieces": _channel(
             "vllm.streaming.{deliberation_id}",
             [type_of(CallDelta)],
-            "Text deltas as the engines generate them, kept for 10 minutes in VLLM_STREAMING. Agents publish all of them "
-            "with `PUBLISH_TEXTS=always`, otherwise those that a client of a gateway watches.",
+            "Text deltas as the engines generate them, kept for 10 minutes in VLLM_STREAMING. Agents publish all of "
+            "them with `PUBLISH_TEXTS=always`, otherwise those that a client of a gateway watches.",
             deliberation_id=id,
         ),
     }
