@@ -259,8 +259,7 @@ def create_app(settings: Settings, journal: GatewayLog | None = None, clock: Clo
     document.install(app, development=settings.key_pepper is None)
     app.add_middleware(RequestGuard)
     if settings.cors_origins:
-        added = [name for facade in FACADES for name in facade.headers]
-        app.add_middleware(Cors, allow_origins=settings.cors_origins, **cors(added))
+        app.add_middleware(Cors, allow_origins=settings.cors_origins, **cors())
     app.add_middleware(RequestContext)
     served = list(app.routes)
     operations = {getattr(route, "unique_id", None) for router in document.ROUTERS for route in router.routes}

@@ -1,7 +1,7 @@
 """Origins of requests: this machine, this site, or another site's page in a browser."""
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from functools import lru_cache
 from typing import Any
 
@@ -21,15 +21,15 @@ _HOST = re.compile(
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 
 
-def cors(added: Iterable[str] = ()) -> dict[str, Any]:
-    """The CORS headers for pages of listed origins; `added` are the headers of façades."""
+def cors() -> dict[str, Any]:
+    """The CORS headers for pages of listed origins."""
     return {
         "allow_credentials": True,
         "allow_methods": ("GET", "HEAD", "POST", "DELETE"),
         # Every SDK sends headers of its own, so that a list of them would refuse the next one.
         "allow_headers": ("*",),
         "allow_private_network": True,
-        "expose_headers": sorted((HEADERS.keys() | {*added}) - {"Set-Cookie"}),
+        "expose_headers": sorted(HEADERS.keys() - {"Set-Cookie"}),
         "max_age": 600,
     }
 

@@ -14,6 +14,7 @@ from fastapi import FastAPI, Request
 from fastapi.dependencies.utils import get_flat_params
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
+from pydantic_core import PydanticCustomError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
@@ -200,8 +201,17 @@ def _remedy_by_schema(error: Mapping[str, Any], model: type[BaseModel]) -> str:
     return ""
 
 
+def refused(code: str, detail: str, remedy: str) -> PydanticCustomError:
+    """The error of a validator that refuses a field."""
+    return PydanticCustomError(code, "{detail}", {"detail": detail, "remedy": remedy})  # pyright: ignore[reportArgumentType]
+
+
 def body_fault(pointer: str, code: str, detail: str, remedy: str) -> FieldProblem:
     return FieldProblem(location="body", pointer=pointer, code=code, detail=detail, remedy=remedy)
+
+
+def query_fault(pointer: str, code: str, detail: str, remedy: str) -> FieldProblem:
+    return FieldProblem(location="query", pointer=pointer, code=code, detail=detail, remedy=remedy)
 
 
 def body_problems(invalid: ValidationError, model: type[BaseModel], under: str = "") -> ValidationFailed:

@@ -18,9 +18,9 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic_core import CoreSchema
 
-from app.api.problems import ValidationFailed, body_fault, body_problems
+from app.api.problems import ValidationFailed, body_fault, body_problems, refused
 from app.api.schemas import FieldProblem
 from app.api.suggestions import did_you_mean
 from app.api.webhook_payloads import TERMINAL_EVENTS, WebhookEvent
@@ -84,7 +84,7 @@ def _as_rubric(given: object) -> object:
 
 def _distinct(rubric: list[CriterionRequest]) -> list[CriterionRequest]:
     if len({criterion.id for criterion in rubric}) < len(rubric):
-        raise PydanticCustomError("repeated_id", "Criteria must have different ids", {"remedy": "Rename one of them."})
+        raise refused("repeated_id", "Criteria must have different ids", "Rename one of them.")
     return rubric
 
 
@@ -114,9 +114,8 @@ _KEYWORDS = (
 def _rebuilt(given: dict[str, Any]) -> dict[str, Any]:
     try:
         return rebuilt_schema(given)
-    except SchemaRefused as refused:
-        described = {"detail": str(refused), "remedy": refused.remedy or _KEYWORDS}
-        raise PydanticCustomError("unsupported_schema", "{detail}", described) from refused  # pyright: ignore[reportArgumentType]
+    except SchemaRefused as error:
+        raise refused("unsupported_schema", str(error), error.remedy or _KEYWORDS) from error
 
 
 AnswerSchema = Annotated[dict[str, Any], AfterValidator(_rebuilt)]
@@ -179,8 +178,8 @@ def _known(kind: str, registry: str) -> AfterValidator:
     def check(name: str, info: ValidationInfo) -> str:
         context: Any = info.context
         if context is not None and name not in context[registry]:
-            described = {"kind": kind, "remedy": _choice_remedy(context, registry, name)}
-            raise PydanticCustomError(f"unknown_{kind}", "This {kind} does not exist", described)  # pyright: ignore[reportArgumentType]
+            remedy = _choice_remedy(context, registry, name)
+            raise refused(f"unknown_{kind}", f"This {kind} does not exist", remedy)
         return name
 
     return AfterValidator(check)
@@ -209,8 +208,7 @@ def _fit_url(url: str, info: ValidationInfo) -> str:
     try:
         check(url)
     except UnfitUrl as unfit:
-        reason = {"reason": str(unfit), "remedy": unfit.remedy}
-        raise PydanticCustomError("unfit_url", "The URL is not allowed for a webhook: {reason}", reason) from unfit
+        raise refused("unfit_url", f"The URL is not allowed for a webhook: {unfit}", unfit.remedy) from unfit
     return url
 
 
@@ -246,11 +244,10 @@ class EvidenceRequest(RequestModel):
     @model_validator(mode="after")
     def _says_something(self) -> Self:
         if self.text is None and self.source is None:
-            remedy = {"remedy": "Give a text, a source, or both."}
-            raise PydanticCustomError("empty_evidence", "The evidence has neither text nor source", remedy)  # pyright: ignore[reportArgumentType]
+            detail, remedy = "The evidence has neither text nor source", "Give a text, a source, or both."
+            raise refused("empty_evidence", detail, remedy)
         if self.source is not None and "://" in self.source:
-            remedy = {"remedy": "Give the text itself: nothing is fetched."}
-            raise PydanticCustomError("url_source", "The source is a URL", remedy)  # pyright: ignore[reportArgumentType]
+            raise refused("url_source", "The source is a URL", "Give the text itself: nothing is fetched.")
         return self
 
 
@@ -333,8 +330,7 @@ class DeliberationRequest(RequestModel):
     @classmethod
     def _said(cls, task: str) -> str:
         if not task.strip():
-            remedy = {"remedy": "Say what to deliberate about."}
-            raise PydanticCustomError("blank", "The task is blank", remedy)  # pyright: ignore[reportArgumentType]
+            raise refused("blank", "The task is blank", "Say what to deliberate about.")
         return task
 
     @property

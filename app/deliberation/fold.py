@@ -20,6 +20,7 @@ from app.deliberation.facts import (
     Completed,
     Deleted,
     End,
+    Event,
     Fact,
     Failed,
     Resumed,
@@ -197,13 +198,18 @@ def fold(facts: Iterable[tuple[int, Fact | Deleted]]) -> State | None:
     return state
 
 
-def state_of(records: "Iterable[Record]") -> State | None:
-    """Fold stored records; None without any. Raises as `fold` does, and UnexpectedFact for a damaged record."""
+def decoded(data: bytes) -> Event:
+    """A stored event; raises UnexpectedFact for a damaged one."""
     try:
-        return fold((record.sequence, decode(record.data)) for record in records)  # pyright: ignore[reportArgumentType]
+        return decode(data)
     except ValidationError:
         # Without `from`, because the validation error quotes the fact, and with it a client's task.
         raise UnexpectedFact("a stored fact does not decode") from None
+
+
+def state_of(records: "Iterable[Record]") -> State | None:
+    """Fold stored records; None without any. Raises as `fold` and `decoded` do."""
+    return fold((record.sequence, decoded(record.data)) for record in records)  # pyright: ignore[reportArgumentType]
 
 
 def usage(state: State) -> TotalUsage:

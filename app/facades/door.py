@@ -1,33 +1,32 @@
 """The operations that a façade may use, on the deliberations of one tenant, and the clients that wait for them."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, aclosing, contextmanager, suppress
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, Any, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import anyio
 import structlog
 from fastapi import Depends, Request, Response
-from pydantic import ValidationError
-from starlette.types import Receive, Scope, Send
 
 from app.api.headers import Submission
-from app.api.problems import NotReady, TooManyStreams
+from app.api.problems import NotReady
 from app.api.requests import DeliberationRequest
+from app.api.webhook_payloads import is_end
 from app.catalog.entries import ListFilter
 from app.deliberation.calls import FactProblem
-from app.deliberation.errors import DeliberationError, JournalUnavailable, NotFound, UnexpectedFact
-from app.deliberation.facts import CallDelta, CancelledBy, Event, decode
-from app.deliberation.fold import State
-from app.facades.moments import Began, Ended, Moment, Telling
+from app.deliberation.errors import DeliberationError, JournalUnavailable, NotFound
+from app.deliberation.facts import CallDelta
+from app.deliberation.fold import State, decoded
+from app.facades.moments import Moment, Telling
 from app.facades.outcomes import NoVerdict
 from app.lifecycle.deliberations import Stored
 from app.lifecycle.lists import NOW, Listed
 from app.log.paging import of_deliberation
 from app.log.text_viewers import keys_of
-from app.routes.dependencies import Gateway, InGateway, OfTenant
+from app.routes.dependencies import Gateway, InGateway, OfTenant, registry_of, stream_slot
 from app.streaming.event_stream import COMMENT, EventStreamResponse
 from app.streaming.frames import VIEW_TYPES, EventFrame, event_in
 
@@ -36,12 +35,10 @@ CLIENT_LEFT = 499
 END_GRACE_S = 10.0
 LAG_S = 0.1
 LAGS_MAX = 20
+# Calls are cut within milliseconds, so that the answer to a cancellation usually has its end.
+CANCEL_WAIT_S = 10
 
 log = structlog.get_logger(__name__)
-
-
-StreamReading = Literal["end", "facts", "texts"]
-"""The content of a stream: the end alone, every fact, or also the growing texts of unfinished calls."""
 
 
 class Told(NamedTuple):
@@ -66,60 +63,89 @@ class Council:
     kept: bool
     _gateway: Gateway
 
-    async def wait(self) -> bool:
-        """Whether the deliberation ends until shortly after its deadline; a process that drains ends the wait early."""
-        accepted = self.state.accepted
-        left_s = max(0.0, (accepted.deadline_at - self._gateway["clock"].now()).total_seconds())
-        operations = self._gateway["deliberations"]
-        return await operations.ended(self.tenant, accepted.deliberation_id, left_s + END_GRACE_S)
+    async def wait(self, request: Request) -> bool | None:
+        """Whether the deliberation ends until shortly after its deadline; None if the client disconnected before.
 
-    async def _stored(self) -> Stored:
-        """The facts; a replica of the log that lags may lack the acceptance for a moment."""
-        operations, id = self._gateway["deliberations"], self.state.deliberation_id
+        A process that drains ends the wait early. Raises JournalUnavailable.
+        """
+        left_s = (self.state.accepted.deadline_at - self._gateway["clock"].now()).total_seconds()
+        ended: bool | JournalUnavailable | None = None
+        async with anyio.create_task_group() as group:
+
+            async def until_disconnect() -> None:
+                while (await request.receive())["type"] != "http.disconnect":
+                    pass
+                group.cancel_scope.cancel()
+
+            group.start_soon(until_disconnect)
+            operations, timeout_s = self._gateway["deliberations"], max(0.0, left_s) + END_GRACE_S
+            try:
+                ended = await operations.ended(self.tenant, self.state.deliberation_id, timeout_s)
+            except JournalUnavailable as error:
+                # A group of tasks would raise this error as a group of errors, which has no status.
+                ended = error
+            group.cancel_scope.cancel()
+        if isinstance(ended, JournalUnavailable):
+            raise ended
+        return ended
+
+    async def _stored(self, *, ended: bool = False) -> Stored:
+        """The facts, with the end if it has `ended`: a replica of the log that lags may lack the newest for a moment.
+
+        Raises Gone, JournalUnavailable and ArchiveUnavailable.
+        """
         for _ in range(LAGS_MAX):
             with suppress(NotFound):
-                return await operations.stored(self.tenant, id)
+                stored = await self._gateway["deliberations"].stored(self.tenant, self.state.deliberation_id)
+                if not ended or any(map(is_end, stored.records)):
+                    return stored
             await asyncio.sleep(LAG_S)
-        return await operations.stored(self.tenant, id)
+        lacking = "has ended, but its end" if ended else "is accepted, but its acceptance"
+        raise JournalUnavailable(f"The deliberation {lacking} cannot be read yet.")
 
-    async def told(self) -> Told:
-        """The moments of the stored facts; raises NotFound, Gone, JournalUnavailable and ArchiveUnavailable."""
+    async def told(self, *, ended: bool = False) -> Told:
+        """The moments of the stored facts, with the end if it has `ended`; raises as `_stored`."""
         telling, moments = Telling(), list[Moment]()
-        for record in (await self._stored()).records:
-            moments += telling.tell(_decoded(record.data), record.sequence)
+        for record in (await self._stored(ended=ended)).records:
+            moments += telling.tell(decoded(record.data), record.sequence)
         assert telling.state is not None, "stored facts begin with the acceptance"
         return Told(moments, telling.state)
 
-    async def told_to_the_end(self, ended: bool) -> Told:
-        """The moments up to the end, after `wait`; raises NotReady while draining, NoVerdict and JournalUnavailable."""
-        if not ended:
-            raise _late(self._gateway, self.state.deliberation_id)
-        for _ in range(LAGS_MAX):
-            told = await self.told()
-            if told.state.ended:
-                return told
-            # A replica of the log may lag behind the one that published the end.
-            await asyncio.sleep(LAG_S)
-        raise JournalUnavailable("The deliberation has ended, but its end cannot be read yet.")
+    async def end(self, request: Request) -> Told | None:
+        """The moments up to the end; None if the client left before.
 
-    async def cancel(self, reason: str | None, by: CancelledBy = "client", wait_s: int = 0) -> State:
-        """The state after a request to cancel, and after its end if that comes within `wait_s`."""
+        Raises NotReady while draining, NoVerdict when no end comes, and JournalUnavailable.
+        """
+        ended = await self.wait(request)
+        if ended:
+            return await self.told(ended=True)
+        await self.leave()
+        if ended is None:
+            return None
+        raise _late(self._gateway, self.state.deliberation_id)
+
+    async def cancel(self, reason: str | None) -> State:
+        """The state after a client's request to cancel, and after the end if that comes within seconds."""
         operations = self._gateway["deliberations"]
-        state = await operations.cancel(self.tenant, self.state, reason, by)
-        return await operations.wait_until_ended(self.tenant, state, wait_s)
+        state = await operations.cancel(self.tenant, self.state, reason)
+        return await operations.wait_until_ended(self.tenant, state, CANCEL_WAIT_S)
 
     async def leave(self) -> None:
         """The client has left: cancel, unless the deliberation is kept, or ends by itself."""
-        overdue = self._gateway["clock"].now() >= self.state.accepted.deadline_at
+        operations, overdue = (
+            self._gateway["deliberations"],
+            self._gateway["clock"].now() >= self.state.accepted.deadline_at,
+        )
         if self.kept or overdue:
             return
-        try:
-            if not await self._gateway["deliberations"].ended(self.tenant, self.state.deliberation_id, 0):
-                await self.cancel("the client left", "disconnect")
-        except JournalUnavailable as error:
-            log.warning("cancel_failed", deliberation_id=self.state.deliberation_id, detail=str(error))
+        with anyio.CancelScope(shield=True):
+            try:
+                if not await operations.ended(self.tenant, self.state.deliberation_id, 0):
+                    await operations.cancel(self.tenant, self.state, "the client left", "disconnect")
+            except JournalUnavailable as error:
+                log.warning("cancel_failed", deliberation_id=self.state.deliberation_id, detail=str(error))
 
-    async def moments(self, reading: StreamReading) -> AsyncGenerator[Moment, None]:
+    async def moments(self, *, texts: bool = False) -> AsyncGenerator[Moment, None]:
         """Moments from the acceptance to the end, as they come. Equal facts give equal moments, whoever reads them.
 
         A reading of `texts` begins with those of unfinished calls, if the log still has them. Views are kept for
@@ -127,13 +153,9 @@ class Council:
         """
         telling = Telling()
         try:
-            if reading == "end":
-                yield Began(self.state)
-                yield Ended((await self.told_to_the_end(await self.wait())).state)
-                return
-            async with aclosing(self._events(reading == "texts")) as events:
+            async with aclosing(self._events(texts)) as events:
                 async for sequence, data in events:
-                    for moment in telling.tell(_decoded(data), sequence):
+                    for moment in telling.tell(decoded(data), sequence):
                         yield moment
                     if telling.ended:
                         return
@@ -176,66 +198,28 @@ class Council:
         self,
         writer: Writer,
         headers: Mapping[str, str],
-        reading: StreamReading,
+        *,
+        texts: bool = False,
         heartbeat: bytes = COMMENT,
         viewer: bool = False,
     ) -> Response:
-        """The frames that a writer writes; when the client leaves, a deliberation that is not kept is cancelled.
+        """The frames that a writer writes of all facts, and with `texts` of the growing texts of unfinished calls.
 
-        A `viewer`, for whom nothing was accepted, holds a stream slot of the tenant; raises TooManyStreams.
+        When the client leaves, a deliberation that is not kept is cancelled. A `viewer`, for whom nothing was accepted,
+        holds a stream slot of the tenant; raises TooManyStreams.
         """
-        settings, slot = self._gateway["settings"], ExitStack()
+        settings, held = self._gateway["settings"], AsyncExitStack()
         if viewer:
-            slot.enter_context(self._slot())
-        stream = _CouncilStream(
-            _written(writer, self.moments(reading)),
+            held.enter_context(stream_slot(self._gateway, f"tenant {self.tenant}", "ask without a stream"))
+        held.push_async_callback(self.leave)
+        return EventStreamResponse(
+            _written(writer, self.moments(texts=texts)),
             heartbeat_s=settings.heartbeat_s,
             stalled_s=settings.stream_send_timeout_s,
             headers=headers,
             heartbeat=heartbeat,
+            held=held,
         )
-        stream.slot, stream.leave = slot, self.leave
-        return stream
-
-    @contextmanager
-    def _slot(self) -> Generator[None]:
-        feed, client = self._gateway["feed"], f"tenant {self.tenant}"
-        if not feed.acquire_slot(client):
-            raise TooManyStreams("Too many event streams are open; close some, or ask without a stream.")
-        try:
-            with self._gateway["metrics"].sse_viewers.track_inprogress():
-                yield
-        finally:
-            feed.release_slot(client)
-
-    async def wait_while_connected(self, request: Request) -> bool | None:
-        """The result of `wait`; None if the client disconnected first. Raises JournalUnavailable."""
-        away: JournalUnavailable | None = None
-        async with anyio.create_task_group() as group:
-
-            async def until_disconnect() -> None:
-                while (await request.receive())["type"] != "http.disconnect":
-                    pass
-                group.cancel_scope.cancel()
-
-            group.start_soon(until_disconnect)
-            try:
-                return await self.wait()
-            except JournalUnavailable as error:
-                # A group of tasks would raise this error as a group of errors, which has no status.
-                away = error
-            finally:
-                group.cancel_scope.cancel()
-        if away is not None:
-            raise away
-        return None
-
-    async def end(self, request: Request) -> Told | None:
-        """The moments up to the end; None if the client left before. Raises as `told_to_the_end`."""
-        ended = await self.wait_while_connected(request)
-        if not ended:
-            await self.leave()
-        return None if ended is None else await self.told_to_the_end(ended)
 
 
 def _late(gateway: Gateway, deliberation_id: str) -> DeliberationError:
@@ -245,34 +229,11 @@ def _late(gateway: Gateway, deliberation_id: str) -> DeliberationError:
     return NoVerdict(late, deliberation_id)
 
 
-def _decoded(data: bytes) -> Event:
-    try:
-        return decode(data)
-    except ValidationError:
-        # Without `from`, because the validation error quotes the fact, and with it a client's task.
-        raise UnexpectedFact("a stored fact does not decode") from None
-
-
 async def _written(writer: Writer, moments: AsyncGenerator[Moment, None]) -> AsyncGenerator[bytes, None]:
     async with aclosing(moments):
         async for moment in moments:
             for frame in writer.write(moment):
                 yield frame
-
-
-class _CouncilStream(EventStreamResponse):
-    """The stream of one client. When the client leaves, the stream tells the council and frees the viewer's slot."""
-
-    slot: AbstractContextManager[object]
-    leave: Callable[[], Awaitable[None]]
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self.slot:
-            try:
-                await super().__call__(scope, receive, send)
-            finally:
-                with anyio.CancelScope(shield=True):
-                    await self.leave()
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,10 +245,7 @@ class Door:
 
     @property
     def registry(self) -> Mapping[str, Any]:
-        """The `strategies` and `roles`, each by name, and the rules of `webhooks`, None where it sends none."""
-        settings = self._gateway["settings"]
-        webhooks = settings.webhook_rules if settings.webhooks else None
-        return {"roles": self._gateway["roles"], "strategies": self._gateway["strategies"], "webhooks": webhooks}
+        return registry_of(self._gateway)
 
     async def accept(self, request: DeliberationRequest, submission: Submission, *, kept: bool = False) -> Council:
         """The deliberation that is asked for, stored durably; raises as `Deliberations.accept`.

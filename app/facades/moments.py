@@ -6,7 +6,7 @@ latest before the end, or before the error that interrupts the reading.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, assert_never
+from typing import Literal, NamedTuple, assert_never
 
 from app.deliberation import facts
 from app.deliberation.errors import DeliberationDeleted, DeliberationError
@@ -17,21 +17,18 @@ Cut = Literal["stage", "end", "interruption"]
 """The reason why a part ends without its own fact: a closed stage, the deliberation's end, or an interruption."""
 
 
-@dataclass(frozen=True, slots=True)
-class Began:
+class Began(NamedTuple):
     """The first moment: the deliberation is accepted."""
 
     state: State
 
 
-@dataclass(frozen=True, slots=True)
-class StageBegan:
+class StageBegan(NamedTuple):
     state: State
     opened: facts.StageOpened
 
 
-@dataclass(frozen=True, slots=True)
-class TextBegan:
+class TextBegan(NamedTuple):
     """A member begins an attempt at a call; a repeated attempt begins its text anew, after the end of the last one."""
 
     state: State
@@ -39,8 +36,7 @@ class TextBegan:
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
-class TextGrew:
+class TextGrew(NamedTuple):
     """A piece of text that follows the attempt's earlier pieces. Only readings with texts have these moments."""
 
     state: State
@@ -48,8 +44,7 @@ class TextGrew:
     piece: str
 
 
-@dataclass(frozen=True, slots=True)
-class TextEnded:
+class TextEnded(NamedTuple):
     """A text ends with the recorded outcome of its call, or is `cut` without one; `told` joins its pieces."""
 
     state: State
@@ -58,8 +53,7 @@ class TextEnded:
     cut: Cut | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StageEnded:
+class StageEnded(NamedTuple):
     """The stage closed on the outcomes that count, or is `cut` and has no `closed`."""
 
     state: State
@@ -68,22 +62,19 @@ class StageEnded:
     cut: Cut | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Cancelling:
+class Cancelling(NamedTuple):
     """A client asked to stop; calls may still end."""
 
     state: State
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(NamedTuple):
     """The last moment: the end, with its verdict or problem, in `state`."""
 
     state: State
 
 
-@dataclass(frozen=True, slots=True)
-class Interrupted:
+class Interrupted(NamedTuple):
     """The reading cannot go on, though the deliberation may. `state` is None before its first fact."""
 
     state: State | None

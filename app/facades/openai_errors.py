@@ -1,7 +1,7 @@
 """Errors as the clients of OpenAI's APIs read them."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from fastapi import APIRouter
@@ -113,7 +113,7 @@ def openai_errors(*statuses: int) -> Declared:
     return declared_errors(statuses, {**STATUSES, **OPENAI_STATUSES}, content, further)
 
 
-def openai_facade(router: APIRouter, bodies: Sequence[type[BaseModel]], answers: Sequence[type[BaseModel]]) -> Facade:
+def openai_facade(router: APIRouter, body: type[BaseModel]) -> Facade:
     return Facade(
         router=router,
         tag="openai",
@@ -121,7 +121,7 @@ def openai_facade(router: APIRouter, bodies: Sequence[type[BaseModel]], answers:
         prefix="/v1/",
         errors=OPENAI_ERRORS,
         declared_errors=openai_errors,
-        bodies=tuple(bodies),
-        answers=(*answers, OpenAIError),
+        bodies=(body,),
+        answers=(OpenAIError,),
         last_data=DONE_DATA,
     )

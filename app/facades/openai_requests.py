@@ -7,13 +7,14 @@ answer's meaning. Unknown fields are refused, as by OpenAI.
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple, TypeVar, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, cast
 
-from pydantic import AfterValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
-from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+from annotated_types import GroupedMetadata
+from pydantic import AfterValidator, Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
-from app.api.problems import ValidationFailed, body_fault, body_problems
+from app.api.problems import ValidationFailed, body_fault, body_problems, refused
 from app.api.refusals import HttpError
 from app.api.requests import (
     AGENTS_MAX,
@@ -47,44 +48,26 @@ Registry = Mapping[str, Mapping[str, Any]]
 IgnoredField = Annotated[Any, Field(description="Accepted and ignored")]
 
 
-def refused(code: str, detail: str, remedy: str) -> PydanticCustomError:
-    return PydanticCustomError(code, "{detail}", {"detail": detail, "remedy": remedy})  # pyright: ignore[reportArgumentType]
+# The values that request nothing, for fields that are otherwise unsupported.
+NoItems = Annotated[list[Any], Field(max_length=0)] | None
+Zero = Annotated[float, Field(ge=0, le=0)] | None
 
 
-def _schema_of(harmless: object) -> dict[str, Any]:
-    """The JSON Schema of a harmless value: a scalar, a list of at most one text, or an empty object.
+@dataclass(frozen=True, slots=True)
+class Unsupported(GroupedMetadata):
+    """An unsupported field; its type has the values that request nothing, null among them."""
 
-    Code generators read no `const` of a list or an object.
-    """
-    match harmless:
-        case []:
-            return {"type": "array", "items": {}, "maxItems": 0}
-        case [str(each)]:
-            return {"type": "array", "items": {"const": each}, "minItems": 1, "maxItems": 1}
-        case dict():
-            return {"type": "object", "additionalProperties": False, "maxProperties": 0}
-        case _:
-            return {"const": harmless}
+    why: str
 
+    def __iter__(self) -> Iterator[object]:
+        yield WrapValidator(self._checked)
+        yield Field(description=f"{self.why}; accepted only with values that request nothing")
 
-class Unsupported:
-    """An unsupported field, which may be null or one of the `harmless` values that request nothing."""
-
-    def __init__(self, why: str, *harmless: object) -> None:
-        self._why = why
-        self._harmless = harmless
-
-    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_after_validator_function(self._checked, core_schema.any_schema())
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        accepted = [{"type": "null"}, *map(_schema_of, self._harmless)]
-        return {"anyOf": accepted, "description": f"{self._why}; accepted only with values that request nothing"}
-
-    def _checked(self, value: object) -> object:
-        if value is not None and value not in self._harmless:
-            raise refused("unsupported_parameter", self._why, "Leave it out.")
-        return value
+    def _checked(self, value: object, harmless: ValidatorFunctionWrapHandler) -> object:
+        try:
+            return harmless(value)
+        except ValidationError:
+            raise refused("unsupported_parameter", self.why, "Leave it out.") from None
 
 
 def text_of_part(index: int, part: object, kinds: Sequence[str]) -> str:
@@ -152,7 +135,12 @@ TokenLimit = Annotated[MaybeWhole, AfterValidator(_no_zero)]
 
 
 class CouncilRequest(RequestModel):
-    """The fields that requests of all OpenAI's APIs have in common. Null is the same as absent in every field."""
+    """The fields that requests of all OpenAI's APIs have in common. Null is the same as absent in every field.
+
+    `PLACES` has the request's pointer to each of ours that differs.
+    """
+
+    PLACES: ClassVar[Mapping[str, str]]
 
     model: str = Field(max_length=256, description="`<strategy>/<ROLE>` or one of both; `GET /v1/models` lists them")
     temperature: float | None = Field(
@@ -163,17 +151,23 @@ class CouncilRequest(RequestModel):
     user: str | None = Field(default=None, max_length=512, description="Stored as metadata")
     safety_identifier: str | None = Field(default=None, max_length=512, description="Stored as metadata")
 
+    deliberation: DeliberationOptions | None = Field(default=None, description="Extension: how to deliberate")
+
     parallel_tool_calls: IgnoredField = None
     prompt_cache_options: IgnoredField = None
     prompt_cache_retention: IgnoredField = None
     service_tier: IgnoredField = None
 
-    frequency_penalty: Annotated[Any, Unsupported(NO_SAMPLING, 0)] = None
-    moderation: Annotated[Any, Unsupported("Moderation is not supported")] = None
-    presence_penalty: Annotated[Any, Unsupported(NO_SAMPLING, 0)] = None
-    tool_choice: Annotated[Any, Unsupported(NO_TOOLS, "none", "auto")] = None
-    tools: Annotated[Any, Unsupported(NO_TOOLS, [])] = None
-    top_logprobs: Annotated[Any, Unsupported(NO_LOGPROBS, 0)] = None
+    frequency_penalty: Annotated[Zero, Unsupported(NO_SAMPLING)] = None
+    moderation: Annotated[None, Unsupported("Moderation is not supported")] = None
+    presence_penalty: Annotated[Zero, Unsupported(NO_SAMPLING)] = None
+    tool_choice: Annotated[Literal["none", "auto"] | None, Unsupported(NO_TOOLS)] = None
+    tools: Annotated[NoItems, Unsupported(NO_TOOLS)] = None
+    top_logprobs: Annotated[Zero, Unsupported(NO_LOGPROBS)] = None
+
+    @property
+    def answer_schema(self) -> dict[str, Any] | None:
+        raise NotImplementedError
 
 
 class ConversationTurn(NamedTuple):
@@ -298,38 +292,36 @@ def deliberation_of(
     asked: CouncilRequest,
     registry: Registry,
     turns: Sequence[ConversationTurn],
-    options: DeliberationOptions | None,
-    answer_schema: dict[str, Any] | None,
-    places: Mapping[str, str],
     *,
     max_tokens: int | None,
     **fields: int | None,
 ) -> DeliberationRequest:
     """The deliberation that is asked for; raises ModelNotFound, and ValidationFailed with pointers into the request.
 
-    `places` has the family's pointer to each of ours; `fields` are ours that only one of the APIs has.
+    `fields` are ours that only one of the APIs has.
     """
     strategy, role = model_parts(asked.model, registry)
-    given = {} if options is None else options.model_dump(exclude_none=True)
+    given = {} if asked.deliberation is None else asked.deliberation.model_dump(exclude_none=True)
     constraints = {name: given.pop(name) for name in CONSTRAINTS if name in given}
     users = {"user": asked.user, "safety_identifier": asked.safety_identifier}
     body = given | {
         "task": task_of(turns),
         "role": role,
         "strategy": strategy,
-        "constraints": {**constraints, "answer_schema": answer_schema},
+        "constraints": {**constraints, "answer_schema": asked.answer_schema},
         "sampling": {"temperature": asked.temperature, "top_p": asked.top_p, "max_tokens": max_tokens},
         "metadata": {name: each for name, each in users.items() if each is not None} | (asked.metadata or {}),
         **{name: each for name, each in fields.items() if each is not None},
     }
 
     def in_the_request(fault: FieldProblem) -> FieldProblem:
-        for ours, theirs in places.items():
+        for ours, theirs in asked.PLACES.items():
             if fault.pointer.startswith(ours):
                 too_long = _TOO_LONG if ours == "/task" and fault.code == "string_too_long" else {}
                 return fault.model_copy(update={"pointer": theirs, **too_long})
         pointer = fault.pointer.removeprefix("/constraints")
-        of_options = pointer.removeprefix("/").partition("/")[0] in type(options or DeliberationOptions()).model_fields
+        name = pointer.removeprefix("/").partition("/")[0]
+        of_options = name in ("seed", *DeliberationOptions.model_fields) and name not in type(asked).model_fields
         return fault.model_copy(update={"pointer": f"/deliberation{pointer}"}) if of_options else fault
 
     return checked(body, registry, in_the_request)

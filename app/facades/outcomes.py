@@ -6,7 +6,6 @@ from importlib.metadata import version
 from pydantic import Field
 
 from app.api.refusals import HttpError
-from app.api.resource import links
 from app.api.schemas import Resource
 from app.deliberation.calls import FactProblem
 from app.deliberation.facts import DEGRADED_REASONS
@@ -72,17 +71,9 @@ def answers(state: State) -> tuple[str, ...]:
 
 def outcome(state: State) -> DeliberationOutcome:
     assert state.end is not None and state.end.verdict is not None
-    verdict, degraded = state.end.verdict, state.end.degraded
-    return DeliberationOutcome(
-        id=state.deliberation_id,
-        href=links(state.deliberation_id, ended=state.ended).self,
-        winner=verdict.winner,
-        margin=verdict.margin,
-        tie=verdict.tie,
-        agreement=verdict.agreement,
-        calls=verdict.calls,
-        degraded=degraded.reasons if degraded else (),
-    )
+    id, degraded = state.deliberation_id, state.end.degraded
+    told = {"id": id, "href": f"/deliberations/{id}", "degraded": degraded.reasons if degraded else ()}
+    return DeliberationOutcome.model_validate({**dict(state.end.verdict), **told})
 
 
 def notes(state: State) -> Iterator[str]:

@@ -1,11 +1,25 @@
-"""A member's contribution by one call as prose, for façades that show the work."""
+"""A stage and a member's contribution to it as prose, for façades that show the work."""
 
 from collections.abc import Iterable, Mapping
 
 from app.deliberation.choice.ballots import author
+from app.deliberation.facts import StageClosed, StageOpened
 from app.deliberation.outputs import Analysis, Choice, Critique, Issue, Pair, SandboxReport, Scores, Tests, answer_text
 from app.deliberation.specification import Constraints
 from app.deliberation.works import AgentCall
+
+
+def stage_begun(opened: StageOpened) -> str:
+    members = ", ".join(dict.fromkeys(call.agent_id for call in opened.calls))
+    stage = opened.purpose + (f", round {opened.round}" if opened.round else "")
+    return f"**{stage}**\n\nAsked: {members}."
+
+
+def stage_ended(opened: StageOpened, closed: StageClosed | None) -> str:
+    """The close of a stage; `closed` is None for one that the deliberation's end cut."""
+    counted = len(closed.seen) if closed is not None else 0
+    how = f"closed: {closed.reason}" if closed is not None else "the deliberation ended first"
+    return f"{counted} of {len(opened.calls)} outcomes counted ({how})."
 
 
 def summary(call: AgentCall, constraints: Constraints) -> str:

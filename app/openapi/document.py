@@ -265,7 +265,7 @@ def document(*, development: bool = False) -> dict[str, Any]:
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
     components["schemas"] = dict(sorted(schemas.items()))
-    components["headers"] = {**HEADERS, **{name: each for facade in FACADES for name, each in facade.headers.items()}}
+    components["headers"] = HEADERS
     components["examples"] = EXAMPLES
     components["securitySchemes"] = _SECURITY
     components["parameters"] = {"X-Request-Id": _REQUEST_ID}

@@ -6,11 +6,10 @@ from urllib.parse import urlencode
 
 from fastapi import Query, Request, Response
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import PydanticCustomError
 
 from app.api.cursor import CURSOR_PATTERN
 from app.api.headers import submission_of, wait_of
-from app.api.problems import ValidationFailed, parameter_problems
+from app.api.problems import ValidationFailed, parameter_problems, query_fault, refused
 from app.api.refusals import InsufficientScope
 from app.api.request_body import body_of
 from app.api.requests import CancelRequest, DeliberationRequest
@@ -21,7 +20,6 @@ from app.api.schemas import (
     DeliberationPage,
     DeliberationReceipt,
     DeliberationResult,
-    FieldProblem,
     Status,
     dump,
     narrowed,
@@ -33,7 +31,17 @@ from app.deliberation.errors import JournalUnavailable
 from app.deliberation.fold import State
 from app.deliberation.quote import Quote
 from app.lifecycle.lists import AFTER_S
-from app.routes.dependencies import DeliberationId, Gateway, InGateway, Instant, MayRead, OfCaller, OfTenant, api_router
+from app.routes.dependencies import (
+    DeliberationId,
+    Gateway,
+    InGateway,
+    Instant,
+    MayRead,
+    OfCaller,
+    OfTenant,
+    api_router,
+    registry_of,
+)
 
 POLL_AFTER_S = 1
 PAGE_MAX = 200
@@ -124,10 +132,7 @@ async def _revised(gateway: Gateway, tenant: str, state: State, wait_s: int) -> 
 
 
 async def _asked(request: Request, gateway: Gateway, *, read: bool) -> DeliberationRequest:
-    settings = gateway["settings"]
-    webhooks = settings.webhook_rules if settings.webhooks else None
-    known = {"roles": gateway["roles"], "strategies": gateway["strategies"], "webhooks": webhooks, "read": read}
-    return await body_of(request, DeliberationRequest, known)
+    return await body_of(request, DeliberationRequest, {**registry_of(gateway), "read": read})
 
 
 @router.post(
@@ -256,7 +261,7 @@ def _searchable(q: str) -> str:
     try:
         parse(q)
     except InvalidSearch as exc:
-        raise PydanticCustomError("invalid_search", "{fault}", {"fault": str(exc), "remedy": exc.remedy}) from exc
+        raise refused("invalid_search", str(exc), exc.remedy) from exc
     return q
 
 
@@ -280,9 +285,7 @@ def _query(request: Request) -> tuple[ListQuery, dict[str, str]]:
     metadata: dict[str, str] = {}
     for name, value in request.query_params.multi_items():
         if name in parameters or name.removeprefix(_METADATA) in metadata:
-            remedy = "Give it once."
-            fault = FieldProblem(location="query", pointer=name, code="repeated", detail="Repeated", remedy=remedy)
-            raise ValidationFailed([fault])
+            raise ValidationFailed([query_fault(name, "repeated", "Repeated", "Give it once.")])
         if name.startswith(_METADATA) and name != _METADATA:
             metadata[name.removeprefix(_METADATA)] = value
         else:

@@ -1,19 +1,20 @@
 """The dependencies of routes: the state that the lifespan yields, and the readers of a request."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Annotated, NamedTuple, TypedDict, cast
+from typing import Annotated, Any, NamedTuple, TypedDict, cast
 
 from fastapi import APIRouter, Depends, Path, Request, Response
 from pydantic import AwareDatetime, BeforeValidator
-from pydantic_core import PydanticCustomError
 from starlette.types import Scope
 
 from app.access.authorization import Access
 from app.access.key_writer import KeyWriter
 from app.access.keys import Caller
 from app.access.rate_limit import Rates
+from app.api.problems import TooManyStreams, refused
 from app.api.schemas import FieldProblem
 from app.catalog.index import Catalog
 from app.deliberation.decider import StrategyDefinition
@@ -88,6 +89,24 @@ async def gateway_of(request: Request) -> Gateway:
     return gateway_in(request.scope)
 
 
+def registry_of(gateway: Gateway) -> dict[str, Any]:
+    """The `strategies` and `roles`, each by name, and the rules of `webhooks`, None where the gateway sends none."""
+    webhooks = gateway["settings"].webhook_rules if gateway["settings"].webhooks else None
+    return {"roles": gateway["roles"], "strategies": gateway["strategies"], "webhooks": webhooks}
+
+
+@contextmanager
+def stream_slot(gateway: Gateway, client: str, instead: str) -> Generator[None]:
+    """Hold a stream slot of the client; raises TooManyStreams with the remedies to close some, or `instead`."""
+    if not gateway["feed"].acquire_slot(client):
+        raise TooManyStreams(f"Too many event streams are open; close some, or {instead}.")
+    try:
+        with gateway["metrics"].sse_viewers.track_inprogress():
+            yield
+    finally:
+        gateway["feed"].release_slot(client)
+
+
 async def permitted(request: Request) -> None:
     gateway_in(request.scope)["access"].permit(request.scope, request.scope["route"].unique_id)
 
@@ -117,8 +136,7 @@ async def deliberation_id_of(
 def _rfc3339(given: object) -> object:
     """A time in RFC 3339's form only; pydantic would also accept a number of seconds."""
     if not isinstance(given, str) or _RFC_3339.fullmatch(given) is None:
-        remedy = {"remedy": "Write it as 2026-01-01T00:00:00Z."}
-        raise PydanticCustomError("not_rfc_3339", "Not a time in the form of RFC 3339", remedy)  # pyright: ignore[reportArgumentType]
+        raise refused("not_rfc_3339", "Not a time in the form of RFC 3339", "Write it as 2026-01-01T00:00:00Z.")
     return given
 
 

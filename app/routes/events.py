@@ -14,13 +14,13 @@ from pydantic.json_schema import SkipJsonSchema
 from app.api.cursor import CURSOR_PATTERN, Cursor, parse_cursor
 from app.api.event_schemas import EventPage
 from app.api.headers import Media, media_of
-from app.api.problems import TooManyStreams, ValidationFailed
+from app.api.problems import ValidationFailed, query_fault
 from app.api.responses import answer, headers, problems
-from app.api.schemas import FieldProblem, Status
+from app.api.schemas import Status
 from app.api.suggestions import did_you_mean
 from app.deliberation.errors import InvalidToken, NotFound
 from app.deliberation.specification import checked_token
-from app.routes.dependencies import DeliberationId, InGateway, OfTenant, api_router
+from app.routes.dependencies import DeliberationId, InGateway, OfTenant, api_router, stream_slot
 from app.streaming.frames import EVENT_TYPES, EventSelection
 from app.streaming.resume import EventsRequest
 from app.streaming.streams import Streams
@@ -80,8 +80,7 @@ class EventsQuery(BaseModel):
         if unknown:
             detail = f"No logged event has the type {', '.join(map(repr, unknown))}"[:500]
             remedy = f"{did_you_mean(unknown[0], EVENT_TYPES)}Give some of {', '.join(sorted(EVENT_TYPES))}."
-            fault = FieldProblem(location="query", pointer="types", code="unknown_type", detail=detail, remedy=remedy)
-            raise ValidationFailed([fault])
+            raise ValidationFailed([query_fault("types", "unknown_type", detail, remedy)])
         return EventSelection(self.deltas, named)
 
     def cursor(self, last_event_id: str | None) -> Cursor | None:
@@ -95,18 +94,11 @@ async def connection_slot(request: Request, gateway: InGateway, media: OfMedia) 
     if media != "text/event-stream":
         yield
         return
-    feed, viewers = gateway["feed"], gateway["metrics"].sse_viewers
     client = f"tenant {request.scope['caller'].tenant}"
     if gateway["access"].development:
         client = request.client.host if request.client else ""
-    if not feed.acquire_slot(client):
-        raise TooManyStreams("Too many event streams are open; close some, or read JSON pages.")
-    viewers.inc()
-    try:
+    with stream_slot(gateway, client, "read JSON pages"):
         yield
-    finally:
-        viewers.dec()
-        feed.release_slot(client)
 
 
 async def events_response(streams: Streams, request: EventsRequest, media: Media, limit: int) -> Response:

@@ -6,10 +6,10 @@ from typing import Annotated
 from fastapi import Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.problems import ValidationFailed
+from app.api.problems import ValidationFailed, query_fault
 from app.api.refusals import InsufficientScope
 from app.api.responses import answer, problems
-from app.api.schemas import FieldProblem, Stats, StatsGroup, dump
+from app.api.schemas import Stats, StatsGroup, dump
 from app.archive.database.statistics import StatsFilter
 from app.routes.dependencies import InGateway, Instant, OfCaller, api_router
 
@@ -39,10 +39,7 @@ def _period(query: StatsQuery, now: datetime) -> tuple[datetime, datetime | None
     if since < end:
         return since, query.until
     pointer, remedy = ("from", "Give a past time.") if query.until is None else ("to", "Give a time after `from`.")
-    detail = "The period has no duration"
-    raise ValidationFailed(
-        [FieldProblem(location="query", pointer=pointer, code="empty_period", detail=detail, remedy=remedy)]
-    )
+    raise ValidationFailed([query_fault(pointer, "empty_period", "The period has no duration", remedy)])
 
 
 @router.get(

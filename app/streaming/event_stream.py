@@ -12,7 +12,7 @@ import socket
 import sys
 from asyncio import Transport
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 
 import anyio
 import structlog
@@ -44,7 +44,10 @@ def limit_unsent(connection: Transport, stalled_s: float) -> None:
 
 
 class EventStreamResponse(Response):
-    """An event stream with heartbeats after `heartbeat_s` of silence; aborted when no byte is taken for `stalled_s`."""
+    """An event stream with heartbeats after `heartbeat_s` of silence; aborted when no byte is taken for `stalled_s`.
+
+    However the stream ends, it leaves `held`.
+    """
 
     media_type = "text/event-stream"
 
@@ -56,6 +59,7 @@ class EventStreamResponse(Response):
         stalled_s: float,
         headers: Mapping[str, str],
         heartbeat: bytes = COMMENT,
+        held: AbstractAsyncContextManager[object] | None = None,
     ) -> None:
         self.status_code = 200
         self.background = None
@@ -63,6 +67,7 @@ class EventStreamResponse(Response):
         self._content = content
         self._heartbeat_s = heartbeat_s
         self._frame = heartbeat
+        self._held = held or nullcontext()
         self._stalled_s = stalled_s
         # Held for a whole chunk, so that no comment splits a frame.
         self._sending = asyncio.Lock()
@@ -73,7 +78,7 @@ class EventStreamResponse(Response):
         if connection is not None:
             limit_unsent(connection, self._stalled_s)
         try:
-            async with anyio.create_task_group() as group, aclosing(self._content):
+            async with self._held, anyio.create_task_group() as group, aclosing(self._content):
                 group.start_soon(self._heartbeat, receive, send, group.cancel_scope)
                 await self._send_all(send)
                 group.cancel_scope.cancel()

@@ -126,6 +126,10 @@ async def test_a_stream_gives_the_same_text_and_the_usage_last(stack: Stack, cli
     assert chunks[0].choices[0].delta.role == "assistant"
     text = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
     assert text == whole.choices[0].message.content
+    told = [choice.delta.model_extra or {} for chunk in chunks for choice in chunk.choices]
+    assert [each["reasoning_content"].partition("\n")[0] for each in told if each][:2] == [
+        "**propose**", "3 of 3 outcomes counted (closed: all)."
+    ]  # fmt: skip
     assert [choice.finish_reason for chunk in chunks for choice in chunk.choices if choice.finish_reason] == ["stop"]
     assert [chunk.usage for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
     await counted(stack, chunks[-1].usage)

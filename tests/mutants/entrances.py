@@ -86,8 +86,8 @@ ENTRANCES = (
     Guard(
         "a gateway that stops gives an A2A client its task",
         A2A_ROUTES,
-        "council.told_to_the_end(ended) if ended else council.told()",
-        "council.told_to_the_end(ended)",
+        "council.told(ended=ended)",
+        "council.told(ended=True)",
         f"{A2A}test_a_gateway_that_stops_answers_with_the_unfinished_task",
     ),
     Guard(
@@ -380,7 +380,7 @@ ENTRANCES = (
     Guard(
         "a stream of a response goes on after the number that its client has seen",
         "app/facades/responses/writer.py",
-        "if event.sequence_number > self._after:",
+        'if event["sequence_number"] > self._after:',
         "if True:",
         f"{FACADES}test_responses_writer.py::test_events_are_numbered_from_0_and_resume_after_any_of_them",
     ),
@@ -408,8 +408,8 @@ ENTRANCES = (
     Guard(
         "a waiting completion has chunks that clients count",
         "app/facades/chat/__init__.py",
-        '"end", waiting_frame(chat, council.state))',
-        '"end")',
+        "heartbeat=writer.waiting(council.state))",
+        ")",
         f"{HABITS}test_a_waiting_stream_has_chunks_that_a_client_parses",
     ),
     Guard(

@@ -1,8 +1,10 @@
 """Each block of docs/connect.md runs as it is written against the whole stack, if an index has its client."""
 
 import json
+import shlex
 from pathlib import Path
 
+import httpx
 import pytest
 from playwright.async_api import BrowserContext
 
@@ -17,6 +19,7 @@ pytestmark = pytest.mark.sdk
 URL = "http://127.0.0.1:8080"
 TASK = "Name a colour."
 ESBUILD = build.tool("esbuild", "bin/esbuild")
+CLAUDE = build.tool("@anthropic-ai/claude-code", "cli-wrapper.cjs")
 MOUNT = 'import { createRoot } from "react-dom/client";\nimport { App } from "./app";\n'
 MOUNT += 'createRoot(document.getElementById("root")!).render(<App />);\n'
 EVALUATION = Path(__file__).parent / "clients" / "inspect_task.py"
@@ -34,16 +37,45 @@ async def test_a_library_prints_an_answer(quick_url: str, block: Block) -> None:
     assert len(printed.split()) >= 3, printed
 
 
-async def test_inspect_evaluates_a_council_with_its_defaults(quick_url: str, tmp_path: Path) -> None:
+async def output_of_block(block: Block, url: str, folder: Path, programs: Path, **environment: str) -> str:
+    """The output of a block of `sh` in a folder, with the programs of another one."""
+    script = f"PATH={programs}:$PATH\n{block.text.replace(URL, url)}"
+    return await output_of(["bash", "-eo", "pipefail", "-c", script], folder, **environment)
+
+
+async def asked_for(url: str, route: str) -> float:
+    async with httpx.AsyncClient() as client:
+        lines = (await client.get(f"{url}/metrics")).text.splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if "gateway_requests_total" in line and route in line)
+
+
+async def test_inspect_evaluates_a_council_by_responses_and_by_chat_completions(quick_url: str, tmp_path: Path) -> None:
     (block,) = (each for each in written("sh") if "inspect eval" in each.text)
     (tmp_path / "task.py").symlink_to(EVALUATION)
-    script = f"PATH={build.python().parent}:$PATH\n{block.text.replace(URL, quick_url)}"
+    routes = ("/v1/responses", "/v1/chat/completions")
+    before = [await asked_for(quick_url, f'"{route}"') for route in routes]
     settings = {"INSPECT_LOG_FORMAT": "json", "INSPECT_DISPLAY": "plain"}
-    printed = await output_of(["bash", "-eo", "pipefail", "-c", script], tmp_path, **settings)
-    (log,) = (json.loads(path.read_text()) for path in (tmp_path / "logs").glob("*.json"))
-    assert log["status"] == "success", printed
-    assert all(sample["output"]["choices"][0]["message"]["content"] for sample in log["samples"]), printed
-    assert sum(each["total_tokens"] for each in log["stats"]["model_usage"].values()) > 0
+    printed = await output_of_block(block, quick_url, tmp_path, build.python().parent, **settings)
+    logs = [json.loads(path.read_text()) for path in (tmp_path / "logs").glob("*.json")]
+    assert [log["status"] for log in logs] == ["success", "success"], printed
+    for log in logs:
+        assert all(sample["output"]["choices"][0]["message"]["content"] for sample in log["samples"]), printed
+        assert sum(each["total_tokens"] for each in log["stats"]["model_usage"].values()) > 0
+    after = [await asked_for(quick_url, f'"{route}"') for route in routes]
+    # Inspect asks at least once for each sample.
+    assert all(now - then >= len(logs[0]["samples"]) for now, then in zip(after, before, strict=True)), (before, after)
+
+
+async def test_claude_code_connects(quick_url: str, tmp_path: Path) -> None:
+    (block,) = (each for each in written("sh") if "claude mcp" in each.text)
+    program = tmp_path / "bin" / "claude"
+    program.parent.mkdir()
+    # No install script runs, which would put the program itself there.
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(map(str, CLAUDE))} "$@"\n')
+    program.chmod(0o755)
+    settings = {"HOME": str(tmp_path), "DELIBERATE_API_KEY": "unused", "DISABLE_AUTOUPDATER": "1"}
+    printed = await output_of_block(block, quick_url, tmp_path, program.parent, **settings)
+    assert f"deliberation: {quick_url}/mcp (HTTP)" in printed and "Connected" in printed, printed
 
 
 def bundled(block: Block, url: str, folder: Path) -> list[str | Path]:

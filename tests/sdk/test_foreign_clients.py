@@ -73,6 +73,7 @@ async def test_openais_javascript_client_parses_a_schema_of_zod(quick_url: str) 
 async def test_the_ai_sdk_works(quick_url: str) -> None:
     found = await in_node((CLIENTS / "ai_sdk.mjs").read_text(), quick_url)
     assert found["whole"] and found["streamed"] == found["whole"] and found["finish"] == "stop"
+    assert found["reasoning"].startswith("**propose**") and "1 of 1 outcomes counted" in found["reasoning"]
     assert found["usage"]["totalTokens"] > 0
     assert (found["object"], found["refused"]) == (["name", "warm", "mixedFrom"], 404)
 

@@ -22,8 +22,6 @@ from app.facades.declaration import Facade
 from app.facades.door import CLIENT_LEFT, Council, Door, InDoor
 from app.routes.dependencies import OfCaller, api_router
 
-# Calls are cut within milliseconds, so that the answer to a cancellation usually has its end.
-CANCEL_WAIT_S = 10
 CANCELLED = "the A2A client cancelled the task"
 # How the names of the methods begin that change nothing.
 READS = ("Get", "List", "Subscribe")
@@ -99,13 +97,13 @@ async def _answered(request: Request, door: Door, call: JsonRpcCall) -> A2AObjec
             asked = parsed_body(params, SendParams)
             council = await _accepted(request, door, asked)
             if call.method == "SendStreamingMessage":
-                return council.stream(TaskWriter(request, council.state), {}, "facts")
+                return council.stream(TaskWriter(request, council.state), {})
             state = council.state
             if not asked.configuration.return_immediately:
-                if (ended := await council.wait_while_connected(request)) is None:
+                if (ended := await council.wait(request)) is None:
                     return Response(status_code=CLIENT_LEFT)
                 # A gateway that stops answers with the unfinished task: else its client would pay for a second one.
-                state = (await (council.told_to_the_end(ended) if ended else council.told())).state
+                state = (await council.told(ended=ended)).state
             return {"task": task_of(state, asked.configuration.history_length)}
         case "GetTask" | "CancelTask" | "SubscribeToTask":
             asked = parsed_body(params, TaskParams)
@@ -117,8 +115,8 @@ async def _answered(request: Request, door: Door, call: JsonRpcCall) -> A2AObjec
                 code = "task_not_cancelable" if call.method == "CancelTask" else "unsupported_operation"
                 raise TaskRefused(code, "The task has ended; GetTask shows it.")
             if call.method == "SubscribeToTask":
-                return council.stream(TaskWriter(request, state), {}, "facts", viewer=True)
-            return task_of(await council.cancel(CANCELLED, wait_s=CANCEL_WAIT_S), asked.history_length)
+                return council.stream(TaskWriter(request, state), {}, viewer=True)
+            return task_of(await council.cancel(CANCELLED), asked.history_length)
         case "ListTasks":
             return await _list(door, parsed_body(params, ListParams))
         case "ListTaskPushNotificationConfigs":

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 from pydantic.alias_generators import to_camel
 from pydantic_core import to_json
 
@@ -20,25 +20,20 @@ PLACES = {
     "follows": "message.referenceTaskIds",
     "webhook": "configuration.taskPushNotificationConfig",
 }
-NoCredential = Annotated[Any, Unsupported("No credential is stored; deliveries are signed by Standard Webhooks")]
+NoCredential = Annotated[None, Unsupported("No credential is stored; deliveries are signed by Standard Webhooks")]
 
 
-class JsonRpcId(RequestModel):
-    model_config = ConfigDict(extra="ignore")
-
+class JsonRpcId(RequestModel, extra="ignore"):
     id: str | int | None = None
 
 
-class JsonRpcCall(JsonRpcId):
-    model_config = ConfigDict(extra="forbid")
-
+class JsonRpcCall(JsonRpcId, extra="forbid"):
     jsonrpc: Literal["2.0"]
     method: str = Field(max_length=64)
     params: dict[str, Any] = {}
 
 
-class A2AModel(RequestModel):
-    model_config = ConfigDict(alias_generator=to_camel)
+class A2AModel(RequestModel, alias_generator=to_camel): ...
 
 
 class TextPart(A2AModel):

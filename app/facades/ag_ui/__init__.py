@@ -3,18 +3,17 @@
 import json
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 from fastapi import Request, Response
 
 from app.api.headers import submission_of
 from app.api.problems import PROBLEM_DOCUMENTS, request_id_of
 from app.api.request_body import body_of
-from app.api.responses import body, headers, problems
+from app.api.responses import body, problems
 from app.deliberation.errors import InvalidToken, NotFound
 from app.facades.ag_ui.reader import ASKED, THREAD, RunAgentInput
 from app.facades.ag_ui.writer import AgUiWriter
-from app.facades.declaration import Facade
+from app.facades.declaration import Facade, streamed
 from app.facades.door import InDoor
 from app.facades.outcomes import deliberation_headers
 from app.lifecycle.specify import keyed_id
@@ -22,12 +21,7 @@ from app.routes.dependencies import api_router
 
 router = api_router("ag-ui", prefix="/ag-ui")
 
-_EVENT = {"type": "object", "properties": {"type": {"type": "string"}}, "required": ["type"]}
-_EVENTS: dict[str, Any] = {
-    "description": "The run's events, as AG-UI 1.0 specifies them",
-    "headers": headers("Location", "X-Deliberation-Id", "X-Accel-Buffering"),
-    "content": {"text/event-stream": {"schema": _EVENT}},
-}
+_EVENTS = streamed("The run's events, as AG-UI 1.0 specifies them")
 _RUN = {200: _EVENTS, **problems(408, 409, 410, 413, 415, 422, 429, 503)}
 _CONNECT = {200: _EVENTS, **problems(404, 408, 410, 413, 415, 422, 429, 503)}
 _INPUT = {"requestBody": body("RunAgentInput")}
@@ -46,7 +40,7 @@ async def run_agent(request: Request, door: InDoor) -> Response:
     council = await door.accept(given.deliberation(door.registry), submission)
     council = replace(council, kept=given.forwarded_props.background)
     sent = deliberation_headers(council.state.deliberation_id)
-    return council.stream(AgUiWriter(given, request_id_of(request)), sent, "texts")
+    return council.stream(AgUiWriter(given, request_id_of(request)), sent, texts=True)
 
 
 @router.post("/connect", summary="Join a run of AG-UI, or read it again", responses=_CONNECT, openapi_extra=_INPUT)
@@ -60,7 +54,7 @@ async def connect_agent(request: Request, door: InDoor) -> Response:
     else:
         council = await door.newest({THREAD: given.thread_id})
     writer = AgUiWriter(given, request_id_of(request), behind=len((await council.told()).moments))
-    return council.stream(writer, deliberation_headers(council.state.deliberation_id), "texts", viewer=True)
+    return council.stream(writer, deliberation_headers(council.state.deliberation_id), texts=True, viewer=True)
 
 
 AG_UI = Facade(router, "ag-ui", "Façade for AG-UI's clients", "/ag-ui", PROBLEM_DOCUMENTS, problems, (RunAgentInput,))

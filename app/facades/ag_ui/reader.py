@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 from pydantic.alias_generators import to_camel
 
 from app.api.problems import ValidationFailed, body_fault
@@ -26,8 +26,7 @@ def _text(content: Any) -> str:  # noqa: ANN401 -- JSON
     return "\n".join(str(each.get("text") or f"[{each.get('type', 'nothing')} left out]") for each in known)
 
 
-class AgUiModel(RequestModel):
-    model_config = ConfigDict(extra="ignore", alias_generator=to_camel)
+class AgUiModel(RequestModel, extra="ignore", alias_generator=to_camel): ...
 
 
 class AgUiMessage(AgUiModel):
@@ -46,10 +45,8 @@ class ForwardedProps(AgUiModel):
     deliberation: dict[str, Any] = Field(default={}, description="Fields of `POST /deliberations`")
 
 
-class RunAgentInput(AgUiModel):
+class RunAgentInput(AgUiModel, json_schema_extra={"examples": _EXAMPLES}):
     """The input of a run. The same `threadId` and `runId` never start a second deliberation."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": _EXAMPLES})
 
     thread_id: _Id
     run_id: _Id
@@ -57,8 +54,8 @@ class RunAgentInput(AgUiModel):
     context: list[dict[str, str]] = Field(default=[], max_length=32, description="Evidence for every agent")
     forwarded_props: ForwardedProps = ForwardedProps()
     state: dict[str, Any] | None = Field(default=None, description="Given back with the field `deliberation`")
-    tools: Annotated[Any, openai.Unsupported(openai.NO_TOOLS, [])] = None
-    resume: Annotated[Any, openai.Unsupported("No council waits for an answer", [])] = None
+    tools: Annotated[openai.NoItems, openai.Unsupported(openai.NO_TOOLS)] = None
+    resume: Annotated[openai.NoItems, openai.Unsupported("No council waits for an answer")] = None
 
     @property
     def said(self) -> list[AgUiMessage]:

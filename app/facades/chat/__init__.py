@@ -5,7 +5,7 @@ waits for its end. If the client disconnects before, the deliberation is cancell
 Idempotency-Key, with which the client can ask for it again.
 """
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Path, Request, Response
 
@@ -13,41 +13,27 @@ from app.api.headers import submission_of
 from app.api.problems import request_id_of
 from app.api.request_body import body_of
 from app.api.requests import AGENTS_MAX, COMPLETION_TOKENS_MAX, SEED_MAX
-from app.api.responses import IDEMPOTENCY_KEY, answer, body, headers
+from app.api.responses import IDEMPOTENCY_KEY, answer, body
 from app.api.schemas import dump
 from app.facades.chat.reader import ChatCompletionRequest, asked
-from app.facades.chat.writer import (
-    ChatCompletion,
-    ChatCompletionChunk,
-    ChatWriter,
-    ModelList,
-    ModelResource,
-    completion,
-    waiting_frame,
-)
+from app.facades.chat.writer import ChatCompletion, ChatWriter, ModelList, ModelResource, completion
+from app.facades.declaration import streamed
 from app.facades.door import CLIENT_LEFT, InDoor
 from app.facades.openai_errors import openai_errors, openai_facade
 from app.facades.openai_requests import answer_headers, bounded, model_names, model_parts
 from app.routes.dependencies import api_router
 
-OWNER = "deliberation-gateway"
 LIMITS = dict.fromkeys(("max_tokens", "max_completion_tokens"), COMPLETION_TOKENS_MAX)
 BOUNDS = {"n": AGENTS_MAX, "seed": SEED_MAX, **LIMITS}
 
 router = api_router("openai", prefix="/v1")
 
-_COMPLETED: dict[str, Any] = {
-    "model": ChatCompletion,
-    "description": "The verdict; with `stream` its chunks or an error, ended by `[DONE]`",
-    "headers": headers("Location", "X-Deliberation-Id", "X-Adjusted", "X-Accel-Buffering"),
-    "content": {
-        "text/event-stream": {
-            "schema": {
-                "anyOf": [{"$ref": f"#/components/schemas/{name}"} for name in ("ChatCompletionChunk", "OpenAIError")]
-            }
-        }
-    },
-}
+_COMPLETED = streamed(
+    "The verdict; with `stream` its chunks or an error, ended by `[DONE]`",
+    "X-Adjusted",
+    model=ChatCompletion,
+    kind="object",
+)
 
 
 @router.post(
@@ -63,7 +49,7 @@ async def create_chat_completion(request: Request, door: InDoor) -> Response:
     sent = answer_headers(council.state.deliberation_id, changes, chat.answer_schema)
     if chat.stream:
         writer = ChatWriter(chat, request_id_of(request))
-        return council.stream(writer, sent, "end", waiting_frame(chat, council.state))
+        return council.stream(writer, sent, heartbeat=writer.waiting(council.state))
     told = await council.end(request)
     if told is None:
         return Response(status_code=CLIENT_LEFT)
@@ -77,7 +63,7 @@ async def create_chat_completion(request: Request, door: InDoor) -> Response:
 )
 async def list_models(door: InDoor) -> Response:
     """The models that `POST /v1/chat/completions` accepts."""
-    models = tuple(ModelResource(id=name, created=0, owned_by=OWNER) for name in model_names(door.registry))
+    models = tuple(ModelResource(id=name) for name in model_names(door.registry))
     return Response(dump(ModelList(data=models)), media_type="application/json")
 
 
@@ -91,7 +77,7 @@ async def get_model(
 ) -> Response:
     """The slash in the name may be percent-encoded; the answer has the whole name."""
     name = "/".join(model_parts(model, door.registry))
-    return Response(dump(ModelResource(id=name, created=0, owned_by=OWNER)), media_type="application/json")
+    return Response(dump(ModelResource(id=name)), media_type="application/json")
 
 
-CHAT = openai_facade(router, [ChatCompletionRequest], [ChatCompletionChunk])
+CHAT = openai_facade(router, ChatCompletionRequest)

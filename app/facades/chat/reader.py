@@ -2,9 +2,9 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from app.api.problems import ValidationFailed, body_fault
+from app.api.problems import ValidationFailed, body_fault, refused
 from app.api.requests import AGENTS_MAX, COMPLETION_TOKENS_MAX, DeliberationRequest, MaybeWhole, RequestModel
 from app.api.schemas import FieldProblem
 from app.facades import openai_requests as openai
@@ -13,15 +13,13 @@ MESSAGES_MAX = 1_024
 STOPS_MAX = 4
 # The strategy that returns every agent's answer: for it, `n` is the number of agents.
 SIDE_BY_SIDE = "independent"
-# Pointers of a chat completion that differ from those of the deliberation.
-PLACES = {"/task": "/messages", "/constraints/answer_schema": "/response_format/json_schema/schema"}
 _NO_AUDIO = "Audio is not supported"
+_NoBias = Annotated[dict[str, Any], Field(max_length=0)]
+_TextAlone = Annotated[list[Literal["text"]], Field(min_length=1, max_length=1)]
 
 
-class ChatRequestMessage(BaseModel):
+class ChatRequestMessage(RequestModel, extra="ignore"):
     """One message of the conversation; unknown fields are ignored."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=True, hide_input_in_errors=True)
 
     role: Literal["system", "developer", "user", "assistant"]
     content: Annotated[str, BeforeValidator(lambda content: openai.joined(content, ("text",)))] = Field(
@@ -29,9 +27,9 @@ class ChatRequestMessage(BaseModel):
     )
     name: str | None = Field(default=None, max_length=64, pattern=r"^[^\s<>|\\/\[\]]*$")
     refusal: str | None = None
-    tool_calls: Annotated[Any, openai.Unsupported(openai.NO_TOOLS, [])] = None
-    function_call: Annotated[Any, openai.Unsupported(openai.NO_TOOLS)] = None
-    audio: Annotated[Any, openai.Unsupported(_NO_AUDIO)] = None
+    tool_calls: Annotated[openai.NoItems, openai.Unsupported(openai.NO_TOOLS)] = None
+    function_call: Annotated[None, openai.Unsupported(openai.NO_TOOLS)] = None
+    audio: Annotated[None, openai.Unsupported(_NO_AUDIO)] = None
 
     @property
     def turn(self) -> openai.ConversationTurn:
@@ -62,7 +60,7 @@ class ResponseFormat(RequestModel):
     def _check_type(self) -> Self:
         if (self.json_schema is None) == (self.type == "json_schema"):
             remedy = "Give json_schema with the type json_schema, and with no other."
-            raise openai.refused("invalid_value", "The type and json_schema contradict each other", remedy)
+            raise refused("invalid_value", "The type and json_schema contradict each other", remedy)
         return self
 
 
@@ -76,10 +74,10 @@ _EXAMPLES: list[Any] = [
 ]
 
 
-class ChatCompletionRequest(openai.CouncilRequest):
+class ChatCompletionRequest(openai.CouncilRequest, json_schema_extra={"examples": _EXAMPLES}):
     """The body of `POST /v1/chat/completions`. Null is the same as absent in every field."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": _EXAMPLES})
+    PLACES = {"/task": "/messages", "/constraints/answer_schema": "/response_format/json_schema/schema"}
 
     messages: list[ChatRequestMessage] = Field(min_length=1, max_length=MESSAGES_MAX)
     stream: bool | None = Field(
@@ -105,7 +103,6 @@ class ChatCompletionRequest(openai.CouncilRequest):
     response_format: ResponseFormat | None = Field(
         default=None, description="JSON as the answer: every agent's is checked, and one that breaks it does not count"
     )
-    deliberation: openai.DeliberationOptions | None = Field(default=None, description="Extension: how to deliberate")
 
     prediction: openai.IgnoredField = None
     prompt_cache_key: openai.IgnoredField = None
@@ -113,13 +110,13 @@ class ChatCompletionRequest(openai.CouncilRequest):
     store: openai.IgnoredField = None
     verbosity: openai.IgnoredField = None
 
-    audio: Annotated[Any, openai.Unsupported(_NO_AUDIO)] = None
-    function_call: Annotated[Any, openai.Unsupported(openai.NO_TOOLS, "none", "auto")] = None
-    functions: Annotated[Any, openai.Unsupported(openai.NO_TOOLS, [])] = None
-    logit_bias: Annotated[Any, openai.Unsupported(openai.NO_SAMPLING, {})] = None
-    logprobs: Annotated[Any, openai.Unsupported(openai.NO_LOGPROBS, False)] = None
-    modalities: Annotated[Any, openai.Unsupported("Only text is supported", ["text"])] = None
-    web_search_options: Annotated[Any, openai.Unsupported("Web search is not supported")] = None
+    audio: Annotated[None, openai.Unsupported(_NO_AUDIO)] = None
+    function_call: Annotated[Literal["none", "auto"] | None, openai.Unsupported(openai.NO_TOOLS)] = None
+    functions: Annotated[openai.NoItems, openai.Unsupported(openai.NO_TOOLS)] = None
+    logit_bias: Annotated[_NoBias | None, openai.Unsupported(openai.NO_SAMPLING)] = None
+    logprobs: Annotated[Literal[False] | None, openai.Unsupported(openai.NO_LOGPROBS)] = None
+    modalities: Annotated[_TextAlone | None, openai.Unsupported("Only text is supported")] = None
+    web_search_options: Annotated[None, openai.Unsupported("Web search is not supported")] = None
 
     @property
     def answer_schema(self) -> dict[str, Any] | None:
@@ -153,15 +150,13 @@ def _size(chat: ChatCompletionRequest, strategy: str) -> int | None:
     given = None if chat.deliberation is None else chat.deliberation.num_agents
     if chat.n is None:
         return given
-    if strategy != SIDE_BY_SIDE:
-        if chat.n > 1:
-            detail, remedy = f"{strategy} has one answer", f"Give 1, or use the model {SIDE_BY_SIDE}/…."
-            raise ValidationFailed([body_fault("/n", "unsupported_value", detail, remedy)])
-        return given
-    if given not in (None, chat.n):
+    if strategy != SIDE_BY_SIDE and chat.n > 1:
+        detail, remedy = f"{strategy} has one answer", f"Give 1, or use the model {SIDE_BY_SIDE}/…."
+        raise ValidationFailed([body_fault("/n", "unsupported_value", detail, remedy)])
+    if strategy == SIDE_BY_SIDE and given not in (None, chat.n):
         detail = "It contradicts deliberation.num_agents"
         raise ValidationFailed([body_fault("/n", "invalid_value", detail, "Give one of the two.")])
-    return chat.n
+    return chat.n if strategy == SIDE_BY_SIDE else given
 
 
 def asked(chat: ChatCompletionRequest, registry: openai.Registry) -> DeliberationRequest:
@@ -171,9 +166,6 @@ def asked(chat: ChatCompletionRequest, registry: openai.Registry) -> Deliberatio
         chat,
         registry,
         [message.turn for message in chat.messages],
-        chat.deliberation,
-        chat.answer_schema,
-        PLACES,
         max_tokens=chat.max_completion_tokens or chat.max_tokens,
         seed=chat.seed,
         num_agents=_size(chat, strategy),

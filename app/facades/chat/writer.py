@@ -8,41 +8,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
+from pydantic_core import to_json
 
 from app.api.schemas import Resource, dump
 from app.deliberation.calls import UsageCost
 from app.deliberation.errors import DeliberationError
 from app.deliberation.fold import State, usage
 from app.facades.chat.reader import ChatCompletionRequest
-from app.facades.moments import Began, Ended, Interrupted, Moment
+from app.facades.moments import Began, Ended, Interrupted, Moment, StageBegan, StageEnded
 from app.facades.openai_errors import DONE, stream_error
 from app.facades.outcomes import DeliberationOutcome, NoVerdict, answers, fingerprint, model_name, outcome
+from app.facades.summaries import stage_begun, stage_ended
 
 PIECE_CHARS = 256
-
-
-class ChatAnswer(Resource):
-    """The answer."""
-
-    role: Literal["assistant"] = "assistant"
-    content: str
-    refusal: None = None
-
-
-class ChatChoice(Resource):
-    """The verdict's answer, or with `independent` one agent's."""
-
-    index: int
-    message: ChatAnswer
-    logprobs: None = None
-    finish_reason: Literal["stop"] = "stop"
-
-
-class PromptTokensDetails(Resource):
-    """Details of the prompts' tokens."""
-
-    cached_tokens: int
 
 
 class ChatUsage(Resource):
@@ -51,7 +30,7 @@ class ChatUsage(Resource):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
-    prompt_tokens_details: PromptTokensDetails
+    prompt_tokens_details: dict[str, int]
     cost: UsageCost | None = Field(description="What they cost; null where no engine has prices")
 
 
@@ -62,47 +41,12 @@ class ChatCompletion(Resource):
     object: Literal["chat.completion"] = "chat.completion"
     created: int = Field(description="Unix time of the acceptance")
     model: str
-    choices: tuple[ChatChoice, ...]
+    choices: tuple[dict[str, Any], ...] = Field(
+        description="The verdict's answer, or with `independent` each agent's, as OpenAI's reference describes them"
+    )
     usage: ChatUsage
     system_fingerprint: str = Field(description="Version of the gateway and of the strategy")
     deliberation: DeliberationOutcome
-
-
-# Unset fields of a chunk are absent, not null.
-_SPARSE = ConfigDict(frozen=True, json_schema_serialization_defaults_required=False)
-
-
-class ChatDelta(Resource):
-    """The addition of a chunk to a choice."""
-
-    model_config = _SPARSE
-
-    role: Literal["assistant"] | None = None
-    content: str | None = None
-
-
-class ChatChunkChoice(Resource):
-    """A chunk of one choice."""
-
-    index: int
-    delta: ChatDelta
-    logprobs: None = None
-    finish_reason: Literal["stop"] | None = None
-
-
-class ChatCompletionChunk(Resource):
-    """A chunk of a streamed chat completion; `usage`, if requested, is null except in the last one."""
-
-    model_config = _SPARSE
-
-    id: str
-    object: Literal["chat.completion.chunk"]
-    created: int
-    model: str
-    system_fingerprint: str
-    choices: tuple[ChatChunkChoice, ...]
-    usage: ChatUsage | None = None
-    deliberation: DeliberationOutcome | None = None
 
 
 class ModelResource(Resource):
@@ -110,8 +54,8 @@ class ModelResource(Resource):
 
     id: str
     object: Literal["model"] = "model"
-    created: int = Field(description="Unknown, always 0")
-    owned_by: str
+    created: int = Field(default=0, description="Unknown, always 0")
+    owned_by: str = "deliberation-gateway"
 
 
 class ModelList(Resource):
@@ -121,91 +65,87 @@ class ModelList(Resource):
     data: tuple[ModelResource, ...]
 
 
-def _head(state: State) -> dict[str, Any]:
-    """The fields that a completion and its chunks have in common."""
-    id, created = f"chatcmpl-{state.deliberation_id}", int(state.accepted.ts.timestamp())
-    return {"id": id, "created": created, "model": model_name(state), "system_fingerprint": fingerprint(state)}
+def _head(state: State, kind: str) -> dict[str, Any]:
+    """The fields that a completion and its chunks have in common, in the order of OpenAI's reference."""
+    head = {"id": f"chatcmpl-{state.deliberation_id}", "object": kind, "created": int(state.accepted.ts.timestamp())}
+    return {**head, "model": model_name(state), "system_fingerprint": fingerprint(state)}
 
 
 def _usage(state: State) -> ChatUsage:
     spent = usage(state)
-    return ChatUsage(
-        prompt_tokens=spent.prompt_tokens,
-        completion_tokens=spent.completion_tokens,
-        total_tokens=spent.tokens,
-        prompt_tokens_details=PromptTokensDetails(cached_tokens=spent.cached_tokens),
-        cost=spent.cost,
-    )
+    sums = {"total_tokens": spent.tokens, "prompt_tokens_details": {"cached_tokens": spent.cached_tokens}}
+    return ChatUsage.model_validate({**dict(spent), **sums})
 
 
 def completion(chat: ChatCompletionRequest, state: State) -> ChatCompletion:
-    messages = (ChatAnswer(content=chat.truncated(text)) for text in answers(state))
     return ChatCompletion(
-        **_head(state),
-        choices=tuple(ChatChoice(index=index, message=message) for index, message in enumerate(messages)),
+        **_head(state, "chat.completion"),
+        choices=tuple(
+            _choice(index, "stop", message={"role": "assistant", "content": chat.truncated(text), "refusal": None})
+            for index, text in enumerate(answers(state))
+        ),
         usage=_usage(state),
         deliberation=outcome(state),
     )
+
+
+def _choice(index: int, finish_reason: str | None, **said: Any) -> dict[str, Any]:  # noqa: ANN401 -- JSON
+    return {"index": index, **said, "logprobs": None, "finish_reason": finish_reason}
 
 
 def _framed(content: bytes) -> bytes:
     return b"data: " + content + b"\n\n"
 
 
-def _frame(chat: ChatCompletionRequest, state: State, *choices: ChatChunkChoice, **added: Any) -> bytes:  # noqa: ANN401 -- fields
-    if chat.counts_usage:
-        added = {"usage": None, **added}
-    chunk = ChatCompletionChunk(**_head(state), object="chat.completion.chunk", choices=choices, **added)
-    return _framed(chunk.__pydantic_serializer__.to_json(chunk, exclude_unset=True))
-
-
-def _choice(index: int, delta: ChatDelta, finish_reason: Literal["stop"] | None = None) -> ChatChunkChoice:
-    return ChatChunkChoice(index=index, delta=delta, logprobs=None, finish_reason=finish_reason)
-
-
-def _opening(chat: ChatCompletionRequest, state: State, index: int = 0) -> bytes:
-    return _frame(chat, state, _choice(index, ChatDelta(role="assistant", content="")))
-
-
-def waiting_frame(chat: ChatCompletionRequest, state: State) -> bytes:
-    """A chunk without text, because clients that wait for chunks do not count comments."""
-    return _frame(chat, state, _choice(0, ChatDelta(content="")))
-
-
 @dataclass(frozen=True, slots=True)
 class ChatWriter:
-    """Writes chunks: the first one, with its role, before the end, and the text after it."""
+    """Writes chunks: the first one, with its role, then the stages as reasoning, and the text after the end."""
 
     chat: ChatCompletionRequest
     request_id: str
 
     def write(self, moment: Moment) -> Iterator[bytes]:
         match moment:
-            case Began():
-                yield _opening(self.chat, moment.state)
-            case Ended():
+            case Began(state):
+                yield self._chunk(state, 0, role="assistant", content="")
+            case StageBegan(state, opened):
+                yield self._chunk(state, 0, reasoning_content=f"{stage_begun(opened)}\n\n")
+            case StageEnded(state, opened, closed, cut) if cut != "interruption":
+                yield self._chunk(state, 0, reasoning_content=f"{stage_ended(opened, closed)}\n\n")
+            case Ended(state):
                 try:
-                    yield from self._answer(moment.state, answers(moment.state))
+                    yield from self._answer(state, answers(state))
                 except NoVerdict as error:
                     yield self._error(error)
-            case Interrupted():
-                yield self._error(moment.error)
+            case Interrupted(_, error):
+                yield self._error(error)
             case _:
                 pass
+
+    def waiting(self, state: State) -> bytes:
+        """A chunk without text, because clients that wait for chunks do not count comments."""
+        return self._chunk(state, 0, content="")
 
     def _error(self, error: DeliberationError) -> bytes:
         return _framed(dump(stream_error(error, self.request_id))) + DONE
 
+    def _frame(self, state: State, *choices: dict[str, Any], **added: Any) -> bytes:  # noqa: ANN401 -- fields
+        """A chunk as OpenAI's reference describes it; `usage`, if requested, is null except in the last one."""
+        counted = {"usage": None} if self.chat.counts_usage else {}
+        return _framed(to_json({**_head(state, "chat.completion.chunk"), "choices": choices, **counted, **added}))
+
+    def _chunk(self, state: State, index: int, **delta: str) -> bytes:
+        return self._frame(state, _choice(index, None, delta=delta))
+
     def _answer(self, state: State, texts: Sequence[str]) -> Iterator[bytes]:
-        chat = self.chat
         for index, text in enumerate(texts):
             if index:
-                yield _opening(chat, state, index)
-            content = chat.truncated(text)
+                yield self._chunk(state, index, role="assistant", content="")
+            content = self.chat.truncated(text)
             for begin in range(0, len(content), PIECE_CHARS):
-                yield _frame(chat, state, _choice(index, ChatDelta(content=content[begin : begin + PIECE_CHARS])))
+                yield self._chunk(state, index, content=content[begin : begin + PIECE_CHARS])
             added = {"deliberation": outcome(state)} if index == len(texts) - 1 else {}
-            yield _frame(chat, state, _choice(index, ChatDelta(), "stop"), **added)
-        if chat.counts_usage:
-            yield _frame(chat, state, usage=_usage(state))
+            yield self._frame(state, _choice(index, "stop", delta={}), **added)
+        if self.chat.counts_usage:
+            yield self._frame(state, usage=_usage(state))
         yield DONE

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote
 
 from fastapi import Request
-from starlette.types import Message, Scope
+from starlette.types import Message
 
 from app.api.problems import PROBLEM_DOCUMENTS, answer_to, problem
 from app.api.schemas import dump
@@ -83,28 +83,19 @@ def in_process(outer: Request, idempotency_key: str | None = None) -> AskRoute:
         if idempotency_key is not None and (method, path) == ("POST", "/deliberations"):
             given.setdefault("Idempotency-Key", idempotency_key)
         path, _, query = path.partition("?")
-        scope: Scope = {
-            **outer.scope,
-            "method": method,
-            "path": path,
-            "raw_path": path.encode(),
-            "query_string": query.encode(),
-            "headers": [(name.lower().encode(), value.encode()) for name, value in given.items()],
-        }
-        status, answered, parts = 500, dict[str, str](), bytearray()
+        named = [(name.lower().encode(), value.encode()) for name, value in given.items()]
+        place = {"path": path, "raw_path": path.encode(), "query_string": query.encode()}
+        answered: list[Message] = []
 
         async def receive() -> Message:
             return {"type": "http.request", "body": content, "more_body": False}
 
         async def send(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                answered.update({name.decode(): value.decode("latin-1") for name, value in message["headers"]})
-            else:
-                parts.extend(message.get("body", b""))
+            answered.append(message)
 
-        await outer.app.router(scope, receive, send)
-        return RouteAnswer(status, answered, bytes(parts))
+        await outer.app.router({**outer.scope, **place, "method": method, "headers": named}, receive, send)
+        start, *parts = answered
+        found = {name.decode(): value.decode("latin-1") for name, value in start["headers"]}
+        return RouteAnswer(start["status"], found, b"".join(part.get("body", b"") for part in parts))
 
     return ask

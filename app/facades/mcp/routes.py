@@ -4,18 +4,34 @@ A client of 2026-07-28 cancels by closing its request. Earlier ones send a notif
 a deliberation that they start follows from tenant, `Mcp-Session-Id` and JSON-RPC id, so that the notification finds it.
 """
 
-import asyncio
-from typing import Any
+import secrets
+from typing import Any, cast
 
 from fastapi import Request, Response
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel
+from starlette.types import Message, Receive, Scope, Send
 
 from app.api.request_body import json_body, parsed_body
-from app.facades.mcp.rest import ABANDONED, PATH, SESSION, in_process, path_of, submission_key
+from app.facades.mcp.rest import ABANDONED, PATH, SESSION, AskRoute, in_process, path_of, submission_key
+from app.facades.mcp.server import mcp_server
+from app.facades.mcp.tools import McpContext
 from app.lifecycle.specify import keyed_id
 from app.routes.dependencies import OfTenant, api_router
 
 router = api_router("mcp")
+
+
+def _ask_of(context: McpContext) -> AskRoute:
+    request = cast("Request", context.request)
+    session = request.headers.get(SESSION)
+    if session is None or context.protocol_version in MODERN_PROTOCOL_VERSIONS:
+        return in_process(request)
+    return in_process(request, submission_key(session, context.request_id))
+
+
+_SERVER = mcp_server(_ask_of)
 
 
 class JsonRpcMessage(BaseModel, frozen=True, extra="allow", hide_input_in_errors=True):
@@ -25,10 +41,30 @@ class JsonRpcMessage(BaseModel, frozen=True, extra="allow", hide_input_in_errors
     params: dict[str, Any] | None = None
 
 
-def _exchange(content: bytes, initializes: bool) -> Response:
-    from app.facades.mcp.exchange import McpExchange
+class McpExchange(Response):
+    """The answer to one message. The answer to `initialize` names a session, which nothing stores."""
 
-    return McpExchange(content, initializes=initializes)
+    def __init__(self, content: bytes, *, initializes: bool) -> None:
+        super().__init__()
+        self._content = content
+        self._initializes = initializes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        unread = [self._content]
+
+        async def replay() -> Message:
+            if unread:
+                return {"type": "http.request", "body": unread.pop(), "more_body": False}
+            return await receive()
+
+        async def named(message: Message) -> None:
+            if self._initializes and message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (SESSION.encode(), secrets.token_hex(16).encode())]
+            await send(message)
+
+        manager = StreamableHTTPSessionManager(_SERVER, stateless=True)
+        async with manager.run():
+            await manager.handle_request(scope, replay, named)
 
 
 @router.post(PATH, include_in_schema=False)
@@ -41,5 +77,4 @@ async def call_mcp(request: Request, tenant: OfTenant) -> Response:
         key = submission_key(session, message.params.get("requestId"))
         path = path_of(keyed_id(tenant, key), "/cancel")
         await in_process(request)("POST", path, body={"reason": ABANDONED, "by": "disconnect"})
-    # The first message imports the package.
-    return await asyncio.to_thread(_exchange, content, message.method == "initialize")
+    return McpExchange(content, initializes=message.method == "initialize")

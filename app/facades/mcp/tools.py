@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from math import ceil
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 import mcp_types as types
@@ -22,7 +22,6 @@ from app.facades.mcp.rest import ABANDONED, AskRoute, JsonDocument, RouteAnswer,
 
 McpContext = ServerRequestContext[Any, Any]
 ToolFunction = Callable[[AskRoute, McpContext, JsonDocument], Awaitable[RouteAnswer]]
-_Model = TypeVar("_Model", bound=BaseModel)
 
 SCHEME = "deliberation://"
 SUMMARY = "?view=summary"
@@ -107,7 +106,7 @@ async def followed(ask: AskRoute, id: str, wait_s: float, context: McpContext) -
 
 async def submitted(ask: AskRoute, context: McpContext, arguments: JsonDocument) -> RouteAnswer:
     """The acceptance. No cancellation interrupts it, because only the answer has the id."""
-    key = _read(DeliberateArguments, arguments).idempotency_key
+    key = parsed_body(encoded(arguments), DeliberateArguments).idempotency_key
     body = {name: value for name, value in arguments.items() if name not in _OWN_FIELDS}
     headers = {} if key is None else {"Idempotency-Key": key}
     traceparent: object = (context.meta or {}).get("traceparent")
@@ -139,13 +138,13 @@ async def deliberate(ask: AskRoute, context: McpContext, arguments: JsonDocument
 
 async def get_deliberation(ask: AskRoute, context: McpContext, arguments: JsonDocument) -> RouteAnswer:
     """Read a deliberation: its status, stage, verdict and cost; or wait for its verdict."""
-    asked = _read(DeliberationArguments, arguments)
+    asked = parsed_body(encoded(arguments), DeliberationArguments)
     return await followed(ask, asked.id, asked.wait_seconds, context)
 
 
 async def cancel_deliberation(ask: AskRoute, context: McpContext, arguments: JsonDocument) -> RouteAnswer:
     """Cancel a deliberation. One that has ended stays as it is."""
-    asked = _read(CancelArguments, arguments)
+    asked = parsed_body(encoded(arguments), CancelArguments)
     answer = await ask("POST", path_of(asked.id, "/cancel"), body=asked.model_dump(exclude={"id"}))
     if answer.refused or "verdict" not in answer.document:
         return answer
@@ -154,18 +153,14 @@ async def cancel_deliberation(ask: AskRoute, context: McpContext, arguments: Jso
 
 async def list_strategies(ask: AskRoute, _: McpContext, arguments: JsonDocument) -> RouteAnswer:
     """List the strategies of deliberation: what each does, what it costs in calls, and its parameters."""
-    _read(NoArguments, arguments)
+    parsed_body(encoded(arguments), NoArguments)
     return await ask("GET", "/strategies")
 
 
 async def list_roles(ask: AskRoute, context: McpContext, arguments: JsonDocument) -> RouteAnswer:
     """List the roles that a council's members can have, with their personas and live replicas."""
-    _read(NoArguments, arguments)
+    parsed_body(encoded(arguments), NoArguments)
     return await ask("GET", "/roles")
-
-
-def _read(model: type[_Model], arguments: JsonDocument) -> _Model:
-    return parsed_body(encoded(arguments), model)
 
 
 def _tool(call: ToolFunction, arguments: type[BaseModel], result: Any, **hints: Any) -> types.Tool:  # noqa: ANN401

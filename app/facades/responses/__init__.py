@@ -4,28 +4,28 @@ Background work and its events last as long as the deliberation's facts. A foreg
 client leaves, unless the request has an Idempotency-Key.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import Depends, Path, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from app.api.headers import submission_of
-from app.api.problems import ValidationFailed, body_fault, request_id_of
+from app.api.problems import ValidationFailed, body_fault, query_fault, request_id_of
 from app.api.request_body import body_of
 from app.api.requests import COMPLETION_TOKENS_MAX
-from app.api.responses import IDEMPOTENCY_KEY, answer, body, headers
-from app.api.schemas import FieldProblem, dump
+from app.api.responses import IDEMPOTENCY_KEY, answer, body
+from app.api.schemas import dump
 from app.deliberation.errors import Gone, InvalidToken, NotFound
 from app.deliberation.specification import checked_token
+from app.facades.declaration import streamed
 from app.facades.door import CLIENT_LEFT, Council, Door, InDoor, Told
 from app.facades.openai_errors import openai_errors, openai_facade
-from app.facades.openai_requests import answer_headers, bounded
+from app.facades.openai_requests import answer_headers, bounded, deliberation_of
 from app.facades.outcomes import answers, deliberation_headers
-from app.facades.responses.reader import ASKED, CreateResponseRequest, asked, turns_asked
+from app.facades.responses.reader import ASKED, CreateResponseRequest, turns_asked
 from app.facades.responses.writer import (
     InputItemPage,
     ResponseDeleted,
-    ResponseEvent,
     ResponseResource,
     ResponseWriter,
     input_page,
@@ -33,19 +33,11 @@ from app.facades.responses.writer import (
 )
 from app.routes.dependencies import api_router
 
-# Calls are cut within milliseconds, so that the answer to a cancellation usually has its end.
-CANCEL_WAIT_S = 10
 PATH = "/responses/{response_id}"
 
 router = api_router("openai", prefix="/v1")
 
-_SENT = headers("Location", "X-Deliberation-Id", "X-Adjusted", "X-Accel-Buffering")
-_RESPONSE: dict[str, Any] = {
-    "model": ResponseResource,
-    "description": "The response; with `stream` its events, ended by `[DONE]`",
-    "headers": _SENT,
-    "content": {"text/event-stream": {"schema": {"$ref": "#/components/schemas/ResponseEvent"}}},
-}
+_RESPONSE = streamed("The response; with `stream` its events, ended by `[DONE]`", "X-Adjusted", model=ResponseResource)
 
 
 async def id_in(response_id: Annotated[str, Path(description="`resp_` and the deliberation's id")]) -> str:
@@ -93,10 +85,11 @@ async def create_response(request: Request, door: InDoor) -> Response:
     previous = await _previous(door, given.previous_response_id)
     turns, background = turns_asked(given, previous and previous.state), given.background is True
     submission = submission_of(request, {ASKED: {**given.repeated, "messages": len(turns)}})
-    council = await door.accept(asked(asked_for, door.registry, turns), submission, kept=background)
+    asked = deliberation_of(asked_for, door.registry, turns, max_tokens=asked_for.max_output_tokens)
+    council = await door.accept(asked, submission, kept=background)
     sent = answer_headers(council.state.deliberation_id, changes, given.answer_schema)
     if given.stream:
-        return council.stream(ResponseWriter(request_id_of(request)), sent, "facts")
+        return council.stream(ResponseWriter(request_id_of(request)), sent)
     if background:
         return _answer(await council.told(), sent)
     told = await council.end(request)
@@ -106,9 +99,7 @@ async def create_response(request: Request, door: InDoor) -> Response:
     return _answer(told, sent)
 
 
-class ResponseQuery(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class ResponseQuery(BaseModel, frozen=True, extra="forbid"):
     stream: bool = Field(False, description="Answer with the events of the response")
     starting_after: int = Field(-1, ge=-1, description="Only events with a higher number; with `stream`")
 
@@ -118,12 +109,9 @@ async def get_response(request: Request, council: OfCouncil, query: Annotated[Re
     """With `stream` its events from the beginning, or above `starting_after`; leaving cancels nothing."""
     if query.stream:
         writer = ResponseWriter(request_id_of(request), query.starting_after)
-        return council.stream(writer, deliberation_headers(council.state.deliberation_id), "facts", viewer=True)
+        return council.stream(writer, deliberation_headers(council.state.deliberation_id), viewer=True)
     if "starting_after" in query.model_fields_set:
-        detail, remedy = "It needs a stream", "Add stream=true."
-        fault = FieldProblem(
-            location="query", pointer="starting_after", code="invalid_value", detail=detail, remedy=remedy
-        )
+        fault = query_fault("starting_after", "invalid_value", "It needs a stream", "Add stream=true.")
         raise ValidationFailed([fault])
     return _answer(await council.told())
 
@@ -135,7 +123,7 @@ async def get_response(request: Request, council: OfCouncil, query: Annotated[Re
 )
 async def cancel_response(council: OfCouncil) -> Response:
     """Idempotent. The answer waits some seconds for the end, and an ended response stays as it is."""
-    await council.cancel(None, wait_s=CANCEL_WAIT_S)
+    await council.cancel(None)
     return _answer(await council.told())
 
 
@@ -150,9 +138,7 @@ async def delete_response(door: InDoor, id: IdInPath) -> Response:
     return Response(dump(ResponseDeleted(id=f"resp_{id}")), media_type="application/json")
 
 
-class InputItemsQuery(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class InputItemsQuery(BaseModel, frozen=True, extra="forbid"):
     limit: int = Field(20, ge=1, le=100, description="Items on a page")
     order: Literal["asc", "desc"] = Field("desc", description="`asc`: the first message first")
     after: str | None = Field(None, max_length=128, description="The id of the item before the page")
@@ -169,4 +155,4 @@ async def list_input_items(council: OfCouncil, query: Annotated[InputItemsQuery,
     return Response(dump(page), media_type="application/json")
 
 
-RESPONSES = openai_facade(router, [CreateResponseRequest], [ResponseEvent])
+RESPONSES = openai_facade(router, CreateResponseRequest)

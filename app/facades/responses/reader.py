@@ -3,21 +3,21 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, model_validator
 from pydantic_core import CoreSchema
 
-from app.api.problems import ValidationFailed, body_fault
-from app.api.requests import SEED_MAX, DeliberationRequest, MaybeWhole, RequestModel
+from app.api.problems import ValidationFailed, body_fault, refused
+from app.api.requests import SEED_MAX, MaybeWhole, RequestModel
 from app.deliberation.fold import State
 from app.facades import openai_requests as openai
 from app.facades.openai_requests import ConversationTurn, Unsupported
 from app.facades.outcomes import NoVerdict, answers
 
 ITEMS_MAX = 1_024
+_Included = Annotated[list[Literal["reasoning.encrypted_content"]], Field(max_length=1)]
 KINDS = ("input_text", "output_text", "text")
 # The turn of a conversation that has the instructions; those of an earlier response are not carried over.
 INSTRUCTIONS = ("system", "instructions")
-PLACES = {"/task": "/input", "/constraints/answer_schema": "/text/format/schema"}
 # The name of this façade's part of what an acceptance repeats.
 ASKED = "responses"
 # The acceptance keeps the fields that a response repeats, because no other fact has them.
@@ -27,10 +27,8 @@ REPEATED = frozenset(
 )
 
 
-class InputItem(BaseModel):
+class InputItem(RequestModel, extra="ignore"):
     """A message, or a reasoning item of an earlier response, which is ignored; so are unknown fields."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=True, hide_input_in_errors=True)
 
     type: Literal["message", "reasoning"] = "message"
     role: Literal["system", "developer", "user", "assistant"] | None = Field(default=None, description="Of a message")
@@ -41,7 +39,7 @@ class InputItem(BaseModel):
     @model_validator(mode="after")
     def _check_role(self) -> Self:
         if self.type == "message" and self.role is None:
-            raise openai.refused("missing", "The message has no role", "Give system, developer, user or assistant.")
+            raise refused("missing", "The message has no role", "Give system, developer, user or assistant.")
         return self
 
 
@@ -63,7 +61,7 @@ class TextFormat(openai.JsonSchemaFormat):
     @model_validator(mode="after")
     def _check_type(self) -> Self:
         if self.type == "json_schema" and not self.name:
-            raise openai.refused("invalid_value", "The type json_schema needs a name", "Give name and schema.")
+            raise refused("invalid_value", "The type json_schema needs a name", "Give name and schema.")
         return self
 
     @property
@@ -102,10 +100,10 @@ _EXAMPLES: list[Any] = [
 ]
 
 
-class CreateResponseRequest(openai.CouncilRequest):
+class CreateResponseRequest(openai.CouncilRequest, json_schema_extra={"examples": _EXAMPLES}):
     """The body of `POST /v1/responses`. Null is the same as absent in every field."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": _EXAMPLES})
+    PLACES = {"/task": "/input", "/constraints/answer_schema": "/text/format/schema"}
 
     input: Annotated[list[InputItem], _OrText(), BeforeValidator(_listed)] = Field(min_length=1, max_length=ITEMS_MAX)
     instructions: str | None = Field(default=None, description="Requirements on the answer, above what the input says")
@@ -122,17 +120,17 @@ class CreateResponseRequest(openai.CouncilRequest):
     reasoning: ResponseReasoning | None = None
     truncation: Literal["auto", "disabled"] | None = Field(default=None, description="No input is ever truncated")
     prompt_cache_key: str | None = Field(default=None, max_length=512, description="Repeated only")
-    deliberation: ResponseOptions | None = Field(default=None, description="Extension: how to deliberate")
+    deliberation: ResponseOptions | None = Field(default=None, description="Extension: how to deliberate")  # pyright: ignore[reportIncompatibleVariableOverride] -- frozen
 
     max_tool_calls: openai.IgnoredField = None
     stream_options: openai.IgnoredField = None
 
-    access_programs: Annotated[Any, Unsupported("There are no access programs")] = None
-    context_management: Annotated[Any, Unsupported("No context is compacted", [])] = None
-    conversation: Annotated[Any, Unsupported("Conversations are not supported; use previous_response_id")] = None
-    image: Annotated[Any, Unsupported("Only text is supported")] = None
-    include: Annotated[Any, Unsupported("Nothing else can be included", [], ["reasoning.encrypted_content"])] = None
-    prompt: Annotated[Any, Unsupported("Prompt templates are not supported")] = None
+    access_programs: Annotated[None, Unsupported("There are no access programs")] = None
+    context_management: Annotated[openai.NoItems, Unsupported("No context is compacted")] = None
+    conversation: Annotated[None, Unsupported("Conversations are not supported; use previous_response_id")] = None
+    image: Annotated[None, Unsupported("Only text is supported")] = None
+    include: Annotated[_Included | None, Unsupported("Nothing else can be included")] = None
+    prompt: Annotated[None, Unsupported("Prompt templates are not supported")] = None
 
     @model_validator(mode="after")
     def _check_input(self) -> Self:
@@ -149,9 +147,11 @@ class CreateResponseRequest(openai.CouncilRequest):
         return self.model_dump(mode="json", by_alias=True, include=set(REPEATED), exclude_unset=True, exclude_none=True)
 
 
-def conversation_in(state: State) -> Sequence[ConversationTurn]:
-    """The messages of a response; a deliberation of another façade is one message."""
-    return openai.turns_of(state.specification.task, state.accepted.asked.get(ASKED, {}).get("messages", 1))
+def conversation_in(state: State) -> tuple[str | None, Sequence[ConversationTurn]]:
+    """The instructions and the messages that a task was written from; one of another façade is one message."""
+    turns = openai.turns_of(state.specification.task, state.accepted.asked.get(ASKED, {}).get("messages", 1))
+    given = next((turn.text for turn in turns if turn[:2] == INSTRUCTIONS), None)
+    return given, [turn for turn in turns if turn[:2] != INSTRUCTIONS]
 
 
 def _before(previous: State) -> Sequence[ConversationTurn]:
@@ -163,7 +163,7 @@ def _before(previous: State) -> Sequence[ConversationTurn]:
     if not said:
         detail, remedy = f"It is {previous.status} and has no answer", "Await its end, or name another."
         raise ValidationFailed([body_fault("/previous_response_id", "no_verdict", detail, remedy)])
-    return [*(turn for turn in conversation_in(previous) if turn[:2] != INSTRUCTIONS), *said]
+    return [*conversation_in(previous)[1], *said]
 
 
 def turns_asked(request: CreateResponseRequest, previous: State | None) -> Sequence[ConversationTurn]:
@@ -171,13 +171,3 @@ def turns_asked(request: CreateResponseRequest, previous: State | None) -> Seque
     instructions = [] if not request.instructions else [ConversationTurn(*INSTRUCTIONS, request.instructions)]
     said = [ConversationTurn(item.role, None, item.content) for item in request.input if item.role is not None]
     return [*instructions, *(() if previous is None else _before(previous)), *said]
-
-
-def asked(
-    request: CreateResponseRequest, registry: openai.Registry, turns: Sequence[ConversationTurn]
-) -> DeliberationRequest:
-    """The deliberation that is asked for; raises ModelNotFound and ValidationFailed."""
-    options, schema, limit = request.deliberation, request.answer_schema, request.max_output_tokens
-    return openai.deliberation_of(
-        request, registry, turns, options or ResponseOptions(), schema, PLACES, max_tokens=limit
-    )

@@ -148,7 +148,7 @@ async def in_development(roles_file: Path) -> AsyncGenerator[Kept, None]:
 
 @pytest.fixture(autouse=True)
 def no_wait_for_the_end_of_a_cancelled_response(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.facades.responses.CANCEL_WAIT_S", 0)
+    monkeypatch.setattr("app.facades.door.CANCEL_WAIT_S", 0)
 
 
 def requests(kept: Kept, name: str, method: str, path: str) -> Iterator[Asked]:

@@ -104,6 +104,29 @@ async def test_a_stream_sends_heartbeats_until_the_answer() -> None:
         assert connection.received.endswith(b"data: [DONE]\n\n")
 
 
+async def test_a_stream_tells_each_stage_as_reasoning_while_the_council_works(gateway: Served) -> None:
+    connection = Connection(gateway, BODY | {"stream": True})
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        call = group.create_task(connection.call())
+        await until(lambda: len(accepted_in(gateway)) == 1)
+        await gateway.play(accepted_in(gateway)[0].deliberation_id, until_stage=2)
+        await until(lambda: b"critique" in connection.received)
+        early = connection.received
+        await gateway.play(accepted_in(gateway)[0].deliberation_id)
+        await until(call.done)
+    deltas = [chunk["choices"][0]["delta"] for chunk in frames_of(connection.received.decode())]
+    assert deltas[:4] == [
+        {"role": "assistant", "content": ""},
+        {"reasoning_content": "**propose**\n\nAsked: dev-001, dev-002, dev-003.\n\n"},
+        {"reasoning_content": "3 of 3 outcomes counted (closed: all).\n\n"},
+        {"reasoning_content": "**critique, round 1**\n\nAsked: dev-001, dev-002, dev-003.\n\n"},
+    ]
+    assert b"draft" not in early and early.count(b"reasoning_content") == 3
+    names = [name for delta in deltas[1:] for name in delta]
+    told = names.count("reasoning_content")
+    assert told == 8 and set(names[:told]) == {"reasoning_content"} and set(names[told:]) == {"content"}
+
+
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_draining_gateway_ends_waiting_completions(gateway: Served, streamed: bool) -> None:
     async def drain(_: Served, __: str) -> None:

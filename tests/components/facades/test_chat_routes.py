@@ -83,16 +83,17 @@ async def test_a_stream_starts_with_the_role_and_ends_with_the_usage(gateway: Se
     response = await complete(gateway, stream=True, stream_options={"include_usage": True})
     assert response.headers["content-type"].startswith("text/event-stream")
     deliberation_id = response.headers["x-deliberation-id"]
-    first, *pieces, last, counted = frames_of(response.text)
+    first, *between, last, counted = frames_of(response.text)
     read = (await gateway.client.get(f"/deliberations/{deliberation_id}")).json()
     assert first["choices"] == [
         {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
     ]
-    assert "".join(piece["choices"][0]["delta"]["content"] for piece in pieces) == read["verdict"]["content"]
+    said = [piece["choices"][0]["delta"] for piece in between]
+    assert "".join(each.get("content", "") for each in said) == read["verdict"]["content"]
     assert last["choices"] == [{"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop"}]
     assert last["deliberation"]["winner"] == read["verdict"]["winner"]
     assert counted["choices"] == [] and counted["usage"]["prompt_tokens"] == read["usage"]["prompt_tokens"]
-    chunks = [first, *pieces, last, counted]
+    chunks = [first, *between, last, counted]
     assert [chunk["usage"] for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
     shared = ("id", "object", "created", "model", "system_fingerprint")
     assert len({tuple(chunk[name] for name in shared) for chunk in chunks}) == 1
@@ -174,7 +175,7 @@ async def test_unranked_answers_are_one_choice_each(gateway: Served, streamed: b
         texts[choice["index"]] += choice["delta"].get("content", "")
         ends[choice["index"]] += choice["finish_reason"] == "stop"
     assert texts == ["draft s1-qa-001", "draft s1-qa-002"] and ends == [1, 1]
-    assert ["deliberation" in chunk for chunk in frames_of(response.text)] == [False] * 5 + [True]
+    assert ["deliberation" in chunk for chunk in frames_of(response.text)] == [False] * 7 + [True]
 
 
 def failing(code: str, detail: str) -> End:

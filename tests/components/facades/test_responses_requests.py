@@ -12,8 +12,8 @@ from app.api.requests import DeliberationRequest
 from app.deliberation.fold import State, fold
 from app.facades.openai_errors import param
 from app.facades.openai_requests import ConversationTurn as Turn
-from app.facades.openai_requests import task_of, turns_of
-from app.facades.responses.reader import CreateResponseRequest, ResponseOptions, asked, turns_asked
+from app.facades.openai_requests import deliberation_of, task_of, turns_of
+from app.facades.responses.reader import CreateResponseRequest, ResponseOptions, turns_asked
 from tests.components.facades.test_chat_requests import KNOWN
 from tests.unit.strategies.stories import story
 
@@ -26,7 +26,8 @@ PAIR = [Turn("user", None, "Name a colour."), Turn("assistant", None, "Blue.")]
 
 def deliberation(previous: State | None = None, **fields: Any) -> DeliberationRequest:
     request = CreateResponseRequest.model_validate_json(json.dumps(BODY | fields))
-    return asked(request, KNOWN, turns_asked(request, previous))
+    turns = turns_asked(request, previous)
+    return deliberation_of(request, KNOWN, turns, max_tokens=request.max_output_tokens)
 
 
 def faults_of(**fields: Any) -> dict[str | None, str]:

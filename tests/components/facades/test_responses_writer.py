@@ -127,7 +127,7 @@ def test_the_response_is_the_deliberations_outcome(name: str) -> None:
 
 def test_a_summary_of_stages_alone_says_nothing_of_members_work() -> None:
     short, whole = (
-        json.dumps([item.model_dump() for item in resource(facts).output if item.type == "reasoning"])
+        json.dumps([item for item in resource(facts).output if item["type"] == "reasoning"])
         for facts in (story("council, all revise: completed"), detailed("council, all revise: completed"))
     )
     assert "dev-001, critique" in whole and "dev-001, critique" not in short and "Asked: " in short

@@ -24,6 +24,7 @@ console.log(
     whole: whole.text,
     finish: whole.finishReason,
     streamed,
+    reasoning: await stream.reasoningText,
     usage: await stream.usage,
     object: Object.keys(object),
     refused,
