@@ -132,11 +132,8 @@ class Council:
 
     async def leave(self) -> None:
         """The client has left: cancel, unless the deliberation is kept, or ends by itself."""
-        operations, overdue = (
-            self._gateway["deliberations"],
-            self._gateway["clock"].now() >= self.state.accepted.deadline_at,
-        )
-        if self.kept or overdue:
+        operations, deadline_at = self._gateway["deliberations"], self.state.accepted.deadline_at
+        if self.kept or self._gateway["clock"].now() >= deadline_at:
             return
         with anyio.CancelScope(shield=True):
             try:

@@ -34,13 +34,12 @@ def contribution(call: AgentCall, constraints: Constraints) -> str:
         return "No outcome."
     if finished.problem is not None:
         return f"Failed: {finished.problem.detail}"
-    parsed = call.output(constraints)
-    match parsed:
+    match parsed := call.output(constraints):
         case Critique(verdict=verdict, issues=issues):
             return _listed(f"Verdict: {verdict}.", map(_issue, issues))
         case Scores(candidates=candidates):
-            totals = {label: [each.score for each in scored.criteria] for label, scored in candidates.items()}
-            return _listed("Scores:", (f"{_of(label, labels)}: {_numbers(totals[label])}" for label in totals))
+            scores = {label: [str(each.score) for each in scored.criteria] for label, scored in candidates.items()}
+            return _listed("Scores:", (f"{_of(label, labels)}: {', '.join(each)}" for label, each in scores.items()))
         case Pair(winner="tie"):
             return f"A tie.\n\n{parsed.notes_a}\n\n{parsed.notes_b}"
         case Pair(winner=winner, margin=margin):
@@ -70,7 +69,3 @@ def _issue(issue: Issue) -> str:
 
 def _of(label: str, labels: Mapping[str, str]) -> str:
     return author(labels[label]) if label in labels else label
-
-
-def _numbers(scores: Iterable[int]) -> str:
-    return ", ".join(map(str, scores))
