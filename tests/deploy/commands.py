@@ -1,4 +1,7 @@
+from typing import Any
+
 import typer
+from typer import Context
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 from typer.main import get_command
@@ -20,14 +23,13 @@ FOREIGN_PROGRAMS = {"nats", "vllm"}
 
 
 def _parse(program: typer.Typer, words: list[str]) -> str | None:
-    name, command = "program", get_command(program)
-    while isinstance(command, TyperGroup):
-        name, *words = words or [""]
-        if name not in command.commands:
-            return f"there is no command {name!r}"
-        command = command.commands[name]
+    command: Any = get_command(program)
+    context = None
     try:
-        command.make_context(name, list(words))
+        while isinstance(command, TyperGroup):
+            context = Context(command, context, command.name)
+            _, command, words = command.resolve_command(context, words)
+        command.make_context(command.name, list(words), context)
     except TyperException as error:
         return str(error)
     return None

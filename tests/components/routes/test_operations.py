@@ -38,6 +38,7 @@ async def test_roles_show_their_declaration_and_live_replicas(gateway: Served) -
                 "unreachable": None,
                 "list_problem": "",
                 "key_rejected": None,
+                "trouble": None,
             }
         ],
     }
