@@ -311,7 +311,7 @@ async def test_the_page_shows_a_rejection_and_a_missing_deliberation(page: Page,
     await page.goto(f"{stack.url}/#/new")
     await page.get_by_label("Task", exact=True).fill("t")
     await page.get_by_label("Tokens at most").fill("-1")
-    await expect(page.locator(".quotebox .fault")).to_contain_text("max_tokens")
+    await expect(page.locator(".quotebox .fault")).to_contain_text("Max tokens: It is too small")
 
 
 async def test_a_key_opens_the_page_and_leaving_closes_it(chromium: BrowserContext) -> None:

@@ -62,7 +62,7 @@ async def entered(chromium: BrowserContext, gateway: Gateway, key: str) -> Page:
     await page.goto(str(gateway.client.base_url))
     await page.get_by_label("API key").fill(key)
     await page.get_by_role("button", name="Log in").click()
-    await page.get_by_role("link", name="System").click()
+    await page.get_by_role("navigation", name="Views").get_by_role("link", name="System").click()
     return page
 
 
