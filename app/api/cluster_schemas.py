@@ -21,7 +21,7 @@ class ReplicaBounds(Resource):
 
 
 class EngineTrouble(Resource):
-    """What keeps calls from an engine, or makes them fail."""
+    """The fault that keeps calls from an engine, or makes them fail."""
 
     detail: str
     since: AwareDatetime

@@ -44,7 +44,7 @@ log = structlog.get_logger(__name__)
 
 
 def _faults_named(count: int) -> str:
-    """The detail of a problem whose `errors` say all, so that it says nothing twice."""
+    """The detail of a problem with faults: their number, because `errors` describes each of them."""
     if count == 1:
         return "`errors` names the fault."
     return f"`errors` names {count if count <= ERRORS_MAX else f'{ERRORS_MAX} of {count}'} faults."

@@ -15,7 +15,7 @@ from app.deliberation.specification import Priority
 
 TASK_CHARS_MAX = 200
 BENCH = ("bench", "quality")
-"""The metadata of what `deliberate bench` asks."""
+"""The metadata of deliberations that `deliberate bench` submits."""
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class ListFilter:
-    """The filter of a list; None and empty do not filter. `role` is any member's; without `bench` no benchmark's."""
+    """The filter of a list; None and empty do not filter. `role` is any member's; `bench` false omits benchmarks."""
 
     statuses: frozenset[Status] = frozenset()
     role: str | None = None

@@ -1,4 +1,4 @@
-"""The command `deliberate`: what its line takes before a command. `app.cli.commands` lists the commands."""
+"""The command `deliberate` with the options that precede a command. `app.cli.commands` lists the commands."""
 
 import os
 import sys

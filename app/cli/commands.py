@@ -1,4 +1,4 @@
-"""The commands of `deliberate`: the line that help shows for each, and the module that has it."""
+"""The commands of `deliberate`: the module and the line of help of each."""
 
 import inspect
 import re
@@ -102,7 +102,7 @@ def command_of(name: str) -> Any:  # noqa: ANN401 -- typer's class is private
 
 
 class CommandLine(typer.core.TyperGroup):
-    """The commands of the table: each is its line of help until it is chosen."""
+    """The group of all commands. It imports the module of a command once a line names the command."""
 
     def __init__(self, *, commands: Mapping[str, Any], **options: Any) -> None:  # noqa: ANN401 -- typer's own
         listed = {name: typer.core.TyperCommand(name, help=entry.help) for name, entry in COMMANDS.items()}

@@ -15,7 +15,7 @@ from app.cli.render.text import age_text, line_of
 
 LAST = "last"
 _ID_CHARS = 26
-# A beginning is looked for among so many of the newest deliberations.
+# The number of newest deliberations among which the beginning of an id is searched.
 _SEARCHED_MAX = 5_000
 _CANDIDATES_MAX = 10
 

@@ -29,7 +29,7 @@ def keys_of(tenant: str, deliberation_ids: Collection[str]) -> Keys:
 
 
 class TextLeases:
-    """The deliberations whose texts this gateway shows to somebody now."""
+    """The leases of this gateway: the number of its viewers of each deliberation's texts."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -60,16 +60,17 @@ class TextLeases:
 
 
 class TextViewers:
-    """The deliberations whose texts some gateway shows, as an agent's replica knows them; with `always`, all."""
+    """The leases that a replica has heard of, each with its end; with `always` every deliberation has viewers."""
 
     def __init__(self, *, always: bool = False) -> None:
         self._always = always
-        # The lease that was renewed last is the last one.
+        # In the order of renewals: the oldest lease is the first one.
         self._until_s: dict[str, float] = {}
 
     def take(self, data: bytes) -> None:
+        """Renew the leases of a message; of a longer one than gateways send, the first `NAMED_MAX`."""
         until_s = monotonic() + LEASE_S
-        for key in data.decode(errors="replace").split("\n"):
+        for key in data.decode(errors="replace").split("\n", NAMED_MAX)[:NAMED_MAX]:
             self._until_s.pop(key, None)
             self._until_s[key] = until_s
         while len(self._until_s) > KEPT_MAX:

@@ -66,7 +66,7 @@ class ClusterHistory:
     def __init__(self) -> None:
         self.samples: deque[ClusterSample] = deque(maxlen=SAMPLES_MAX)
         self._parts: dict[str, _Starts] = {}
-        # What each replica had counted of an engine at the last sample.
+        # The counters of each engine at the last sample, by role, replica and URL.
         self._counted: dict[tuple[str, _Start, str], EngineStatus] = {}
 
     def take(

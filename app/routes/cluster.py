@@ -166,7 +166,7 @@ async def take_sample(gateway: Gateway) -> None:
 
 
 async def sample(gateway: Gateway) -> NoReturn:
-    """Fill the history, whether or not somebody looks: who comes after a fault sees what went before it."""
+    """Take a sample every ten seconds, so that the history shows the minutes before a fault. Runs until cancelled."""
     while True:
         await asyncio.sleep(SAMPLE_EVERY_S)
         await take_sample(gateway)

@@ -102,7 +102,7 @@ def _writer(gateway: Gateway) -> tuple[Keyring, KeyWriter]:
     responses={200: answer("Keys without their secrets", model=KeyList), **problems(503)},
 )
 async def list_keys(gateway: InGateway, caller: OfCaller) -> Response:
-    """Also those that expired or were revoked. Keys of other tenants are shown by `deliberate keys list` alone."""
+    """The list has expired and revoked keys too. Keys of other tenants are shown by `deliberate keys list` alone."""
     keyring = gateway["access"].keyring
     book = KeyBook() if keyring is None else keyring.book
     held = [key for key in book.keys.values() if key.fact.tenant == caller.tenant]
@@ -158,7 +158,7 @@ async def create_key(request: Request, gateway: InGateway, caller: OfCaller) -> 
 async def revoke_key(
     gateway: InGateway, caller: OfCaller, key_id: Annotated[str, Path(description="Id of a key of the tenant")]
 ) -> Response:
-    """For ever. Every gateway refuses the key within a second, and ends its sessions and streams."""
+    """A revocation lasts for ever. Every gateway refuses the key within a second, and ends its sessions and streams."""
     keyring, writer = _writer(gateway)
     held = keyring.book.keys.get(key_id)
     if held is None or held.fact.tenant != caller.tenant:

@@ -200,7 +200,7 @@ class EngineState:
         self.recent.append((ttft_ms, usage.prompt_tokens, usage.cached_tokens))
 
     def trouble(self, now_s: float) -> tuple[str, datetime] | None:
-        """What keeps calls from it or makes them fail, and since when; None while nothing does."""
+        """The fault that keeps calls from the engine or makes them fail, and its beginning; None without a fault."""
         if self.outage is not None:
             return f"cannot be connected to: {self.outage.cause}", self.outage.since
         if self.key_rejected is not None:

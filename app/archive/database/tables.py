@@ -127,7 +127,7 @@ def _group() -> Iterator[Column[Any]]:
     yield Column("duration", Integer, nullable=False)
     # The cost's currency; empty where no call has a price. Amounts of two currencies have no sum.
     yield Column("currency", String(3), nullable=False)
-    # 1 for what a benchmark asked, else 0.
+    # 1 for a deliberation of a benchmark, else 0.
     yield Column("bench", Integer, nullable=False)
 
 

@@ -1,4 +1,4 @@
-"""Texts are published while somebody watches: from the first piece, from the middle of a call, or never."""
+"""Texts are published while a client watches: from the first piece, from the middle of a call, or never."""
 
 import asyncio
 import json
