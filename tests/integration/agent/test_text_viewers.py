@@ -11,7 +11,7 @@ import pytest
 from app.deliberation.facts import CallDelta
 from app.deliberation.roles import EngineSpec, Role
 from app.log import text_viewers
-from app.log.text_viewers import KEPT_MAX, LEASE_S, SUBJECT, TextLeases, TextViewers, keys_of
+from app.log.text_viewers import KEPT_MAX, LEASE_S, NAMED_MAX, SUBJECT, TextLeases, TextViewers, keys_of
 from serve_deployments.agent import call as agent_call
 from serve_deployments.agent.agent import AgentReplica
 from serve_deployments.engine.client import Engines
@@ -162,5 +162,12 @@ async def test_leases_are_renewed_while_they_are_held(monkeypatch: pytest.Monkey
 def test_a_replica_keeps_a_bounded_number_of_leases_the_newest() -> None:
     viewers = TextViewers()
     viewers.take(b"t.first")
-    viewers.take("\n".join(f"t.{number}" for number in range(KEPT_MAX)).encode())
-    assert not viewers.has("t", "first") and viewers.has("t", "0") and viewers.has("t", str(KEPT_MAX - 1))
+    for begin in range(0, KEPT_MAX, NAMED_MAX):
+        viewers.take("\n".join(f"t.{number}" for number in range(begin, begin + NAMED_MAX)).encode())
+    assert not viewers.has("t", "first") and viewers.has("t", str(KEPT_MAX - 1))
+
+
+def test_a_message_that_names_more_than_gateways_do_is_cut() -> None:
+    viewers = TextViewers()
+    viewers.take("\n".join(f"t.{number}" for number in range(NAMED_MAX + 1)).encode())
+    assert viewers.has("t", str(NAMED_MAX - 1)) and not viewers.has("t", str(NAMED_MAX))
