@@ -141,7 +141,7 @@ class Engines(EnginePool):
             await _each(self._renew_key(engine) for engine in self.engines)
             quiet_since_s = time.monotonic() - CHECK_INTERVAL_S
             await _each(
-                self._check(each) for each in self.engines if each.reached_s < quiet_since_s or each.list_problem
+                self._check(each) for each in self.engines if each.reached_s < quiet_since_s or each.unlisted
             )
 
     async def _renew_key(self, engine: EngineState) -> None:
@@ -159,7 +159,7 @@ class Engines(EnginePool):
                 engine.not_connected(exc)
                 self._failed(engine, "cannot be connected to", unreachable=True)
         else:
-            if engine.outage is not None or engine.list_problem:
+            if engine.outage is not None or engine.unlisted:
                 await self._probe(engine)
 
     async def probe(self) -> None:
@@ -192,6 +192,9 @@ class Engines(EnginePool):
         engine.connected()
         if status in KEY_REFUSED:
             engine.refuses_key(status, probe=True)
+            engine.list_problem, engine.list_problem_since = "", None
+            self._without_list(engine, answered=True)
+            return
         try:
             listed = _listed(content) if status == 200 else [] if status in _NO_SUCH_PATH else None
         except ValueError as exc:
@@ -212,6 +215,9 @@ class Engines(EnginePool):
         if engine.list_problem != why:
             log.warning("engine_without_list", engine=engine.address, why=why)
         engine.list_problem, engine.list_problem_since = why, engine.list_problem_since or datetime.now(UTC)
+        self._without_list(engine, answered=answered)
+
+    def _without_list(self, engine: EngineState, *, answered: bool) -> None:
         if engine.own_model or self.model:
             engine.extended = engine.extended or False
             answered = True

@@ -146,6 +146,10 @@ class EngineState:
         """Whether one request may ask for several choices: only vLLM counts the tokens of each."""
         return bool(self.extended) and self.takes_n and "stream_options" not in self.dialect(model).lacking
 
+    @property
+    def unlisted(self) -> bool:
+        return bool(self.list_problem) or self.key_rejected is not None
+
     def refused_lately(self, now_s: float) -> bool:
         return self.key_rejected is not None and now_s < self._refused_s + REFUSED_FOR_S
 

@@ -117,6 +117,7 @@ async def test_a_refused_key_ends_the_call_at_once_and_is_told(
     assert len(engine.sent) == int(public_models), "it is not tried again"
     described = (await agent.describe())["engines"][0]
     assert described["key_rejected"]["status"] == status and OLD not in str(described)
+    assert described["list_problem"] == "", "one fault is told once"
     engine.key = OLD
     await outcomes(agent, request((call(2),)))
     assert (await agent.describe())["engines"][0]["key_rejected"] is None, "taken again"

@@ -157,7 +157,8 @@ async def test_a_list_of_models_that_is_of_no_use_is_described(case: str) -> Non
         await engines.close()
     state = engines.engines[0]
     assert state.healthy and state.models == ("m",)
-    assert bool(state.list_problem) == (case not in ("2a", "2c")), state.list_problem
+    assert bool(state.list_problem) == (case in ("2e", "2f")), state.list_problem
+    assert (state.key_rejected is not None) == (case == "2b"), "a refused key is no fault of the list"
 
 
 async def test_an_engine_without_a_list_and_without_a_named_model_is_named() -> None:
