@@ -140,9 +140,7 @@ class Engines(EnginePool):
             await asyncio.sleep(CHECK_INTERVAL_S)
             await _each(self._renew_key(engine) for engine in self.engines)
             quiet_since_s = time.monotonic() - CHECK_INTERVAL_S
-            await _each(
-                self._check(each) for each in self.engines if each.reached_s < quiet_since_s or each.unlisted
-            )
+            await _each(self._check(each) for each in self.engines if each.reached_s < quiet_since_s or each.unlisted)
 
     async def _renew_key(self, engine: EngineState) -> None:
         if await engine.key.refresh():
