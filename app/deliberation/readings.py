@@ -83,7 +83,7 @@ def read_output(output: Output, text: str, *, cut_off: bool = False) -> Reading:
     try:
         return reader.reading(text[-READ_CHARS_MAX:], cut_off)
     except TooManySteps:
-        raise reader.fault or InvalidOutput(f"the reply takes more than {STEPS_MAX:,} steps to check") from None
+        raise InvalidOutput(reader.fault or f"the reply takes more than {STEPS_MAX:,} steps to check") from None
     except RecursionError:
         raise InvalidOutput("the document: is nested too deeply") from None
 
@@ -103,13 +103,16 @@ _TOLERANT = json.JSONDecoder(object_pairs_hook=_distinct, strict=False)
 
 
 class _Reader:
-    """Reads one reply within one budget of steps. `fault` is that of the object that is looked at first."""
+    """Reads one reply within one budget of steps. `fault` is that of the object that is looked at first.
+
+    Faults are kept as texts: an error holds the frames that raised it, with all that was parsed there.
+    """
 
     def __init__(self, output: Output) -> None:
         self._output = output
         self._schema: Fields = {}
         self._budget = StepBudget()
-        self.fault: InvalidOutput | None = None
+        self.fault = ""
 
     def reading(self, text: str, cut_off: bool) -> Reading:
         bare = text.strip(_BLANKS)
@@ -117,7 +120,7 @@ class _Reader:
             self._check(bare, _STRICT.decode)
             return Reading(bare)
         except InvalidOutput as fault:
-            whole = fault
+            whole = str(fault)
         if (inner := _unquoted(bare)) is not None:
             found = self.reading(inner, cut_off)
             return Reading(found.text, tuple(sorted({*found.lenient, "text"})))
@@ -128,7 +131,7 @@ class _Reader:
             if found is not None:
                 around = _surroundings(text, span, thoughts)
                 return Reading(found.text, tuple(sorted({*around, *found.lenient})))
-        raise self.fault or whole
+        raise InvalidOutput(self.fault or whole)
 
     def _check(self, document: str, decode: Callable[[str], Any]) -> None:
         parse_output(self._output, document)
@@ -144,7 +147,7 @@ class _Reader:
         try:
             value, notes = _decoded(document)
         except InvalidOutput as fault:
-            self.fault = self.fault or fault
+            self.fault = self.fault or str(fault)
             return None
         names = self._schema["properties"].keys()
         for fields in self._nested(value):
@@ -154,7 +157,7 @@ class _Reader:
         for fields in self._nested(value):
             form = Form(self._schema, own=bool(self._output.answer_schema))
             shaped = form.shaped(fields)
-            if (self.fault is None or shaped.keys() == names) and self._satisfied(shaped, document):
+            if (not self.fault or shaped.keys() == names) and self._satisfied(shaped, document):
                 return self._recorded(shaped, notes | form.notes | _wrapper(fields, value))
         return None
 
@@ -180,7 +183,7 @@ class _Reader:
             self._check_schema(fields)
             parse_output(self._output, fields)
         except InvalidOutput as fault:
-            self.fault = self.fault or fault
+            self.fault = self.fault or str(fault)
             return False
         return True
 

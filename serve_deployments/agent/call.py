@@ -186,8 +186,8 @@ class CallRun:
                 }
                 if not (error.retryable or others) or (number == ATTEMPTS_MAX and not told):
                     raise
-                failure = error
-            await self._back_off(failure, number)
+                # Here, where the error ends with its handler: one that is kept holds the frames that raised it.
+                await self._back_off(error, number)
             self._context.count("retries")
             number += not told
 

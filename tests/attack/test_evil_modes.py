@@ -128,8 +128,9 @@ class Neighbour:
             await asyncio.sleep(pause_s)
 
 
-def slowest_s(spans: Spans, began_s: float, ended_s: float) -> float:
-    return max(end - begin for begin, end in spans if begin < ended_s and end > began_s)
+def slowest_s(spans: Spans, began_s: float) -> float:
+    """The longest of those that ended after `began_s`. A play may be shorter than the pause between two."""
+    return max(end - begin for begin, end in spans if end > began_s)
 
 
 @dataclass
@@ -242,8 +243,9 @@ async def times_of(besieged: Besieged, name: str) -> tuple[float, float, float, 
     neighbour, began_s = besieged.neighbour, time.perf_counter()
     played = await besieged.play(name)
     ended_s = time.perf_counter()
-    await until(lambda: neighbour.asks[-1][1] > ended_s and bool(besieged.most), timeout_s=60)
-    single_s, healthz_s = (slowest_s(spans, began_s, ended_s) for spans in (neighbour.asks, neighbour.probes))
+    both = (neighbour.asks, neighbour.probes)
+    await until(lambda: bool(besieged.most) and all(spans[-1][1] > ended_s for spans in both), timeout_s=60)
+    single_s, healthz_s = (slowest_s(spans, began_s) for spans in both)
     return ended_s - began_s, single_s, healthz_s, played
 
 

@@ -1,3 +1,4 @@
+import gc
 import json
 import random
 import re
@@ -112,6 +113,17 @@ NO_ANSWER = [
 @pytest.mark.parametrize("text", NO_ANSWER, ids=lambda text: text[:12])
 def test_a_text_without_a_whole_answer_is_invalid(text: str) -> None:
     assert len(refused(text)) < 300
+
+
+def test_a_refused_text_leaves_nothing_to_the_collector() -> None:
+    names = ", ".join(f'"n{number}": 0' for number in range(2_000))
+    gc.collect()
+    gc.disable()
+    try:
+        assert "stands twice" in refused(f'{{{names}, "x": 1, "x": 2}}')
+        assert gc.collect() < 500, "the parsed pairs would be in cycles"
+    finally:
+        gc.enable()
 
 
 def test_finds_the_objects_that_a_quadratic_search_finds() -> None:
