@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from copy import deepcopy
 from functools import lru_cache
 from importlib.metadata import version
+from threading import Lock
 from typing import Any, Literal
 
 from fastapi import FastAPI, Response
@@ -328,16 +329,24 @@ def document_3_2(*, development: bool = False) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=4)
-def _encoded(edition: Literal["3.1", "3.2"], development: bool) -> bytes:
+def encoded(edition: Literal["3.1", "3.2"], development: bool) -> bytes:
     made = document if edition == "3.1" else document_3_2
     return json.dumps(made(development=development), ensure_ascii=False).encode()
+
+
+# A cache lets all threads that find nothing generate at once, and the generator is not safe for threads.
+_ONE_AT_A_TIME = Lock()
 
 
 def install(app: FastAPI, *, development: bool) -> None:
     """Serve the documents and their page. The first request generates them in a thread, so streams are not blocked."""
 
     def served(edition: Literal["3.1", "3.2"]) -> Callable[[], Response]:
-        return lambda: Response(_encoded(edition, development), media_type="application/json")
+        def answer() -> Response:
+            with _ONE_AT_A_TIME:
+                return Response(encoded(edition, development), media_type="application/json")
+
+        return answer
 
     app.add_api_route("/openapi.json", served("3.1"), include_in_schema=False)
     app.add_api_route("/openapi-3.2.json", served("3.2"), include_in_schema=False)

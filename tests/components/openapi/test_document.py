@@ -1,3 +1,4 @@
+import asyncio
 import gzip
 import hashlib
 import json
@@ -12,7 +13,7 @@ from openapi_spec_validator import validate
 from app.access.authorization import ACCESS
 from app.api.problems import STATUSES
 from app.facades.openai_errors import OPENAI_STATUSES
-from app.openapi.document import document, document_3_2
+from app.openapi.document import document, document_3_2, encoded
 from app.routes.pages import UI
 from tests.components.access.keyed import PEPPER
 from tests.components.openapi.documented import declarations, operations, references
@@ -166,6 +167,15 @@ async def test_serves_the_generated_document(path: str, made: Callable[..., dict
         page = await gateway.client.get("/docs")
     assert response.json() == json.loads(json.dumps(made(development=True)))
     assert page.status_code == 200 and "/openapi.json" in page.text
+
+
+async def test_requests_that_come_at_once_share_one_generation() -> None:
+    encoded.cache_clear()
+    document.cache_clear()
+    async with served() as gateway:
+        answers = await asyncio.gather(*(gateway.client.get("/openapi.json") for _ in range(20)))
+    assert {answer.status_code for answer in answers} == {200}
+    assert document.cache_info().misses == 1
 
 
 async def test_the_docs_page_loads_nothing_from_other_hosts() -> None:
