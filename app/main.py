@@ -220,7 +220,9 @@ def lifespan_of(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[Gateway, None]:
         workers = roles_over_nats(roles, settings.agents)
-        declared = StreamSettings(settings.retention_s, settings.stream_replicas, settings.ack_wait_s, workers)
+        declared = StreamSettings(
+            settings.retention_s, settings.stream_replicas, settings.ack_wait_s, workers, settings.publications
+        )
         opened = journal or JetStreamLog(settings.nats_url, declared, signer)
         archive = None if database is None else Store(database)
         key_log = _key_log(settings, signer)

@@ -27,6 +27,7 @@ from app.log.stream_settings import (
     REPLICAS_MAX,
     RETENTION_S_MAX,
     RETENTION_S_MIN,
+    Publication,
 )
 
 PACKAGED_ROLES = Path(__file__).with_name("roles.yaml")
@@ -149,7 +150,16 @@ class LogRetention(ProcessSettings):
     )
 
 
-class StreamRules(LogRetention):
+class PublicationRules(ProcessSettings):
+    publications: Annotated[tuple[Publication, ...], NoDecode, BeforeValidator(listed)] = setting(
+        (),
+        "Messages for other services, separated by commas: `announcements` of ends, `responses` and `results` of "
+        "calls, `texts` as they grow. The same for every part; their streams are declared with the others.",
+        env="PUBLISH",
+    )
+
+
+class StreamRules(LogRetention, PublicationRules):
     stream_replicas: int = setting(
         1, "Servers that hold each stream, as declared with `deliberate streams apply`.", ge=1, le=REPLICAS_MAX
     )

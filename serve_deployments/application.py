@@ -90,11 +90,11 @@ def build(args: ApplicationArgs) -> Application:
             with_engines(role, engines, args.model),
             args.nats_url,
             args.stream_deltas,
-            args.publish_texts,
+            args.publications,
             args.engine_away_timeout_s,
         )
     coordinator = _deployment(Coordinator).options(num_replicas=args.coordinator_replicas, **_options(0.1))
-    return coordinator.bind(agents, workers, args.nats_url, args.coordinator_slots)
+    return coordinator.bind(agents, workers, args.nats_url, args.coordinator_slots, args.publications)
 
 
 def _status() -> ApplicationStatus | None:

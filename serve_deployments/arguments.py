@@ -1,19 +1,18 @@
 """The arguments of the application, of workers and of coordinators without Ray."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from app.deliberation.roles import EngineSpec, Role, engine_base
-from app.process_settings import LogLevel, LogServer, RoleRules, WorkerDrain, listed, setting
+from app.process_settings import LogLevel, LogServer, PublicationRules, RoleRules, WorkerDrain, listed, setting
 
 EngineUrls = Annotated[tuple[Annotated[str, AfterValidator(engine_base)], ...], NoDecode, BeforeValidator(listed)]
-PublishTexts = Literal["watched", "always"]
 RoleNames = Annotated[tuple[str, ...], NoDecode, BeforeValidator(listed)]
 
 
-class ApplicationArgs(LogServer, RoleRules):
+class ApplicationArgs(LogServer, RoleRules, PublicationRules):
     # A variable that is set to nothing counts as absent. Subclasses name this class last, to inherit it.
     model_config = SettingsConfigDict(extra="forbid", env_ignore_empty=True)
 
@@ -36,11 +35,6 @@ class ApplicationArgs(LogServer, RoleRules):
         True,
         "Whether engines stream their answers. With `false` a hung engine is detected only by the call's deadline, not "
         "after 20 seconds without a token.",
-    )
-    publish_texts: PublishTexts = setting(
-        "watched",
-        "When agents publish texts as they grow: while a client watches, or `always`, for services that read "
-        "VLLM_STREAMING.",
     )
     engine_away_timeout_s: float = setting(
         30.0,

@@ -16,11 +16,11 @@ from app.deliberation.ports import Agents, AgentsLost
 from app.deliberation.roles import Role
 from app.log.journal import JetStreamJournal
 from app.log.signature import LogSigner
+from app.log.stream_settings import Publication
 from app.observability.logs import outlast_output
 from app.observability.process import settle_heap
 from serve_deployments.agent.agent import APPEND_TIMEOUT_S as AGENT_TIMEOUT_S
 from serve_deployments.agent.agent import FINISH_WITHIN_S, AgentReplica
-from serve_deployments.arguments import PublishTexts
 from serve_deployments.coordinator.coordinator import CoordinatorReplica
 from serve_deployments.coordinator.fact_store import APPEND_TIMEOUT_S as COORDINATOR_TIMEOUT_S
 from serve_deployments.coordinator.task_queue import worker_agents
@@ -77,7 +77,7 @@ class Agent:
         role: Role,
         nats_url: str,
         stream_deltas: bool,
-        publish_texts: PublishTexts,
+        publications: Sequence[Publication],
         engine_away_timeout_s: float,
     ) -> None:
         outlast_output()
@@ -93,7 +93,7 @@ class Agent:
             engines,
             journal,
             stream_deltas=stream_deltas,
-            publish_texts=publish_texts,
+            publications=publications,
             engine_away_timeout_s=engine_away_timeout_s,
             identity=serve_identity,
         )
@@ -120,7 +120,14 @@ class Agent:
 class Coordinator:
     """The Serve deployment that turns accepted deliberations into verdicts."""
 
-    async def __init__(self, handles: dict[str, Handle], workers: Sequence[str], nats_url: str, slots: int) -> None:
+    async def __init__(
+        self,
+        handles: dict[str, Handle],
+        workers: Sequence[str],
+        nats_url: str,
+        slots: int,
+        publications: Sequence[Publication],
+    ) -> None:
         outlast_output()
         keep_replica_on_loopback()
         journal = await JetStreamJournal.connect(
@@ -128,7 +135,7 @@ class Coordinator:
         )
         in_ray = {role: RayAgents(handle) for role, handle in handles.items()}
         agents: dict[str, Agents] = {**in_ray, **worker_agents(journal, workers)}
-        self._replica = CoordinatorReplica(journal, agents, slots, identity=serve_identity)
+        self._replica = CoordinatorReplica(journal, agents, slots, publications, identity=serve_identity)
         ready = asyncio.Event()
         # Held here and watched by check_health: Serve knows no deployment that works without being called.
         self._serving = asyncio.get_running_loop().create_task(self._replica.serve(ready), name="serve")

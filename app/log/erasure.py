@@ -15,6 +15,7 @@ from app.log.direct_get import PAGE_RECORDS, DirectGet
 from app.log.stream_settings import (
     ANNOUNCEMENTS_STREAM,
     COPIES,
+    PUBLICATION_STREAMS,
     RESPONSES,
     RESPONSES_STREAM,
     STREAM,
@@ -23,6 +24,7 @@ from app.log.stream_settings import (
 )
 
 NO_SEQUENCE = 10043
+NO_STREAM = 404
 # nats-server 2.15.1 answers so where another request erases the message at the same time.
 _ERASED = "no message found"
 REMOVALS_AT_ONCE = 16
@@ -39,9 +41,12 @@ class Erasure:
         found = await self._reads.last([f"{subject}.>"])
         subjects = {record.subject for record in found.records} | found.refused.keys()
         subjects.discard(f"{subject}.deleted")
-        copies = [(name, f"{copied}.{deliberation_id}") for name, copied in COPIES.items()]
-        answers = await self._reads.last([f"{RESPONSES}.*.{deliberation_id}.*"])
-        responses = {record.subject: record.sequence for record in answers.records} | answers.refused
+        published = await self._published()
+        copies = [(name, f"{copied}.{deliberation_id}") for name, copied in COPIES.items() if name in published]
+        responses: dict[str, int] = {}
+        if RESPONSES_STREAM in published:
+            answers = await self._reads.last([f"{RESPONSES}.*.{deliberation_id}.*"])
+            responses = {record.subject: record.sequence for record in answers.records} | answers.refused
         await _gathered(self.erase(RESPONSES_STREAM, sequence) for sequence in responses.values())
         for each in copies:
             await self._erase_matching(*each)
@@ -55,7 +60,17 @@ class Erasure:
         pending = [(STREAM, each) for each in sorted(subjects)] + copies
         pending += [(RESPONSES_STREAM, each) for each in responses]
         await _gathered(self._purge_subject(*each) for each in pending)
-        await self._purge_announcement(f"announced.{tenant}.{deliberation_id}")
+        if ANNOUNCEMENTS_STREAM in published:
+            await self._purge_announcement(f"announced.{tenant}.{deliberation_id}")
+
+    async def _published(self) -> set[str]:
+        """The streams of messages for other services that exist, also those of an earlier setting."""
+        names = list(PUBLICATION_STREAMS)
+        replies = await asyncio.gather(*(request(self._client, f"$JS.API.STREAM.INFO.{name}") for name in names))
+        for name, reply in zip(names, replies, strict=True):
+            if (error := reply.get("error")) and error.get("code") != NO_STREAM:
+                raise JournalUnavailable(f"stream {name}: {error.get('description')}")
+        return {name for name, reply in zip(names, replies, strict=True) if "error" not in reply}
 
     async def _purge_announcement(self, mark: str) -> None:
         """Remove a mark and the announcement after it; the mark last, so that a crash leaves a way to both."""

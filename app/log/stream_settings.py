@@ -1,6 +1,8 @@
 """The names and settings of the streams, read where they are declared, used and checked."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from app.deliberation.specification import TIMEOUT_S_MAX
 
@@ -23,6 +25,15 @@ SPENDS_STREAM = "SPENDS"
 TASKS = "agent.task.assigned"
 # Streams that copy events to subjects with the id alone (`app.log.streams`), and the prefix of these subjects.
 COPIES = {"AGENT_RESULTS": "agent.results", "VLLM_STREAMING": "vllm.streaming"}
+Publication = Literal["announcements", "responses", "results", "texts"]
+"""Messages for other services, each kept in a stream of its own: ends, outcomes, outcomes as facts, texts."""
+PUBLICATIONS: tuple[Publication, ...] = get_args(Publication)
+PUBLICATION_STREAMS: dict[str, Publication] = {
+    ANNOUNCEMENTS_STREAM: "announcements",
+    RESPONSES_STREAM: "responses",
+    "AGENT_RESULTS": "results",
+    "VLLM_STREAMING": "texts",
+}
 _STREAMS = {
     "agent": RESPONSES_STREAM,
     "announced": ANNOUNCEMENTS_STREAM,
@@ -44,12 +55,16 @@ REPLICAS_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """Retention of facts, servers that hold them, and the time after which a silent holder loses its work."""
+    """Retention of facts, servers that hold them, and the time after which a silent holder loses its work.
+
+    Streams of messages for other services exist for the `publications` alone.
+    """
 
     retention_s: int = DAY_S
     replicas: int = 1
     ack_wait_s: float = ACK_WAIT_S_MIN
     worker_roles: tuple[str, ...] = ()
+    publications: Collection[Publication] = PUBLICATIONS
 
 
 def worker_consumer(role: str) -> str:

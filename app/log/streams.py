@@ -18,6 +18,7 @@ from app.log.stream_settings import (
     KEYS_STREAM,
     PLANNING_CONSUMER,
     PLANNING_STREAM,
+    PUBLICATION_STREAMS,
     RESPONSES,
     RESPONSES_STREAM,
     SPENDS_STREAM,
@@ -61,7 +62,7 @@ def _derived(name: str, filtered: str, age_s: int, replicas: int) -> dict[str, A
 
 def declared_streams(settings: StreamSettings) -> list[dict[str, Any]]:
     r, tasks = settings.replicas, task_subject("*", "*", "*")
-    return [
+    declared = [
         _stream(
             STREAM,
             settings.retention_s,
@@ -108,6 +109,11 @@ def declared_streams(settings: StreamSettings) -> list[dict[str, Any]]:
         _derived("AGENT_RESULTS", "deliberations.*.*.call.*.finished", 3_600, r),
         _derived("VLLM_STREAMING", "deliberations.*.*.call.*.delta", 600, r),
     ]
+    return [stream for stream in declared if _is_published(stream["name"], settings)]
+
+
+def _is_published(stream: str, settings: StreamSettings) -> bool:
+    return PUBLICATION_STREAMS.get(stream) in (None, *settings.publications)
 
 
 def _consumer(name: str, ack_wait_s: float, unacknowledged_max: int, **filters: object) -> dict[str, Any]:
@@ -135,7 +141,7 @@ def declared_consumers(settings: StreamSettings) -> list[tuple[str, dict[str, An
     planned = ["planning.plan.approved", "planning.story.transitioned"]
     ended = "orchestration.deliberation.*"
     attempts = _consumer(ATTEMPTS_CONSUMER, WORKER_ACK_WAIT_S, 1_000_000, filter_subjects=due)
-    return [
+    declared = [
         (STREAM, _consumer(CONSUMER, settings.ack_wait_s, 10_000, filter_subject=accepted)),
         (STREAM, _consumer(WEBHOOKS_CONSUMER, WORKER_ACK_WAIT_S, 1_000_000, filter_subject=accepted)),
         (STREAM, _consumer(ARCHIVE_CONSUMER, WORKER_ACK_WAIT_S, 100_000, filter_subject=archived)),
@@ -152,6 +158,7 @@ def declared_consumers(settings: StreamSettings) -> list[tuple[str, dict[str, An
             for role in settings.worker_roles
         ),
     ]
+    return [(stream, consumer) for stream, consumer in declared if _is_published(stream, settings)]
 
 
 def differences(name: str, declared: dict[str, Any], found: dict[str, Any]) -> list[str]:

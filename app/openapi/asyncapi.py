@@ -99,13 +99,14 @@ def _channels() -> dict[str, dict[str, Any]]:
         "endings": _channel(
             "orchestration.deliberation.{status}",
             ["announcement"],
-            "The end of each deliberation with all that led to it, once for ever, kept 7 days in ORCHESTRATOR_EVENTS.",
+            "The end of each deliberation with all that led to it, once for ever, kept 7 days in ORCHESTRATOR_EVENTS. "
+            "Written with `PUBLISH=announcements`.",
             status=status,
         ),
         "responses": _channel(
             "agent.response.{outcome}.{deliberation_id}.{call_id}",
             ["agent.response"],
-            "Each recorded outcome of a call, once, kept for an hour in AGENT_RESPONSES.",
+            "Each recorded outcome of a call, once, kept for an hour in AGENT_RESPONSES. Written with `PUBLISH=responses`.",
             outcome={"description": "Whether there is an answer", "enum": ["completed", "failed"]},
             deliberation_id=id,
             call_id={"description": "The call, unique within the deliberation", "examples": ["s1-dev-001"]},
@@ -138,14 +139,14 @@ def _channels() -> dict[str, dict[str, Any]]:
         "answers": _channel(
             "agent.results.{deliberation_id}",
             [type_of(CallFinished)],
-            "The outcome of each call, kept for an hour in AGENT_RESULTS.",
+            "The outcome of each call, kept for an hour in AGENT_RESULTS. Written with `PUBLISH=results`.",
             deliberation_id=id,
         ),
         "pieces": _channel(
             "vllm.streaming.{deliberation_id}",
             [type_of(CallDelta)],
-            "Text deltas as the engines generate them, kept for 10 minutes in VLLM_STREAMING. Agents publish all of "
-            "them with `PUBLISH_TEXTS=always`, otherwise those that a client of a gateway watches.",
+            "Text deltas as the engines generate them, kept for 10 minutes in VLLM_STREAMING. Written with "
+            "`PUBLISH=texts`.",
             deliberation_id=id,
         ),
     }

@@ -7,7 +7,7 @@ outcomes from the log. Facts stop calls: a task of the queue cannot be cancelled
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,10 +20,10 @@ from app.deliberation.facts import CallFinished, CallStarted, decode, prefix
 from app.deliberation.prompts.form import persona_section
 from app.deliberation.roles import Role
 from app.log.journal import JetStreamJournal
+from app.log.stream_settings import Publication
 from app.log.text_viewers import SUBJECT, TextViewers
 from serve_deployments.agent.call import CallRun
 from serve_deployments.agent.cancellation import CancellationListener
-from serve_deployments.arguments import PublishTexts
 from serve_deployments.engine.client import Engines
 from serve_deployments.engine.samples import SampleGroup, sample_groups
 from serve_deployments.engine.state import EngineState
@@ -73,7 +73,7 @@ class AgentReplica:
         journal: JetStreamJournal,
         *,
         stream_deltas: bool,
-        publish_texts: PublishTexts = "watched",
+        publications: Collection[Publication] = (),
         engine_away_timeout_s: float,
         identity: Callable[[], dict[str, Any]] = identity,
     ) -> None:
@@ -83,7 +83,8 @@ class AgentReplica:
         engines.concurrency, engines.model = role.concurrency, role.model
         self.journal = journal
         self.stream_deltas = stream_deltas
-        self.viewers = TextViewers(always=publish_texts == "always")
+        self.viewers = TextViewers(always="texts" in publications)
+        self._responds = "responses" in publications
         self.engine_away_timeout_s = engine_away_timeout_s
         self.sandbox = Sandbox()
         self._identity = identity
@@ -244,7 +245,8 @@ class AgentReplica:
             self._lenient.update(outcome.lenient)
             if cost is not None:
                 self._costs[cost.currency] += int(cost.amount * 1_000_000)
-            await self._respond(run, outcome)
+            if self._responds:
+                await self._respond(run, outcome)
 
     async def _respond(self, run: CallRun, outcome: CallFinished) -> None:
         """Announce an outcome. One that cannot be announced now is announced at the end."""

@@ -100,7 +100,7 @@ async def workers_of(args: WorkerArgs) -> AsyncGenerator[Sequence[RoleWorker]]:
                     Engines(role.engines, fallback=role.fallback),
                     journal,
                     stream_deltas=args.stream_deltas,
-                    publish_texts=args.publish_texts,
+                    publications=args.publications,
                     engine_away_timeout_s=args.engine_away_timeout_s,
                 )
             )

@@ -34,7 +34,7 @@ async def _coordinate(args: CoordinatorArgs) -> None:
     )
     try:
         agents = worker_agents(journal, _roles_of(args))
-        await CoordinatorReplica(journal, agents, args.coordinator_slots).serve(asyncio.Event())
+        await CoordinatorReplica(journal, agents, args.coordinator_slots, args.publications).serve(asyncio.Event())
     finally:
         await journal.close()
 

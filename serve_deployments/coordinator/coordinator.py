@@ -5,7 +5,7 @@ on. Every write is first write wins, so a coordinator that hung can only repeat 
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_never
@@ -38,6 +38,7 @@ from app.deliberation.ports import Agents, AgentsLost, Record
 from app.deliberation.specification import Priority
 from app.deliberation.strategies import STRATEGIES
 from app.log.journal import JetStreamJournal
+from app.log.stream_settings import Publication
 from app.log.work_queue import QueueItem, WorkQueue
 from serve_deployments.coordinator.admission_queue import AdmissionQueue
 from serve_deployments.coordinator.fact_store import APPEND_TIMEOUT_S, FactStore
@@ -112,10 +113,12 @@ class CoordinatorReplica:
         journal: JetStreamJournal,
         agents: Mapping[str, Agents],
         slots: int,
+        publications: Collection[Publication] = (),
         identity: Callable[[], dict[str, Any]] = identity,
     ) -> None:
         self._identity = identity
         self._journal = journal
+        self._publications = frozenset(publications)
         self._facts = FactStore(journal)
         self._roles = RoleClient(agents)
         self._queue = WorkQueue(journal, slots, self._on_item)
@@ -266,13 +269,15 @@ class CoordinatorReplica:
             raise
 
     async def _announce(self, work: Work, end: End, state: State | None) -> None:
-        """Announce the outcomes that a dead replica recorded and did not announce, then the end.
+        """Publish the outcomes that a dead replica recorded and did not publish, then the end, where they are wanted.
 
         An end that is too large for one message is announced without its texts.
         """
+        if state is not None and "responses" in self._publications:
+            await self._journal.complete_responses(work.deliberation_id, recorded_responses(work.tenant, state))
+        if "announcements" not in self._publications:
+            return
         try:
-            if state is not None:
-                await self._journal.complete_responses(work.deliberation_id, recorded_responses(work.tenant, state))
             await self._journal.announce(announcement(work.tenant, end, state))
         except FactTooLarge as error:
             log.error("announcement_too_large", deliberation_id=work.deliberation_id, error=str(error))

@@ -43,7 +43,7 @@ from app.deliberation.facts import (
 from app.deliberation.ports import Record
 from app.log.journal import JetStreamJournal
 from app.log.signature import SIGNATURE_HEADER, LogSigner
-from app.log.stream_settings import StreamSettings
+from app.log.stream_settings import PUBLICATIONS, StreamSettings
 from app.log.streams import apply
 from app.log.work_queue import WorkQueue
 from app.main import lifespan_of
@@ -275,7 +275,7 @@ async def coordinating(attacked: Attacked, answers: Callable[[StageRequest], Awa
     journal = await JetStreamJournal.connect(attacked.url, signer=LogSigner([LOG_KEY]))
     role, ready = Role(attacked.journal, answers), asyncio.Event()
     roles = {name: RayAgents(cast("Handle", role)) for name in ("DEV", "ARCHITECT", "QA")}
-    serving = asyncio.create_task(CoordinatorReplica(journal, roles, slots=10).serve(ready))
+    serving = asyncio.create_task(CoordinatorReplica(journal, roles, 10, PUBLICATIONS).serve(ready))
     await ready.wait()
     yield role
     serving.cancel()

@@ -150,6 +150,8 @@ class InMemoryServer:
             case ["STREAM", "PURGE", name]:
                 stream = self._streams.get(name)
                 return stream.purge(json.loads(data)["filter"]) if stream else {"success": True, "purged": 0}
+            case ["STREAM", "INFO", "ORCHESTRATOR_EVENTS"]:
+                return {"config": {"name": "ORCHESTRATOR_EVENTS"}}
             case ["STREAM", "INFO", name] if name in self._streams:
                 return self._streams[name].info()
             case ["CONSUMER", "INFO", _, name] if name in self.consumers:

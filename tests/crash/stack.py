@@ -16,6 +16,7 @@ from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import Event, decode
 from app.deliberation.roles import EngineSpec, Role
 from app.log.journal import JetStreamJournal
+from app.log.stream_settings import PUBLICATIONS
 from app.main import lifespan_of
 from app.process_settings import read_roles
 from app.settings import Settings
@@ -74,7 +75,7 @@ class _Replica(AgentReplica):
     def __init__(self, engine: Engine, engines: Engines, journal: JetStreamJournal) -> None:
         role = Role(persona="You test.")
         super().__init__(
-            "DEV", role, engines, journal, stream_deltas=True, publish_texts="always", engine_away_timeout_s=30
+            "DEV", role, engines, journal, stream_deltas=True, publications=PUBLICATIONS, engine_away_timeout_s=30
         )
         self._engine = engine
 
@@ -220,7 +221,7 @@ class Stack:
         journal = await self._journal(process, APPEND_TIMEOUT_S)
         over_ray = RayAgents(cast("Handle", RoleHandle(self, process)))
         agents = {"DEV": over_ray} if self.agents == "ray" else worker_agents(journal, ["DEV"])
-        replica = CoordinatorReplica(journal, agents, slots=10)
+        replica = CoordinatorReplica(journal, agents, slots=10, publications=PUBLICATIONS)
         ready(replica)
         await replica.serve(asyncio.Event())
 

@@ -64,6 +64,15 @@ AckWaitOption = Annotated[
         help="Time without a sign of life until another coordinator takes over; 20 with three servers.",
     ),
 ]
+PublishOption = Annotated[
+    str,
+    typer.Option(
+        "--publish",
+        envvar="PUBLISH",
+        metavar="LIST",
+        help="Messages for other services, whose streams are declared too: announcements,responses,results,texts.",
+    ),
+]
 WaitOption = Annotated[
     float, typer.Option("--wait", metavar="SECONDS", min=0, help="Wait for the server up to this long.")
 ]
@@ -179,15 +188,17 @@ def _add_command(name: str, work: Callable[..., Awaitable[Exit]]) -> None:
         ack_wait_s: AckWaitOption = bounds.ACK_WAIT_S_MIN,
         agents: AgentsOption = "ray",
         roles: RolesOption = None,
+        publish: PublishOption = "",
         wait_s: WaitOption = 10.0,
     ) -> None:
         async def declared(journal: JetStreamJournal) -> Exit:
             # Imported here, because pydantic-settings would slow every command.
-            from app.process_settings import read_roles
+            from app.process_settings import PublicationRules, read_roles
 
             with usage_errors("correct the file"):
                 worker_roles = roles_over_nats(read_roles(roles), agents)
-            settings = StreamSettings(retention_s, replicas, ack_wait_s, worker_roles)
+                publications = PublicationRules.model_validate({"PUBLISH": publish}).publications
+            settings = StreamSettings(retention_s, replicas, ack_wait_s, worker_roles, publications)
             return await work(journal, settings, as_json=as_json)
 
         # A server at a URL may be one that is yet to get a stack.

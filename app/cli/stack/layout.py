@@ -179,7 +179,9 @@ def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
         ray_address=f"{LOOPBACK}:{ports['ray']}",
         roles=tuple(roles),
         worker_roles=worker_roles,
-        streams=StreamSettings(settings.retention_s, settings.stream_replicas, settings.ack_wait_s, worker_roles),
+        streams=StreamSettings(
+            settings.retention_s, settings.stream_replicas, settings.ack_wait_s, worker_roles, settings.publications
+        ),
         engine_variables={"VLLM_URL": ",".join(engine_urls)} | {name: os.environ[name] for name in key_variables},
         ports=ports,
     )

@@ -25,6 +25,7 @@ from app.deliberation.facts import (
 from app.deliberation.outputs import TEXT_CHARS_MAX, Output
 from app.deliberation.ports import Record
 from app.deliberation.roles import EnginePrices, EngineSpec, Role
+from app.log.stream_settings import PUBLICATIONS
 from serve_deployments.agent.agent import AgentReplica
 from serve_deployments.agent.call import announce_attempt
 from serve_deployments.agent.outcome_check import ABSENT_FOR_S
@@ -108,7 +109,7 @@ def request(
 def replica(engine: ScriptedEngine, journal: InMemoryJournal, engines: int = 1, *, deltas: bool = True) -> AgentReplica:
     urls = [f"http://engine{number}" for number in range(engines)]
     client = Engines([EngineSpec(url=url) for url in urls], transport=httpx.MockTransport(engine))
-    options: dict[str, Any] = {"stream_deltas": deltas, "publish_texts": "always", "engine_away_timeout_s": 30}
+    options: dict[str, Any] = {"stream_deltas": deltas, "publications": PUBLICATIONS, "engine_away_timeout_s": 30}
     return AgentReplica("DEV", Role(persona=PERSONA), client, journal, **options)
 
 

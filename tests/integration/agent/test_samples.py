@@ -9,6 +9,7 @@ import pytest
 from app.deliberation.calls import Call, Usage
 from app.deliberation.facts import CallDelta, CallFinished
 from app.deliberation.roles import EnginePrices, EngineSpec, Role
+from app.log.stream_settings import PUBLICATIONS
 from serve_deployments.agent.agent import AgentReplica
 from serve_deployments.engine.client import Engines
 from tests.conditions import until
@@ -52,7 +53,7 @@ async def agent(simulator: Simulator) -> AsyncIterator[AgentReplica]:
 
 def replica(simulator: Simulator, *, prices: EnginePrices | None = None, **spec: Any) -> AgentReplica:
     engines = Engines([EngineSpec(url=simulator.url, prices=prices, **spec)])
-    options: dict[str, Any] = {"stream_deltas": True, "publish_texts": "always", "engine_away_timeout_s": 30}
+    options: dict[str, Any] = {"stream_deltas": True, "publications": PUBLICATIONS, "engine_away_timeout_s": 30}
     return AgentReplica("DEV", Role(persona="p"), engines, AnsweringJournal(), **options)
 
 

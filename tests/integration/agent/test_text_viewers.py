@@ -11,6 +11,7 @@ import pytest
 from app.deliberation.facts import CallDelta
 from app.deliberation.roles import EngineSpec, Role
 from app.log import text_viewers
+from app.log.stream_settings import PUBLICATIONS
 from app.log.text_viewers import KEPT_MAX, LEASE_S, NAMED_MAX, SUBJECT, TextLeases, TextViewers, keys_of
 from serve_deployments.agent import call as agent_call
 from serve_deployments.agent.agent import AgentReplica
@@ -133,7 +134,7 @@ async def test_a_long_text_so_far_comes_in_several_deltas(monkeypatch: pytest.Mo
 
 async def test_services_that_read_vllm_streaming_get_every_text() -> None:
     steps, journal = Steps(), AnsweringJournal()
-    agent = await replica(steps, journal, publish_texts="always")
+    agent = await replica(steps, journal, publications=PUBLICATIONS)
     running = asyncio.create_task(outcomes(agent, request((call(),))))
     await steps.send(len(PIECES))
     (outcome,) = await running

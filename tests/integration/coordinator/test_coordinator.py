@@ -13,7 +13,7 @@ from app.deliberation.facts import Accepted, CallFinished, Completed, Deleted, E
 from app.deliberation.ports import Appended
 from app.deliberation.strategies import STRATEGIES
 from app.log.journal import JetStreamJournal
-from app.log.stream_settings import ACK_WAIT_S_MIN, StreamSettings
+from app.log.stream_settings import ACK_WAIT_S_MIN, PUBLICATIONS, StreamSettings
 from app.log.streams import apply
 from serve_deployments.coordinator.coordinator import HEARTBEAT_S, CoordinatorReplica
 from serve_deployments.deployments import Handle, RayAgents
@@ -79,7 +79,7 @@ class Replica:
     async def start(cls, url: str, role: Role, journals: type[JetStreamJournal] = JetStreamJournal) -> "Replica":
         journal = await journals.connect(url)
         ready = asyncio.Event()
-        replica = CoordinatorReplica(journal, {"DEV": RayAgents(cast("Handle", role))}, slots=10)
+        replica = CoordinatorReplica(journal, {"DEV": RayAgents(cast("Handle", role))}, 10, PUBLICATIONS)
         serving = asyncio.create_task(replica.serve(ready))
         await ready.wait()
         return cls(journal, serving)

@@ -45,9 +45,7 @@ async def test_an_agent_whose_task_has_ended_is_unhealthy(of: type, task: str, m
     monkeypatch.delattr(Agent, "__del__")
     agent = Agent.__new__(Agent)
     role = Role(persona="p", engines=(EngineSpec(url="http://127.0.0.1:1"),))
-    await cast("Any", agent).__init__(
-        "DEV", role, "", stream_deltas=True, publish_texts="watched", engine_away_timeout_s=30
-    )
+    await cast("Any", agent).__init__("DEV", role, "", stream_deltas=True, publications=(), engine_away_timeout_s=30)
     assert fault(agent) is None
     broken.set()
     await until(lambda: fault(agent) is not None)
