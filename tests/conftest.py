@@ -119,12 +119,12 @@ def own_nats_server(tmp_path: Path) -> Iterator[NatsServer]:
 async def jetstream_journal(nats_server: NatsServer) -> "AsyncIterator[JetStreamJournal]":
     """A journal over the run's server, with all streams declared."""
     from app.log.journal import JetStreamJournal
-    from app.log.stream_settings import StreamSettings
+    from app.log.stream_settings import PUBLICATIONS, StreamSettings
     from app.log.streams import apply
 
     journal = await JetStreamJournal.connect(nats_server.url, name=f"tests-{os.getpid()}")
     async with asyncio.timeout(10):
-        await apply(journal, StreamSettings())
+        await apply(journal, StreamSettings(publications=PUBLICATIONS))
     yield journal
     await journal.close()
 

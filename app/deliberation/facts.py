@@ -12,11 +12,11 @@ The union is closed, so all of its members stand in this file, though it is long
 from datetime import UTC
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AwareDatetime, Field, TypeAdapter, computed_field
+from pydantic import AwareDatetime, Field, TypeAdapter
 
 from app.deliberation.calls import FactProblem, Usage
 from app.deliberation.outputs import OutputKind
-from app.deliberation.specification import AgentSpec, Purpose, Specification, Structured, Token, Value, checked_token
+from app.deliberation.specification import Purpose, Specification, Structured, Token, Value, checked_token
 
 Cause = Literal["all", "quorum", "deadline"]
 CancelledBy = Literal["client", "disconnect", "superseded", "deadline", "operator"]
@@ -51,18 +51,6 @@ class Accepted(Envelope, frozen=True):
         exclude_if=lambda given: not given,
         description="What a façade repeats of its request, such as an id that the client gave; it decides nothing",
     )
-
-    @computed_field
-    @property
-    def agents(self) -> tuple[AgentSpec, ...]:
-        """The council, repeated for viewers."""
-        return self.specification.agents
-
-    @computed_field
-    @property
-    def strategy(self) -> str:
-        """The strategy's name, repeated for viewers."""
-        return self.specification.strategy
 
 
 class PlannedCall(Value, frozen=True):

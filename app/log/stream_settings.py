@@ -64,7 +64,7 @@ class StreamSettings:
     replicas: int = 1
     ack_wait_s: float = ACK_WAIT_S_MIN
     worker_roles: tuple[str, ...] = ()
-    publications: Collection[Publication] = PUBLICATIONS
+    publications: Collection[Publication] = ()
 
 
 def worker_consumer(role: str) -> str:

@@ -106,7 +106,8 @@ def _channels() -> dict[str, dict[str, Any]]:
         "responses": _channel(
             "agent.response.{outcome}.{deliberation_id}.{call_id}",
             ["agent.response"],
-            "Each recorded outcome of a call, once, kept for an hour in AGENT_RESPONSES. Written with `PUBLISH=responses`.",
+            "Each recorded outcome of a call, once, kept for an hour in AGENT_RESPONSES. Written with "
+            "`PUBLISH=responses`.",
             outcome={"description": "Whether there is an answer", "enum": ["completed", "failed"]},
             deliberation_id=id,
             call_id={"description": "The call, unique within the deliberation", "examples": ["s1-dev-001"]},

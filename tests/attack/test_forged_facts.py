@@ -117,7 +117,7 @@ class Attacked:
 @asynccontextmanager
 async def attacked_on(server: NatsServer, log_key: Path | None) -> AsyncGenerator[Attacked, None]:
     journal = await JetStreamJournal.connect(server.url, name="honest", signer=LogSigner.of_file(log_key))
-    await apply(journal, StreamSettings())
+    await apply(journal, StreamSettings(publications=PUBLICATIONS))
     attacker = await nats.connect(server.url)
     with TemporaryDirectory() as directory:
         url = f"sqlite:///{directory}/archive.db"

@@ -17,7 +17,7 @@ from app.deliberation.facts import CallFinished, Cancelled, Completed, Deleted, 
 from app.deliberation.ports import Agents, AgentsLost
 from app.deliberation.roles import EngineSpec, Role
 from app.log.journal import JetStreamJournal
-from app.log.stream_settings import TASKS_STREAM, StreamSettings
+from app.log.stream_settings import PUBLICATIONS, TASKS_STREAM, StreamSettings
 from app.log.streams import apply
 from serve_deployments.agent.agent import AgentReplica
 from serve_deployments.agent.worker import RoleWorker
@@ -89,7 +89,7 @@ async def replica_of(server: NatsServer, engine: ScriptedEngine) -> AsyncGenerat
 async def under(request: pytest.FixtureRequest, own_nats_server: NatsServer) -> AsyncGenerator[UnderTest]:
     engine = ScriptedEngine(lambda *_: streamed(ANSWER))
     journal = await JetStreamJournal.connect(own_nats_server.url, name="coordinator")
-    await apply(journal, StreamSettings(worker_roles=("DEV",)))
+    await apply(journal, StreamSettings(worker_roles=("DEV",), publications=PUBLICATIONS))
     async with replica_of(own_nats_server, engine) as replica, asyncio.TaskGroup() as group:
         if request.param == "ray":
             handle = InProcessHandle(replica)

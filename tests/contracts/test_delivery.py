@@ -17,7 +17,7 @@ import pytest
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import Completed, encode
 from app.log.journal import JetStreamJournal
-from app.log.stream_settings import CONSUMER, STREAM, StreamSettings
+from app.log.stream_settings import CONSUMER, PUBLICATIONS, STREAM, StreamSettings
 from app.log.streams import apply
 from app.log.work_queue import QueueItem, WorkQueue
 from tests.conditions import until
@@ -67,7 +67,7 @@ async def server(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
         if request.param == "modelled":
             return Server(connect, modelled.kill, modelled.start, watching)
         real.start()
-        await apply(await connect(), StreamSettings(ack_wait_s=ack_wait_s))
+        await apply(await connect(), StreamSettings(ack_wait_s=ack_wait_s, publications=PUBLICATIONS))
         return Server(connect, real.kill, real.start, watching)
 
     yield of

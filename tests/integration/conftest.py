@@ -9,7 +9,7 @@ import pytest
 
 from app.cli.stack.supervisor import Child, StackRun, marked, supervised
 from app.log.journal import JetStreamJournal
-from app.log.stream_settings import StreamSettings
+from app.log.stream_settings import PUBLICATIONS, StreamSettings
 from app.log.streams import apply
 from tests.conftest import NatsServer
 from tests.integration.cli.children import Events, Run, RunningChildren
@@ -17,7 +17,7 @@ from tests.integration.cli.children import Events, Run, RunningChildren
 
 @pytest.fixture
 def stream_settings() -> StreamSettings:
-    return StreamSettings()
+    return StreamSettings(publications=PUBLICATIONS)
 
 
 @pytest.fixture

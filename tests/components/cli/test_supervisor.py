@@ -276,6 +276,7 @@ def test_a_taken_port_is_replaced_and_reported(tmp_path: Path) -> None:
         ("STREAM_REPLICAS", "6"),
         ("ACK_WAIT", "2"),
         ("WORKER_DRAIN", "soon"),
+        ("PUBLISH", "everything"),
     ],
 )
 def test_rejects_stream_settings_outside_their_bounds(
@@ -290,11 +291,12 @@ def test_rejects_stream_settings_outside_their_bounds(
 
 def test_the_stack_has_the_settings_that_its_parts_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = {"DELIBERATION_CLEANUP": "7200", "STREAM_REPLICAS": "3", "ACK_WAIT": "20", "WORKER_DRAIN": "60"}
+    given["PUBLISH"] = "announcements,texts"
     for variable, value in (given | {"DRAIN_DELAY": "7", "DRAIN_TIMEOUT": "30", "PLANNING": "off"}).items():
         monkeypatch.setenv(variable, value)
     layout = planned(tmp_path, agents="nats")
     children = children_of(layout)
-    assert layout.streams == StreamSettings(7_200, 3, 20.0, layout.roles)
+    assert layout.streams == StreamSettings(7_200, 3, 20.0, layout.roles, ("announcements", "texts"))
     assert (children["worker"].stop_within_s, children["gateway"].stop_within_s) == (65, 42)
     assert "planning" not in children and children["gateway"].environment["PLANNING"] == "False"
 

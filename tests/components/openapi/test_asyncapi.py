@@ -6,7 +6,7 @@ import pytest
 
 from app.api.event_schemas import DeliberationEvent
 from app.deliberation.facts import TERMINAL_STATUS
-from app.log.stream_settings import StreamSettings
+from app.log.stream_settings import PUBLICATIONS, StreamSettings
 from app.log.streams import declared_streams
 from app.openapi.asyncapi import ENDS, EVENTS, NEIGHBOURS, STREAM_EVENTS, asyncapi, type_of
 from tests.components.openapi.documented import references
@@ -43,7 +43,7 @@ def test_declares_every_event_of_the_stream() -> None:
 
 
 def test_subjects_match_the_declared_streams() -> None:
-    streams = {stream["name"]: stream for stream in declared_streams(StreamSettings())}
+    streams = {stream["name"]: stream for stream in declared_streams(StreamSettings(publications=PUBLICATIONS))}
     addresses = {name: channel["address"] for name, channel in DOCUMENT["channels"].items()}
     assert addresses["facts"].startswith(streams["DELIBERATIONS"]["republish"]["dest"].removesuffix(">"))
     for channel, name in (("answers", "AGENT_RESULTS"), ("pieces", "VLLM_STREAMING")):

@@ -6,7 +6,7 @@ import pytest
 
 from app.deliberation.facts import CallFinished, decode
 from app.log.journal import JetStreamJournal
-from app.log.stream_settings import StreamSettings
+from app.log.stream_settings import PUBLICATIONS, StreamSettings
 from app.log.streams import apply
 from serve_deployments.agent.worker import serve
 from serve_deployments.arguments import WorkerArgs
@@ -29,7 +29,7 @@ async def test_a_worker_that_breaks_records_what_its_calls_are_answered_meanwhil
 
     monkeypatch.setattr(Engines, "watch", watch)
     journal = await JetStreamJournal.connect(own_nats_server.url)
-    await apply(journal, StreamSettings(worker_roles=("DEV",)))
+    await apply(journal, StreamSettings(worker_roles=("DEV",), publications=PUBLICATIONS))
     asked = request((call().model_copy(update={"max_tokens": 4_096}),), deliberation_id=deliberation_id)
     with running("--seed", "7", "--duration-ms", "1000") as simulator:
         args = WorkerArgs(

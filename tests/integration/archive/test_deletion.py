@@ -15,7 +15,7 @@ from app.deliberation.facts import Event
 from app.log.gateway_log import JetStreamLog
 from app.log.journal import JetStreamJournal
 from app.log.signature import LogSigner
-from app.log.stream_settings import StreamSettings
+from app.log.stream_settings import PUBLICATIONS, StreamSettings
 from app.main import lifespan_of
 from app.routes.dependencies import SystemClock
 from app.settings import Settings
@@ -109,7 +109,7 @@ async def test_a_deletion_leaves_no_byte_in_any_file(
     before = files_with(own_nats_server.store, in_log), files_with(data, in_database)
 
     settings = Settings(nats_url=own_nats_server.url, database_url=database_url)  # pyright: ignore[reportArgumentType]
-    log = JetStreamLog(own_nats_server.url, StreamSettings(), LogSigner())
+    log = JetStreamLog(own_nats_server.url, StreamSettings(publications=PUBLICATIONS), LogSigner())
     async with lifespan_of(settings, log, SystemClock())(APP) as gateway:
         await until(lambda: gateway["catalog"].caught_up)
         async with answering(gateway) as client:

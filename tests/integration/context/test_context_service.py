@@ -18,7 +18,7 @@ from app.deliberation.facts import Failed
 from app.deliberation.specification import StoryContext
 from app.lifecycle.context import SUBJECT
 from app.log.journal import JetStreamJournal
-from app.log.stream_settings import StreamSettings
+from app.log.stream_settings import PUBLICATIONS, StreamSettings
 from app.log.streams import apply
 from tests.conditions import until_empty
 from tests.conftest import NatsServer
@@ -171,7 +171,7 @@ async def test_the_example_goes_on_after_an_error_of_the_log(
         assert running.stdout is not None
         async with asyncio.timeout(20):
             assert (await running.stdout.readline()).startswith(b"not learnt: ")
-        await apply(journal, StreamSettings())
+        await apply(journal, StreamSettings(publications=PUBLICATIONS))
         await journal.announce(decided("d1", content="Decision 1"))
         await until_learnt(journal)
         own_nats_server.kill()

@@ -15,7 +15,7 @@ from app.deliberation.facts import Accepted, Completed, Deleted
 from app.deliberation.specification import AgentSpec, Sampling
 from app.deliberation.strategies import STRATEGIES
 from app.log.journal import JetStreamJournal
-from app.log.stream_settings import StreamSettings
+from app.log.stream_settings import PUBLICATIONS, StreamSettings
 from tests.conftest import NatsServer
 from tests.integration.coordinator.test_coordinator import Replica, Role, accepted, always, until_done, waiting
 from tests.story import Story
@@ -28,7 +28,7 @@ DOOMED_EVERY = 8
 
 @pytest.fixture
 def stream_settings() -> StreamSettings:
-    return StreamSettings(ack_wait_s=1)
+    return StreamSettings(ack_wait_s=1, publications=PUBLICATIONS)
 
 
 class Mortal(JetStreamJournal):

@@ -117,7 +117,7 @@ async def test_poisoned_work_fails_and_work_beside_it_completes(
     own_nats_server: NatsServer,
 ) -> None:
     journal = await JetStreamJournal.connect(own_nats_server.url)
-    await apply(journal, StreamSettings(ack_wait_s=1))
+    await apply(journal, StreamSettings(ack_wait_s=1, publications=PUBLICATIONS))
     innocents = ["innocent1", "innocent2", "innocent3"]
     deaths = 0
 
@@ -166,7 +166,7 @@ async def test_poisoned_work_fails_and_work_beside_it_completes(
 async def test_waiting_work_records_no_takeover(own_nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serve_deployments.coordinator.admission_queue.LIMIT_AT_FIRST", 1)
     journal = await JetStreamJournal.connect(own_nats_server.url)
-    await apply(journal, StreamSettings(ack_wait_s=1))
+    await apply(journal, StreamSettings(ack_wait_s=1, publications=PUBLICATIONS))
     names = ["one", "two", "three", "four", "five", "six"]
     deaths = 0
 

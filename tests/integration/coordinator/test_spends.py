@@ -16,7 +16,7 @@ from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import CallFinished, Completed, Deleted, End, Fact, decode
 from app.deliberation.ports import Appended
 from app.log.journal import JetStreamJournal
-from app.log.stream_settings import StreamSettings
+from app.log.stream_settings import PUBLICATIONS, StreamSettings
 from app.log.streams import apply
 from app.main import lifespan_of
 from app.routes.dependencies import SystemClock
@@ -76,7 +76,7 @@ async def log_of(server: NatsServer) -> JetStreamJournal:
     if (now + timedelta(minutes=1)).date() != now.date():
         await asyncio.sleep(61)
     journal = await JetStreamJournal.connect(server.url, name="tests")
-    await apply(journal, StreamSettings(ack_wait_s=1))
+    await apply(journal, StreamSettings(ack_wait_s=1, publications=PUBLICATIONS))
     return journal
 
 

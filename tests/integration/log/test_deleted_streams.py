@@ -15,7 +15,7 @@ from app.admission.spends import spend_subject
 from app.api.schemas import dump
 from app.lifecycle.context import ContextUpdated
 from app.log.journal import JetStreamJournal
-from app.log.stream_settings import TASKS_STREAM, StreamSettings
+from app.log.stream_settings import PUBLICATION_STREAMS, PUBLICATIONS, TASKS_STREAM, StreamSettings
 from app.log.streams import declared_streams
 from app.webhooks.attempts import DeliveryKey, RedeliveryRequested
 from serve_deployments.coordinator.task_queue import WorkerAgents
@@ -77,13 +77,13 @@ async def queue_tasks(journal: JetStreamJournal, *deliberation_ids: str, tenant:
 
 @pytest.fixture
 def stream_settings() -> StreamSettings:
-    return StreamSettings(worker_roles=("DEV",))
+    return StreamSettings(worker_roles=("DEV",), publications=PUBLICATIONS)
 
 
 async def test_delete_empties_what_the_architecture_says(
     journal: JetStreamJournal, own_nats_server: NatsServer
 ) -> None:
-    streams = [str(stream["name"]) for stream in declared_streams(StreamSettings())]
+    streams = [str(stream["name"]) for stream in declared_streams(StreamSettings(publications=PUBLICATIONS))]
     async with taking(own_nats_server.url):
         await announce(journal, moved(STORY), TRANSITIONED)
         await announce(journal, plan_event(roles=["DEV"], story_id=STORY, title=TASK, description=None))
@@ -175,3 +175,23 @@ async def test_a_message_that_many_erase_at_once_is_erased(jetstream_journal: Je
         erasures = (jetstream_journal.erase("DELIBERATIONS", each.record.sequence) for _ in range(8))
         await asyncio.gather(*erasures)
         assert await jetstream_journal.last([each.record.subject]) == []
+
+
+class TestWithoutOtherServices:
+    @pytest.fixture
+    def stream_settings(self) -> StreamSettings:
+        return StreamSettings()
+
+    async def test_a_deletion_leaves_the_tombstone_alone(
+        self, journal: JetStreamJournal, own_nats_server: NatsServer
+    ) -> None:
+        names = [str(stream["name"]) for stream in declared_streams(StreamSettings())]
+        assert not set(names) & PUBLICATION_STREAMS.keys()
+        story = Story("d1")
+        for fact in (story.accepted(), story.completed()):
+            await journal.append("default", fact)
+        async with gateway_on(own_nats_server) as (_, client):
+            assert (await client.delete(f"/deliberations/{story.id}")).status_code == 204
+        assert [subject for subject, _ in await stored(journal, "DELIBERATIONS")] == [
+            f"deliberations.default.{story.id}.deleted"
+        ]

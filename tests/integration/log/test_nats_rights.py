@@ -36,7 +36,7 @@ from app.lifecycle.context import SUBJECT
 from app.log import text_viewers
 from app.log.gateway_log import log_figures
 from app.log.journal import JetStreamJournal
-from app.log.stream_settings import TASKS_STREAM, StreamSettings
+from app.log.stream_settings import PUBLICATIONS, TASKS_STREAM, StreamSettings
 from app.log.streams import apply, declared_consumers, declared_streams, plan, prove_writes
 from app.log.work_queue import QueueItem, WorkQueue
 from app.observability.replica_status import PLANNERS_SUBJECT, PROJECTORS_SUBJECT, SENDERS_SUBJECT
@@ -189,7 +189,7 @@ async def journal_of(port: int, user: str) -> AsyncGenerator[JetStreamJournal]:
 
 async def declare(port: int, *worker_roles: str) -> None:
     async with journal_of(port, "streams") as streams, asyncio.timeout(30):
-        await apply(streams, StreamSettings(worker_roles=worker_roles))
+        await apply(streams, StreamSettings(worker_roles=worker_roles, publications=PUBLICATIONS))
 
 
 def url_of(port: int, user: str) -> str:
@@ -218,7 +218,7 @@ async def violations(url: str, subject: str, *, subscribe: bool = False) -> list
 
 async def test_every_user_may_do_its_own_work(port: int) -> None:
     """Every operation on the log, from the declaration of streams to the announced end."""
-    settings = StreamSettings(worker_roles=("DEV",))
+    settings = StreamSettings(worker_roles=("DEV",), publications=PUBLICATIONS)
     async with journal_of(port, "streams") as streams, asyncio.timeout(30):
         assert await apply(streams, settings)
         assert await apply(streams, settings) == []
@@ -372,7 +372,9 @@ async def test_the_worker_user_makes_the_calls_that_coordinators_assign(port: in
         asyncio.TaskGroup() as group,
     ):
         role = Role(persona="You test.")
-        replica = AgentReplica("DEV", role, engines, journal, stream_deltas=True, engine_away_timeout_s=30)
+        replica = AgentReplica(
+            "DEV", role, engines, journal, stream_deltas=True, publications=["responses"], engine_away_timeout_s=30
+        )
         working = group.create_task(RoleWorker(replica).run())
         asked = stage_request((call(1), call(2)), deliberation_id=story.id, resumed=True)
         while not replica.viewers.has("default", story.id):
