@@ -18,7 +18,7 @@ from app.catalog.index import RECENT_SEQUENCES
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import Event, encode, prefix, suffix
 from app.log.journal import JetStreamJournal
-from app.log.stream_settings import ARCHIVE_CONSUMER, COPIES, STREAM
+from app.log.stream_settings import ARCHIVE_CONSUMER, STREAM
 from tests.story import NOW, Story
 
 KEPT_S = 10**9
@@ -123,8 +123,7 @@ async def archive(journal: JetStreamJournal, store: Store, all_told: Iterable[To
     """Have a projector copy deliberations through the log, which keeps the last of them only."""
     copying = asyncio.create_task(Projector(journal, store, retention_s=KEPT_S).run())
     for number, part in enumerate(_parts(all_told, _PART), 1):
-        for stream in (STREAM, *COPIES):
-            await journal.request(f"$JS.API.STREAM.PURGE.{stream}")
+        await journal.request(f"$JS.API.STREAM.PURGE.{STREAM}")
         await fill(journal, part)
         await until_copied(journal)
         print(f"archived {number * _PART:9,}", end="\r", flush=True)

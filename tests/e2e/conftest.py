@@ -152,6 +152,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.Po
     with pytest.MonkeyPatch.context() as patched:
         # Work of a story asks a context service; only its own tests run one.
         patched.setenv("CONTEXT", "true")
+        patched.setenv("PUBLISH", "announcements")
         process, ready = start_up(data_dir)
     yield process, data_dir, ready
     if process.poll() is None:
