@@ -123,6 +123,7 @@ openapi: $(DEV_STAMP) ## Write openapi/ from the code
 
 bench: $(DEV_STAMP) ## Measure the product beside its floor in the same run, with the simulator at 500 ms per call
 	$(BIN)/python -m benchmarks.bench
+	$(BIN)/python -m benchmarks.footprint
 
 overload: $(DEV_STAMP) ## Ask for ten times what the engine can do, for two minutes three times, and hold goodput and refusals to their bounds
 	$(BIN)/python -m benchmarks.overload

@@ -1,7 +1,7 @@
 """`python -m benchmarks.footprint`: the messages, bytes and CPU of a deliberation without viewers.
 
-Over a stack with the simulator at 500 ms and 32 pieces a call, in the mean of some deliberations. Messages and bytes
-are differences of `GET /cluster`. CPU is user and system time of the stack's processes.
+Over a stack with the simulator at 500 ms a call, in the mean of some deliberations. Messages and bytes are differences
+of `GET /cluster`. CPU is user and system time of the stack's processes, of calls of 32 and of 128 pieces of text.
 """
 
 import argparse
@@ -17,8 +17,9 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
+from app.cli.stack.layout import Layout
 from app.cli.stack.supervisor import marked
-from benchmarks.bench import CALL_MS, closed_loop, stack_of
+from benchmarks.bench import CALL_MS, TOKENS_PER_CHUNK, closed_loop, stack_of
 
 COUNCIL = {"task": "Write factorial.", "agents": [{"role": "DEV", "count": 3}]}
 STRATEGIES = ("independent", "council")
@@ -26,6 +27,16 @@ STRATEGIES = ("independent", "council")
 SETTLED_S = 2.0
 IN_FLIGHT = 20
 SIMULATOR = "simulator"
+WITHOUT_ENGINE = "all but the simulator"
+# By the pieces of a call's text: what is asked, and the part of the deliberations that it is asked for.
+PIECES = 32
+LOADS: Mapping[int, Mapping[str, tuple[Mapping[str, object], int]]] = {
+    PIECES: {
+        "independent": ({"strategy": "independent"}, 1),
+        "council, two rounds": ({"strategy": "council", "rounds": 2}, 6),
+    },
+    4 * PIECES: {"independent": ({"strategy": "independent"}, 1)},
+}
 
 Sizes = Mapping[str, tuple[int, int]]
 
@@ -42,9 +53,8 @@ async def sizes(client: httpx.AsyncClient) -> Sizes:
         await asyncio.sleep(SETTLED_S)
 
 
-async def deliberate(client: httpx.AsyncClient, strategy: str) -> None:
-    body = {**COUNCIL, "strategy": strategy}
-    answer = await client.post("/deliberations", json=body, headers={"Prefer": "wait=60"})
+async def deliberate(client: httpx.AsyncClient, asked: Mapping[str, object]) -> None:
+    answer = await client.post("/deliberations", json={**COUNCIL, **asked}, headers={"Prefer": "wait=60"})
     assert answer.status_code == 200, answer.text
 
 
@@ -61,37 +71,53 @@ def cpu_ticks(mark: str) -> Counter[str]:
     return spent
 
 
-async def measure(count: int, timed: int) -> None:
+async def stored(client: httpx.AsyncClient, count: int) -> Table:
     table = Table(title=f"Stored for a deliberation of three agents, mean of {count}, simulated")
     for column in ("strategy", "stream", "messages", "KiB"):
         table.add_column(column, justify="left" if column in ("strategy", "stream") else "right")
-    async with stack_of(CALL_MS) as stack, httpx.AsyncClient(base_url=stack.url, timeout=70) as client:
-        for strategy in STRATEGIES:
-            await deliberate(client, strategy)
-            before = await sizes(client)
-            for _ in range(count):
-                await deliberate(client, strategy)
-            after = await sizes(client)
-            grown = {name: [(n - o) / count for n, o in zip(after[name], before[name], strict=True)] for name in after}
-            for name, (messages, stored) in grown.items():
-                if messages:
-                    table.add_row(strategy, name, f"{messages:.1f}", f"{stored / 1_024:.1f}")
-            messages, stored = (sum(each[place] for each in grown.values()) for place in (0, 1))
-            table.add_row(strategy, "all", f"{messages:.1f}", f"{stored / 1_024:.1f}", end_section=True)
-        ask = partial(deliberate, client, STRATEGIES[0])
-        await closed_loop(IN_FLIGHT, timed // 4, ask)
-        before = cpu_ticks(stack.mark)
-        await closed_loop(IN_FLIGHT, timed, ask)
-        spent = cpu_ticks(stack.mark) - before
-    of_cpu = Table(title=f"CPU of a deliberation `{STRATEGIES[0]}`, mean of {timed}, {IN_FLIGHT} in flight, simulated")
-    of_cpu.add_column("part")
-    of_cpu.add_column("ms", justify="right")
-    tick_ms = 1_000 / os.sysconf("SC_CLK_TCK") / timed
-    for part, ticks in spent.most_common():
-        of_cpu.add_row(part, f"{ticks * tick_ms:.1f}")
-    of_cpu.add_row("all but the simulator", f"{(spent.total() - spent[SIMULATOR]) * tick_ms:.1f}")
-    for each in (table, of_cpu):
-        Console(width=100).print(each)
+    for strategy in STRATEGIES:
+        await deliberate(client, {"strategy": strategy})
+        before = await sizes(client)
+        for _ in range(count):
+            await deliberate(client, {"strategy": strategy})
+        after = await sizes(client)
+        grown = {name: [(n - o) / count for n, o in zip(after[name], before[name], strict=True)] for name in after}
+        for name, (messages, size) in grown.items():
+            if messages:
+                table.add_row(strategy, name, f"{messages:.1f}", f"{size / 1_024:.1f}")
+        messages, size = (sum(each[place] for each in grown.values()) for place in (0, 1))
+        table.add_row(strategy, "all", f"{messages:.1f}", f"{size / 1_024:.1f}", end_section=True)
+    return table
+
+
+async def spent(stack: Layout, client: httpx.AsyncClient, asked: Mapping[str, object], count: int) -> dict[str, float]:
+    """The CPU of each part for one deliberation, in milliseconds."""
+    ask = partial(deliberate, client, asked)
+    await closed_loop(IN_FLIGHT, count // 4, ask)
+    before = cpu_ticks(stack.mark)
+    await closed_loop(IN_FLIGHT, count, ask)
+    ticks = cpu_ticks(stack.mark) - before
+    tick_ms = 1_000 / os.sysconf("SC_CLK_TCK") / count
+    found = {part: many * tick_ms for part, many in ticks.most_common()}
+    return {**found, WITHOUT_ENGINE: (ticks.total() - ticks[SIMULATOR]) * tick_ms}
+
+
+async def measure(count: int, timed: int) -> None:
+    console, columns = Console(width=110), dict[str, dict[str, float]]()
+    for pieces, loads in LOADS.items():
+        more = ("--chunk-tokens", str(max(1, TOKENS_PER_CHUNK * PIECES // pieces)))
+        async with stack_of(CALL_MS, *more) as stack, httpx.AsyncClient(base_url=stack.url, timeout=70) as client:
+            if not columns:
+                console.print(await stored(client, count))
+            for name, (asked, share) in loads.items():
+                columns[f"{name}, {pieces} pieces"] = await spent(stack, client, asked, timed // share)
+    table = Table(title=f"CPU of a deliberation in ms, {IN_FLIGHT} in flight, nobody watching, simulated")
+    table.add_column("part")
+    for name in columns:
+        table.add_column(name, justify="right")
+    for part in dict.fromkeys(part for column in reversed(columns.values()) for part in column):
+        table.add_row(part, *(f"{column.get(part, 0):.1f}" for column in columns.values()))
+    console.print(table)
 
 
 def main() -> None:
