@@ -64,54 +64,69 @@ function caretAt(drawn, family) {
   end.append(Object.assign(document.createElement("span"), { className: `caret ${family}` }));
 }
 
+/** Characters that a step reads, more only where a block is longer. */
+const STEP_CHARS = 1_000;
+
+/** The first settled blocks of `text`, of about STEP_CHARS. */
+function nextSettled(text) {
+  for (let length = STEP_CHARS; ; length *= 2) {
+    const settled = settledIn(text.slice(0, length));
+    if (settled !== "" || length >= text.length) return settled;
+  }
+}
+
 /**
- * Draws `text` in `box`. While it grows, which its caret shows, blocks that can no longer change are drawn once: a draw
- * costs the length of the open one. `drawn` is kept from one draw to the next: { settled, open }, at first empty.
+ * Draws the next blocks of `text` in `box`; returns whether all of it is drawn. Blocks that can no longer change are drawn
+ * once, so that a draw of a growing text, which its caret shows, costs the length of the open block. `drawn` is kept from
+ * one draw to the next: { settled, open }, at first empty.
  */
 export function draw(box, drawn, written, caret) {
   const text = written.replace(/\r\n?/g, "\n");
-  const long = text.length > TEXT_CHARS_MAX;
   // A definition of a link changes the blocks before it, which the end shows.
-  if (!text.startsWith(drawn.settled) || long || (!caret && DEFINITION.test(text))) {
+  const inOne = text.length > TEXT_CHARS_MAX || (!caret && DEFINITION.test(text));
+  if (inOne || !text.startsWith(drawn.settled)) {
     box.replaceChildren();
     Object.assign(drawn, { settled: "", open: [] });
   }
   const rest = text.slice(drawn.settled.length);
-  const settled = caret && !long ? settledIn(rest) : "";
-  const open = fragment(rest.slice(settled.length));
-  if (caret) caretAt(open, caret);
+  const settled = inOne ? "" : nextSettled(rest);
+  const whole = settled === "" || rest.length <= STEP_CHARS;
+  const open = whole ? fragment(rest.slice(settled.length)) : document.createDocumentFragment();
+  if (whole && caret) caretAt(open, caret);
   for (const node of drawn.open) node.remove();
   Object.assign(drawn, { settled: drawn.settled + settled, open: [...open.childNodes] });
   box.append(...(settled ? [fragment(settled)] : []), open);
+  return whole;
 }
 
-const FRAME_MS = 10;
-/** The draws of texts that change by their boxes, in the order in which they were asked for. */
+const FRAME_MS = 8;
+/** The texts to draw by their boxes, in the order in which they were asked for; each draws a step, and says whether it has ended. */
 const waiting = new Map();
 
-/** A frame draws texts for FRAME_MS, at least one; the others wait for the next frame. */
+/** A frame draws for FRAME_MS, at least a step; what is left waits for the next frame. */
 function drawSome() {
   const end = performance.now() + FRAME_MS;
-  for (const [box, text] of waiting) {
-    waiting.delete(box);
-    text();
+  for (const [box, step] of waiting) {
+    let whole = step();
+    while (!whole && performance.now() < end) whole = step();
+    if (whole) waiting.delete(box);
     if (performance.now() >= end) break;
   }
   if (waiting.size > 0) requestAnimationFrame(drawSome);
 }
 
+/** A text of a model. A `big` one is drawn at once, all others in frames. */
 export function Markdown({ text, big = false, caret = null, dim = false }) {
   const box = useRef(null);
   const drawn = useRef(null);
   useLayoutEffect(() => {
     const { current } = box;
-    const whole = drawn.current === null && !caret;
     drawn.current ??= { settled: "", open: [] };
-    const now = () => draw(current, drawn.current, text ?? "", caret);
-    if (whole) now();
+    const step = () => draw(current, drawn.current, text ?? "", caret);
+    if (big) while (!step());
     else {
       if (waiting.size === 0) requestAnimationFrame(drawSome);
-      waiting.set(current, now);
+      waiting.set(current, step);
     }
   }, [text, caret]);
   return html`<div ref=${box} dir="auto" class=${`md${big ? " big" : ""}${dim ? " dim" : ""}`} />`;

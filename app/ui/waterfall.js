@@ -35,15 +35,16 @@ function Row({ call, x, until }) {
 }
 
 const STEPS_S = [0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1_800];
+const TICKS_MAX = 6;
 
 function Plot({ council, until, live }) {
   const from = council.startedAt;
   const end = council.endedAt ?? until;
   const span = Math.max(500, (live ? 1.08 : 1) * (end - from));
   const x = (ts) => (ts - from) / span;
-  const step = STEPS_S.find((each) => span / 1_000 / each <= 6) ?? 3_600;
+  const step = STEPS_S.find((each) => span / 1_000 / each <= TICKS_MAX) ?? span / 1_000 / TICKS_MAX;
   const ticks = Array.from({ length: Math.floor(span / 1_000 / step) + 1 }, (_, index) => index * step);
-  return html`<div class="wf" role="img" aria-label="Waterfall of the calls; the table says the same"><div class="axis"><span></span><span class="plot">${ticks.map((tick) => html`<span style=${{ "--x": percent(x(from + tick * 1_000)) }}>${tick < 1 && tick > 0 ? tick.toFixed(1) : tick} s</span>`)}</span><span></span></div>
+  return html`<div class="wf" role="img" aria-label="Waterfall of the calls; the table says the same"><div class="axis"><span></span><span class="plot">${ticks.map((tick) => html`<span style=${{ "--x": percent(x(from + tick * 1_000)) }}>${tick < 60 ? `${Number(tick.toFixed(1))} s` : duration(1_000 * tick)}</span>`)}</span><span></span></div>
     ${council.stages.map((stage) => {
       const calls = council.inStage(stage.stage);
       return html`<div key=${stage.stage} class=${`g ${family(stage.purpose)}`} style=${{ "--a": percent(x(stage.openedAt)), "--b": percent(x(stage.closedAt ?? end)) }}>

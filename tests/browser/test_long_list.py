@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from playwright.async_api import BrowserContext, Route, expect
 
+from tests.browser.long_tasks import long_tasks
 from tests.components.routes.listening import listening
 
 pytestmark = pytest.mark.browser
@@ -49,13 +50,15 @@ async def test_a_list_of_thousands_is_scrolled_and_used_by_keys(chromium: Browse
         page = await chromium.new_page()
         await page.set_viewport_size({"width": width, "height": 900})
         await page.route("**/deliberations?*", answer)
-        await page.goto(str(gateway.client.base_url))
-        await page.get_by_role("button", name="Older ones").wait_for()
-        await page.get_by_role("button", name="Older ones").click()
-        await expect(page.locator(".foot")).to_contain_text(f"{ROWS:,} deliberations")
-        for share in (0.2, 0.5, 0.9, 1):
-            await page.evaluate("(share) => scrollTo(0, share * document.documentElement.scrollHeight)", share)
-            assert await page.evaluate(DRAWN), "a row stands where one looks, two frames later"
+        async with long_tasks(page) as long:
+            await page.goto(str(gateway.client.base_url))
+            await page.get_by_role("button", name="Older ones").wait_for()
+            await page.get_by_role("button", name="Older ones").click()
+            await expect(page.locator(".foot")).to_contain_text(f"{ROWS:,} deliberations")
+            for share in (0.2, 0.5, 0.9, 1):
+                await page.evaluate("(share) => scrollTo(0, share * document.documentElement.scrollHeight)", share)
+                assert await page.evaluate(DRAWN), "a row stands where one looks, two frames later"
+        assert long == []
         last = page.locator(f".list [data-id='{items[-1]['id']}']")
         await expect(last).to_be_in_viewport()
         assert await page.locator(".list tr").count() < 120

@@ -40,10 +40,10 @@ GROWN = """async ([texts]) => {
     const [box, drawn] = [document.createElement("div"), { settled: "", open: [] }];
     for (const end of ends) {
       const part = text.slice(0, end);
-      draw(box, drawn, part, "write");
+      while (!draw(box, drawn, part, "write"));
       if (!part.includes("]:") && content(box) !== atOnce(part)) wrong.push([part, content(box), atOnce(part)]);
     }
-    draw(box, drawn, text, null);
+    while (!draw(box, drawn, text, null));
     if (content(box) !== atOnce(text)) wrong.push([text, content(box), atOnce(text)]);
   }
   return wrong;
@@ -54,7 +54,7 @@ ONCE = """async ([text, size]) => {
   const [box, drawn] = [document.createElement("div"), { settled: "", open: [] }];
   const [made, longest] = [[], []];
   for (let end = size; end <= text.length; end += size) {
-    draw(box, drawn, text.slice(0, end), "write");
+    while (!draw(box, drawn, text.slice(0, end), "write"));
     const settled = [...box.children].filter((each) => !drawn.open.includes(each));
     if (made.some((each, index) => each !== settled[index])) return "drawn again";
     made.splice(0, made.length, ...settled);
@@ -83,6 +83,10 @@ async def test_a_text_that_grows_is_drawn_as_at_once(page: Page, seed: int) -> N
         text = "".join([*pieces, DEFINITION, *pieces] if number % 10 == 0 else pieces)
         ends = sorted(chance.sample(range(len(text)), k=min(len(text), 12)))
         texts.append({"text": text, "ends": ends})
+    # Several steps each, from the first draw on.
+    for _ in range(20):
+        text = "".join(chance.choices(PIECES, k=600))
+        texts.append({"text": text, "ends": sorted(chance.sample(range(len(text)), k=4))})
     assert await page.evaluate(GROWN, [texts]) == []
 
 
