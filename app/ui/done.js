@@ -8,7 +8,7 @@ import { html, useEffect, useMemo, useState } from "./html.js";
 import { Markdown } from "./markdown.js";
 import { CLIENTS } from "./new.js";
 import { Copy, counted, Figures, Icon, initials, Note, save, Seats, Severity } from "./parts.js";
-import { Bump, Criteria, Matrix, Pairs, pairsOf, Tallies } from "./ranking.js";
+import { Bump, Criteria, firsts, Matrix, Pairs, pairsOf, Tallies } from "./ranking.js";
 import { Replay } from "./replay.js";
 import { address } from "./router.js";
 import { may, revealed } from "./state.js";
@@ -29,25 +29,17 @@ function reading(resource, council) {
   const shown = revealed.value === "on";
   const weights = Object.fromEntries(resource.constraints.rubric.map(({ id, weight }) => [id, weight]));
   const stages = (council?.stages ?? []).map(({ stage, round }) => ({ round, cast: ballots(council, stage, weights) })).filter(({ cast }) => cast.length);
+  const standing = new Map((resource.verdict?.ranking ?? []).map((each) => [each.agent_id, each]));
+  const last = stages.at(-1)?.cast ?? [];
   return {
-    letters,
     letter: (id) => letters.get(id) ?? id,
     name: (id) => (shown ? id : letters.has(id) ? `candidate ${letters.get(id)}` : id),
     judge: (id) => (shown ? id : `judge ${ROMAN[ids.indexOf(id)] ?? ids.indexOf(id) + 1}`),
-    shown, stages, last: stages.at(-1)?.cast ?? [], pairs: pairsOf(council),
+    shown, stages, last, standing, pairs: pairsOf(council),
+    // Among the texts that stand in the ranking.
+    firsts: firsts(last, (agent) => standing.get(agent)?.version),
     work: new Map(resource.proposals.map((each) => [each.agent_id, each])),
-    standing: new Map((resource.verdict?.ranking ?? []).map((each) => [each.agent_id, each])),
   };
-}
-
-/** The judges' first choices among the texts that stand in the ranking. */
-function firsts(read) {
-  return read.last.map(({ judge, candidates }) => {
-    const final = candidates.filter(({ agent, version }) => version === read.standing.get(agent)?.version);
-    const best = Math.max(...final.map(({ mean }) => mean));
-    const chosen = final.filter(({ mean }) => mean === best).map(({ agent }) => agent);
-    return { judge, chosen, could: (agent) => final.some((each) => each.agent === agent) };
-  });
 }
 
 /** Why it won, composed from figures of the verdict; no model wrote it. */
@@ -55,7 +47,7 @@ function reasons(resource, read) {
   const { verdict, strategy } = resource;
   const { winner, ranking, margin, tie, tally } = verdict;
   const said = [];
-  const cast = firsts(read).filter(({ could }) => could(winner));
+  const cast = read.firsts.filter(({ could }) => could(winner));
   if (cast.length) {
     const first = cast.filter(({ chosen }) => chosen.includes(winner)).length;
     said.push(`${number(first)} of the ${plural(cast.length, "judge")} who could rank it put it first.`);
@@ -79,7 +71,7 @@ function reasons(resource, read) {
 function Degraded({ resource }) {
   const { degraded, problem, participation } = resource;
   const cut = (degraded?.cut ?? []).map(({ purpose, round, by }) => `${title(purpose)}${round ? ` of round ${round}` : ""} was left out: ${by === "deadline" ? "the time was over" : `the budget of ${by} did not admit it`}.`);
-  const words = (degraded?.reasons ?? []).map((each) => (/^[a-z_]+$/.test(each) ? `${title(CODES[each] ?? each)}.` : each));
+  const words = (degraded?.reasons ?? []).map((each) => `${/^[a-z_]+$/.test(each) ? title(CODES[each] ?? each) : each.replace(/\.$/, "")}.`);
   const stalled = (participation?.stalled ?? []).map(({ agent_id: id, purpose, code }) => `${id} gave nothing in ${purpose}${code ? ` (${code})` : ""}.`);
   if (degraded) return html`<${Note} tone="warn" head="Degraded." action=${may("submit") ? html`<a class="btn sm" href=${address("new", { from: resource.id })}>Run again</a>` : null}>${[...new Set([...words, ...cut, ...stalled])].join(" ")}<//>`;
   if (problem) return html`<${Note} tone=${resource.status === "failed" ? "bad" : "warn"} head=${`${title(problem.code)}.`}>${problem.detail}<//>`;
@@ -103,7 +95,7 @@ function Minority({ resource, read }) {
 function Why({ resource, read }) {
   const { verdict } = resource;
   if (verdict.winner === null) return html`<aside class="why" aria-label="Why there is no winner"><div><h3>No winner</h3><p>${resource.strategy === "independent" ? "The answers stand side by side: this strategy ranks nothing." : "The text is made from several answers, and no single one won."}</p></div></aside>`;
-  const seats = firsts(read).map(({ chosen, could }) => (could(verdict.winner) ? { name: chosen.length === 1 ? read.letter(chosen[0]) : "=", fill: chosen.includes(verdict.winner) ? "full" : "ring" } : { name: "–", fill: "rest" }));
+  const seats = read.firsts.map(({ chosen, could }) => (could(verdict.winner) ? { name: chosen.length === 1 ? read.letter(chosen[0]) : "=", fill: chosen.includes(verdict.winner) ? "full" : "ring" } : { name: "–", fill: "rest" }));
   const score = read.standing.get(verdict.winner)?.score;
   const figures = [["score", score === null || score === undefined ? NONE : score.toFixed(2)], ["margin", verdict.margin === null ? NONE : verdict.margin.toFixed(2)],
     ["agreement", verdict.agreement === null ? NONE : verdict.agreement.toFixed(2), verdict.agreement === null ? "" : "Kendall τ"],
@@ -135,10 +127,22 @@ function Ranking({ resource, read }) {
     <div><${Bump} resource=${resource} read=${read} /><${Tallies} resource=${resource} read=${read} /><${Pairs} read=${read} /></div></div></section>`;
 }
 
+const isRevised = ({ output, finished }) => output === "revision" && finished && !finished.problem;
+
+/** The texts that each round of critiques changed, in words. */
+function Rounds({ council, read }) {
+  const rounds = (council?.stages ?? []).filter(({ purpose }) => purpose === "critique").map(({ round }) => round);
+  if (rounds.length === 0) return null;
+  const changed = (round) => [...council.calls.values()].filter((call) => call.round === round && isRevised(call)).map(({ agent_id: id }) => read.name(id));
+  return html`<ul class="changed">${rounds.map((round) => html`<li key=${round}><${Icon} name=${changed(round).length ? "swap" : "pause"} /><span>Round ${round} changed ${changed(round).length ? `the text of ${changed(round).sort().join(", ")}` : "no text"}.</span></li>`)}</ul>`;
+}
+
 /** The versions of a candidate, oldest first: those beside the best one, and the best one. */
-function versionsOf(work, standing) {
+function versionsOf(work, standing, council) {
   if (!work || work.content === null) return [];
-  return [...work.revisions, { version: standing?.version ?? work.revisions.length, round: standing?.version ?? 0, content: work.content, responses: null }].sort((left, right) => left.version - right.version);
+  const version = standing?.version ?? work.revisions.length;
+  const revised = council?.of(work.agent_id).filter(isRevised) ?? [];
+  return [...work.revisions, { version, round: revised[version - 1]?.round ?? 0, content: work.content, responses: null }].sort((left, right) => left.version - right.version);
 }
 
 /** The author's responses to issues, from the recorded revisions: { agent: [[round, responses]] }. */
@@ -170,7 +174,7 @@ function Versions({ resource, read, council }) {
   const [agent, setAgent] = useState(verdict?.winner ?? withTexts[0]?.agent_id);
   const responses = useResponses(resource, council);
   const work = read.work.get(agent);
-  const versions = versionsOf(work, read.standing.get(agent));
+  const versions = versionsOf(work, read.standing.get(agent), council);
   const [pair, setPair] = useState(null);
   const [left, right] = (pair !== null && pair.agent === agent ? pair.chosen : [0, versions.length - 1]).map((index) => versions[index]);
   const texts = useMemo(() => (left && right && left !== right ? difference(left.content, right.content) : null), [left?.content, right?.content]);
@@ -180,11 +184,13 @@ function Versions({ resource, read, council }) {
     now0[side] = Number(event.target.value);
     setPair({ agent, chosen: now0 });
   };
+  const named = ({ version, round }) => `version ${version + 1}${round ? `, round ${round}` : ""}`;
   const drawn = (kind) => html`<div class="md pre" dir="auto">${texts.filter(([each]) => each === "same" || each === kind).map(([each, text]) => (each === "same" ? text : each === "ins" ? html`<ins>${text}</ins>` : html`<del>${text}</del>`))}</div>`;
   return html`<section class="block" id="versions" aria-labelledby="vh"><header><h2 id="vh">Versions and critiques</h2><p>${versions.length > 1 ? "Each change, and the issues that asked for it." : "It was not revised; its critiques stand beside it."}</p><div class="row end wrapx">
       <select class="field" aria-label="Candidate" value=${agent} onChange=${(event) => setAgent(event.target.value)}>${withTexts.map(({ agent_id: id }) => html`<option value=${id}>${read.shown ? id : `Candidate ${read.letter(id)}`}</option>`)}</select>
-      ${versions.length > 1 ? [left, right].map((each, side) => html`<select class="field" aria-label=${side ? "Right text" : "Left text"} value=${versions.indexOf(each)} onChange=${choose(side)}>${versions.map(({ version }, index) => html`<option value=${index}>version ${version + 1}</option>`)}</select>`) : ""}</div></header>
-    <div class=${`diff${texts ? "" : " one"}`}>${texts ? html`<div><h3><span class="letter">${read.letter(agent)}</span>Version ${left.version + 1}</h3>${drawn("del")}</div><div><h3><span class=${`letter${agent === verdict?.winner ? " win" : ""}`}>${read.letter(agent)}</span>Version ${right.version + 1}${agent === verdict?.winner && right.responses === null ? ", verdict" : ""}</h3>${drawn("ins")}</div>`
+      ${versions.length > 1 ? [left, right].map((each, side) => html`<select class="field" aria-label=${side ? "Right text" : "Left text"} value=${versions.indexOf(each)} onChange=${choose(side)}>${versions.map((one, index) => html`<option value=${index}>${named(one)}</option>`)}</select>`) : ""}</div></header>
+    <${Rounds} council=${council} read=${read} />
+    <div class=${`diff${texts ? "" : " one"}`}>${texts ? html`<div><h3><span class="letter">${read.letter(agent)}</span>${title(named(left))}</h3>${drawn("del")}</div><div><h3><span class=${`letter${agent === verdict?.winner ? " win" : ""}`}>${read.letter(agent)}</span>${title(named(right))}${agent === verdict?.winner && right.responses === null ? ", verdict" : ""}</h3>${drawn("ins")}</div>`
       : html`<div><h3><span class="letter">${read.letter(agent)}</span>${versions.length ? `Version ${versions[0].version + 1}` : ""}</h3><${Markdown} text=${work?.content ?? ""} /></div>`}
       <div class="side-i"><h3>Issues that critics found</h3>${(work?.critiques ?? []).length === 0 ? html`<p class="small quiet">No critic read it.</p>` : ""}<ul class="issues">${(work?.critiques ?? []).map((critique) => {
         const answered = responses.get(`${agent} ${critique.round}`) ?? work.revisions.find(({ round }) => round === critique.round)?.responses ?? [];

@@ -49,9 +49,19 @@ export function Matrix({ resource, read }) {
     ${chosen ? html`<div class="minority reasons" role="region" aria-label="Reasons"><h3><span>${read.judge(open.judge)} on ${read.name(open.agent)}</span></h3><dl class="given">${chosen.criteria.map(({ id, score, rationale }) => html`<dt key=${id}>${title(id)} ${score}</dt><dd dir="auto">${rationale}</dd>`)}</dl></div>` : html`<p class="foot">A cell shows its judge’s reasons.</p>`}`;
 }
 
-/** The ranks of the candidates over the rounds as columns of { word, ranks: Map(agent → rank) }. */
+/** Each judge's first choices among the texts whose version is `versionOf(agent, candidates)`. */
+export function firsts(cast, versionOf) {
+  return cast.map(({ judge, candidates }) => {
+    const judged = candidates.filter(({ agent, version }) => version === versionOf(agent, candidates));
+    const best = Math.max(...judged.map(({ mean }) => mean));
+    const chosen = judged.filter(({ mean }) => mean === best).map(({ agent }) => agent).sort();
+    return { judge, chosen, could: (agent) => judged.some((each) => each.agent === agent) };
+  });
+}
+
+/** The candidates' ranks and the judges' first choices over the rounds: columns of { word, ranks: Map(agent → rank), firsts }. */
 function columns(resource, read) {
-  const byMean = (cast, versionOf) => {
+  const byMean = (word, cast, versionOf) => {
     const sums = new Map();
     for (const { candidates } of cast) {
       for (const { agent, version, mean } of candidates) {
@@ -59,29 +69,31 @@ function columns(resource, read) {
       }
     }
     const means = [...sums].map(([agent, all]) => [agent, all.reduce((sum, each) => sum + each, 0) / all.length]);
-    return new Map(means.map(([agent, mean]) => [agent, means.filter(([, other]) => other > mean).length + 1]));
+    return { word, ranks: new Map(means.map(([agent, mean]) => [agent, means.filter(([, other]) => other > mean).length + 1])), firsts: firsts(cast, versionOf) };
   };
   const newest = (agent, candidates) => Math.max(...candidates.filter((each) => each.agent === agent).map(({ version }) => version));
-  const final = { word: "Verdict", ranks: new Map(resource.verdict.ranking.map(({ agent_id: id, rank }) => [id, rank])) };
-  if (read.stages.length > 1) return [...read.stages.slice(0, -1).map(({ cast }, index) => ({ word: index === 0 ? "Drafts" : `Round ${index}`, ranks: byMean(cast, newest) })), final];
-  const [only] = read.stages;
-  const revised = only?.cast.some(({ candidates }) => candidates.some(({ version }) => version > 0) && candidates.some(({ version }) => version === 0));
-  return revised ? [{ word: "Drafts", ranks: byMean(only.cast, () => 0) }, final] : [];
+  const final = { word: "Verdict", ranks: new Map(resource.verdict.ranking.map(({ agent_id: id, rank }) => [id, rank])), firsts: read.firsts };
+  const cast = read.stages[0]?.cast ?? [];
+  const revised = cast.some(({ candidates }) => candidates.some(({ version }) => version > 0) && candidates.some(({ version }) => version === 0));
+  return [...(revised ? [byMean("Drafts", cast, () => 0)] : []), ...read.stages.slice(0, -1).map((each) => byMean(`Round ${each.round}`, each.cast, newest)), final];
 }
 
 export function Bump({ resource, read }) {
   const [table, setTable] = useState(false);
   const shown = columns(resource, read);
-  const agents = resource.verdict.ranking.map(({ agent_id: id }) => id);
-  if (shown.length < 2 || !agents.every((id) => shown.every(({ ranks }) => ranks.has(id)))) return null;
+  const agents = resource.verdict.ranking.map(({ agent_id: id }) => id).filter((id) => shown.every(({ ranks }) => ranks.has(id)));
+  if (shown.length < 2) return read.last.length ? html`<h3>Who changed their mind</h3><p class="body quiet">Each judge voted once, on texts that nobody had revised.</p>` : null;
   const { winner } = resource.verdict;
   const x = (index) => 60 + (300 * index) / (shown.length - 1);
   // Equal ranks stand beside each other in the order of the letters.
-  const places = shown.map(({ ranks }) => new Map([...ranks].sort(([a, left], [b, right]) => left - right || (read.letter(a) < read.letter(b) ? -1 : 1)).map(([id], place) => [id, place])));
+  const places = shown.map(({ ranks }) => new Map([...ranks].filter(([id]) => agents.includes(id)).sort(([a, left], [b, right]) => left - right || (read.letter(a) < read.letter(b) ? -1 : 1)).map(([id], place) => [id, place])));
   const y = (id, index) => 44 + 50 * places[index].get(id);
   const words = agents.map((id) => `${read.letter(id)} ${shown.map(({ ranks }) => ranks.get(id)).join(", ")}`).join("; ");
-  const moved = agents.filter((id) => shown[0].ranks.get(id) !== shown.at(-1).ranks.get(id));
-  return html`<h3>Who rose, who fell</h3>${table ? html`<table><thead><tr><th scope="col">Candidate</th>${shown.map(({ word }) => html`<th scope="col" class="num">${word}</th>`)}</tr></thead><tbody>${agents.map((id) => html`<tr key=${id}><th scope="row">${read.name(id)}</th>${shown.map(({ ranks }) => html`<td class="num">${ordinal(ranks.get(id))}</td>`)}</tr>`)}</tbody></table>`
+  const before = new Map(shown[0].firsts.map(({ judge, chosen }) => [judge, chosen]));
+  const voted = shown.at(-1).firsts.filter(({ judge, chosen }) => chosen.length && before.get(judge)?.length);
+  const moved = voted.filter(({ judge, chosen }) => chosen.join() !== before.get(judge).join());
+  const names = (chosen) => chosen.map(read.name).join(" and ");
+  return html`<h3>Who changed their mind</h3>${table ? html`<table><thead><tr><th scope="col">Candidate</th>${shown.map(({ word }) => html`<th scope="col" class="num">${word}</th>`)}</tr></thead><tbody>${agents.map((id) => html`<tr key=${id}><th scope="row">${read.name(id)}</th>${shown.map(({ ranks }) => html`<td class="num">${ordinal(ranks.get(id))}</td>`)}</tr>`)}</tbody></table>`
     : html`<svg class="bump" viewBox=${`0 0 470 ${36 + 50 * agents.length}`} width="100%" role="img" aria-label=${`Rank of each candidate, ${shown.map(({ word }) => word).join(", ")}: ${words}`}>
       ${shown.map(({ word }, index) => html`<line x1=${x(index)} x2=${x(index)} y1="26" y2=${14 + 50 * agents.length} /><text class="ax" x=${x(index)} y="14" text-anchor="middle">${word}</text>`)}
       ${agents.map((_, place) => html`<text class="ax" x="22" y=${48 + 50 * place}>${place + 1}.</text>`)}
@@ -96,7 +108,8 @@ export function Bump({ resource, read }) {
         const score = read.standing.get(id)?.score;
         return html`<path class=${tone} d=${path} />${points.map(([px, py]) => html`<circle class=${tone} cx=${px} cy=${py} r="11" /><text class=${`in ${tone}`} x=${px} y=${py + 4} text-anchor="middle">${read.letter(id)}</text>`)}<text class=${tone} x="380" y=${points.at(-1)[1] + 4}>${read.shown ? id : `${ordinal(read.standing.get(id).rank)}${score === null ? "" : `, ${score.toFixed(2)}`}`}</text>`;
       })}</svg>`}
-    <ul class="changed">${moved.length === 0 ? html`<li><${Icon} name="pause" /><span>Nobody changed places.</span></li>` : moved.map((id) => html`<li key=${id}><${Icon} name="swap" /><span>${sentence(read.name(id))} went from the ${ordinal(shown[0].ranks.get(id))} to the ${ordinal(shown.at(-1).ranks.get(id))} place.</span></li>`)}</ul>
+    <ul class="changed">${moved.map(({ judge, chosen }) => html`<li key=${judge}><${Icon} name="swap" /><span>${sentence(read.judge(judge))} put ${names(before.get(judge))} first among the ${shown[0].word === "Drafts" ? "drafts" : `texts of ${shown[0].word.toLowerCase()}`}, and ${names(chosen)} at last.</span></li>`)}
+      ${moved.length < voted.length ? html`<li><${Icon} name="pause" /><span>${moved.length ? plural(voted.length - moved.length, "other judge") : "Every judge"} kept ${voted.length - moved.length > 1 && moved.length ? "their" : "its"} first choice.</span></li>` : ""}</ul>
     <p class="foot"><button class="linked" onClick=${() => setTable(!table)}>${table ? "As a picture" : "As a table"}</button><span>Ranks before the verdict are by mean score.</span></p>`;
 }
 

@@ -68,7 +68,7 @@ export const family = (purpose) => FAMILY[purpose] ?? "write";
 
 /** Icon, colour and word of a deliberation's status. */
 export function state({ status, degraded }) {
-  if (status === "completed" && degraded) return ["warn", "warn", "Degraded"];
+  if (status === "completed" && degraded) return ["alert", "warn", "Degraded"];
   return {
     pending: ["clock", "", "Waiting"],
     in_progress: ["spin", "run", "Running"],

@@ -1,0 +1,154 @@
+"""Ten questions of a newcomer about a finished council: the page's text answers each within two clicks."""
+
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from playwright.async_api import Locator, Page, expect
+
+from tests.browser.test_pages import MIXED, QUEUE
+from tests.e2e.conftest import FAST, Stack
+
+pytestmark = [pytest.mark.browser, pytest.mark.e2e]
+
+CLICKS_MAX = 2
+# The architect's critiques fail. With this seed a judge dissents, and both rounds change a text.
+FAULT = r"bad-request:match=(?s)architect.*Your work: critique"
+COUNCIL: dict[str, Any] = {"task": QUEUE, "agents": MIXED, "rounds": 2, "seed": 4, "parameters": {"stop": "none"}}
+
+
+@dataclass
+class Reader:
+    """A reader of a finished council's view, whose clicks count."""
+
+    page: Page
+    council: dict[str, Any]
+    clicks: int = 0
+
+    @property
+    def winner(self) -> dict[str, Any]:
+        return self.council["proposals"][0]
+
+    async def click(self, target: Locator) -> None:
+        self.clicks += 1
+        await target.click()
+
+    async def choose(self, label: str, option: str) -> None:
+        """Opens a list of choices, and clicks one."""
+        self.clicks += 2
+        await self.page.get_by_label(label, exact=True).select_option(label=option)
+
+    def region(self, name: str) -> Locator:
+        return self.page.get_by_role("region", name=name, exact=True)
+
+
+@pytest.fixture
+async def reader(page: Page, stack: Stack) -> AsyncIterator[Reader]:
+    await stack.script(**FAST | {"faults": [FAULT]})
+    deliberation_id = await stack.submit(**COUNCIL)
+    council = await stack.until(deliberation_id, status="completed")
+    await page.goto(f"{stack.url}/#{deliberation_id}")
+    await page.locator("#verdict").wait_for()
+    reading = Reader(page, council)
+    yield reading
+    assert reading.clicks <= CLICKS_MAX
+
+
+async def test_who_won_and_why(reader: Reader) -> None:
+    why = reader.page.get_by_role("complementary", name="Why it won")
+    await expect(why).to_contain_text(re.compile(r"\d of the 3 judges who could rank it put it first"))
+    await expect(why).to_contain_text(re.compile(r"score\s*0\.\d\d|0\.\d\d\s*score"))
+    await reader.click(reader.page.get_by_text("Reveal names"))
+    await expect(reader.page.locator("#verdict .by")).to_contain_text(f"by {reader.winner['agent_id']}")
+    await reader.page.get_by_text("Reveal names").click()
+
+
+async def test_who_criticised_the_winner_and_with_what_words(reader: Reader) -> None:
+    await reader.click(reader.page.get_by_text("Reveal names"))
+    issues = reader.page.locator(".issues")
+    assert len(reader.winner["critiques"]) == 2
+    for critique in reader.winner["critiques"]:
+        await expect(issues).to_contain_text(f"{critique['agent_id']} in round {critique['round']}")
+        for issue in critique["issues"]:
+            await expect(issues).to_contain_text(issue["claim"])
+    await reader.page.get_by_text("Reveal names").click()
+
+
+async def test_what_critics_found_in_a_loser(reader: Reader) -> None:
+    letter = await reader.page.locator(".matrix thead .letter").last.inner_text()
+    await reader.choose("Candidate", f"Candidate {letter}")
+    for critique in reader.council["proposals"][-1]["critiques"]:
+        words = rf"candidate [A-D] in round {critique['round']}: {critique['verdict']}"
+        await expect(reader.page.locator(".issues")).to_contain_text(re.compile(words))
+
+
+async def test_what_round_two_changed(reader: Reader) -> None:
+    changed = reader.page.locator("#versions .changed li", has_text="Round 2")
+    await expect(changed).to_contain_text("changed the text of candidate")
+    letter = (await changed.inner_text()).removesuffix(".")[-1]
+    await reader.choose("Candidate", f"Candidate {letter}")
+    await expect(reader.page.locator(".diff h3").nth(1)).to_contain_text("round 2")
+    await expect(reader.page.locator(".diff ins").first).to_be_visible()
+
+
+async def test_who_changed_their_mind(reader: Reader) -> None:
+    minds = reader.page.locator(".ranks .changed li")
+    moved = re.compile("Judge I+V? put candidate .* first among the drafts, and candidate . at last")
+    await expect(minds.first).to_contain_text(moved)
+    await expect(minds.last).to_contain_text("kept its first choice")
+
+
+async def test_what_it_cost_and_why(reader: Reader) -> None:
+    bill, usage = reader.region("Bill, table"), reader.council["usage"]
+    total = f"{usage['prompt_tokens'] + usage['completion_tokens']:,}"
+    await expect(bill.locator("tfoot")).to_contain_text(total)
+    for purpose in ("propose", "critique", "revise", "score"):
+        await expect(bill.locator("thead")).to_contain_text(purpose)
+    for each in usage["by_agent"]:
+        row = bill.locator("tbody tr", has_text=each["agent_id"])
+        await expect(row).to_contain_text(f"{each['prompt_tokens'] + each['completion_tokens']:,}")
+    await expect(reader.page.locator("#bill header")).to_contain_text("the engines have no price")
+
+
+async def test_which_calls_failed_and_which_were_cached(reader: Reader) -> None:
+    await reader.click(reader.page.locator("#replay summary", has_text="Calls"))
+    await reader.click(reader.page.locator("#replay details").get_by_role("button", name="As a table"))
+    calls = reader.region("Calls, table").locator("tbody tr")
+    failed = calls.filter(has_text="engine_rejected")
+    await expect(failed).to_have_text([re.compile("critique 1architect-001"), re.compile("critique 2architect-001")])
+    await expect(calls.filter(has_text="answered").first).to_contain_text(re.compile(r"\d %"))
+
+
+async def test_how_long_each_stage_took(reader: Reader) -> None:
+    stages = [r"propose", r"critique, round 1", r"revise, round 1", r"critique, round 2", r"revise, round 2", r"score"]
+    took = [re.compile(rf"{stage}.*\d\.\d s, all answered") for stage in stages]
+    await expect(reader.page.locator("#replay .rail li")).to_have_text(took)
+
+
+async def test_whether_the_engine_is_healthy_and_since_when(reader: Reader) -> None:
+    await reader.click(reader.page.get_by_role("navigation", name="Views").get_by_role("link", name="System"))
+    await expect(reader.region("Engines, table").locator("tbody tr")).to_contain_text(re.compile(r"closed\s*nothing"))
+    health = reader.page.locator(".health")
+    await expect(health).to_contain_text("Every part answers")
+    await expect(health).to_contain_text(re.compile(r"The newest part has run for \d+ (s|min)"))
+
+
+async def test_what_the_dissent_said(reader: Reader) -> None:
+    (dissent,) = reader.council["verdict"]["dissent"]
+    report = reader.page.locator(".why .minority")
+    await expect(report.locator("blockquote")).not_to_be_empty()
+    await reader.click(reader.page.get_by_text("Reveal names"))
+    await expect(report).to_contain_text(f"{dissent['agent_id']} prefers {dissent['preferred']}")
+    await reader.page.get_by_text("Reveal names").click()
+
+
+async def test_how_it_runs_again_with_another_seed(reader: Reader, stack: Stack) -> None:
+    await reader.click(reader.page.get_by_role("link", name="Run again").first)
+    await expect(reader.page.get_by_label("Seed")).to_have_value("")
+    await expect(reader.page.get_by_label("Task", exact=True)).to_have_value(QUEUE)
+    await reader.click(reader.page.get_by_role("button", name="Deliberate"))
+    await reader.page.wait_for_url("**/#/deliberations/*")
+    again = await stack.read(reader.page.url.rpartition("/")[2])
+    assert again["seed"] != reader.council["seed"] and again["id"] != reader.council["id"]
