@@ -20,10 +20,10 @@ _TRACED = {"includedCategories": ["toplevel"], "excludedCategories": ["*"]}
 
 @asynccontextmanager
 async def long_tasks(page: Page) -> AsyncIterator[list[tuple[float, float]]]:
-    """Collects the tasks over TASK_MS_MAX of the document that `page` opens in the block, by its end.
+    """The tasks over TASK_MS_MAX of the document that `page` opens in the block, known at its end.
 
-    PerformanceObserver reports them; a pair has the milliseconds by the clock, and those on a CPU by Chromium's trace. A
-    task that waited for a CPU, as beside other tests, is not long.
+    PerformanceObserver reports them. A pair has the milliseconds by the clock, and those on a CPU by Chromium's trace.
+    A task that waited for a CPU, as beside other tests, is not long.
     """
     long: list[tuple[float, float]] = []
     events: list[dict[str, Any]] = []
