@@ -4,10 +4,10 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 DEV_STAMP := .venv/.installed-dev
 DOCS_STAMP := .venv-docs/.installed
-SERVERS := postgresql redis-server pgbouncer
+SERVERS := postgresql redis-server pgbouncer prometheus
 HAVE_SERVERS := { { ls /usr/lib/postgresql/*/bin/initdb || command -v initdb; } && \
 	{ command -v redis-server || command -v valkey-server; } && \
-	{ command -v pgbouncer || ls /usr/sbin/pgbouncer; }; } >/dev/null 2>&1
+	{ command -v pgbouncer || ls /usr/sbin/pgbouncer; } && command -v prometheus && command -v promtool; } >/dev/null 2>&1
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo up test chromium walk test-unit coverage test-browser test-vllm test-weights test-engines test-sdk docs fuzz mutants lint format bench overload chaos attack sbom audit openapi lock clean
@@ -44,9 +44,9 @@ demo: $(STAMP) ## Start everything, watch one council of three agents in the ter
 up: $(STAMP) ## Start everything in the foreground; Ctrl-C drains and stops it
 	@$(BIN)/deliberate up
 
-test: $(DEV_STAMP) ## Run the whole test suite: real nats-server, PostgreSQL, Redis and Ray Serve, the whole stack
+test: $(DEV_STAMP) ## Run the whole test suite: real nats-server, PostgreSQL, Redis, Prometheus and Ray Serve, the whole stack
 	@$(HAVE_SERVERS) || test "$$(id -u)" = 0 || { \
-		echo "PostgreSQL, Redis or PgBouncer is missing; as root: apt-get install --no-install-recommends $(SERVERS)" >&2; exit 1; }
+		echo "PostgreSQL, Redis, PgBouncer or Prometheus is missing; as root: apt-get install --no-install-recommends $(SERVERS)" >&2; exit 1; }
 	@$(HAVE_SERVERS) || { apt-get update -qq && \
 		DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $(SERVERS); }
 	$(BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder -m "not vllm and not engines and not browser and not sdk and not walk" --ignore=tests/attack

@@ -148,6 +148,9 @@ class Backlog:
         """Deliberations that are accepted and unfinished, with those that are being written."""
         return self._all.depth
 
+    def head_waited_s(self) -> float:
+        return self._all.head_waited_s(self._now_s())
+
     def throughput(self, role: str | None = None) -> ThroughputEstimator:
         return self._all if role is None else self._by_role[role]
 

@@ -46,7 +46,6 @@ class Catalog:
     def __init__(self, clock: Clock, backlog: Backlog, *, retention_s: int) -> None:
         self.backlog = backlog
         self.epoch = ""
-        self.ended_counts: Counter[str] = Counter()
         self._clock = clock
         self._retention = timedelta(seconds=retention_s)
         # A timed-out waiter stays, since others may share it; the deliberation's end or the drain removes it.
@@ -168,10 +167,8 @@ class Catalog:
         entry.take(fact, record.sequence)
         if past is not None:
             return
-        if not ended and entry.ended is not None:
-            self.ended_counts[entry.ended] += 1
-            if waiter := self._waiters.pop(key, None):
-                waiter.set()
+        if not ended and entry.ended is not None and (waiter := self._waiters.pop(key, None)):
+            waiter.set()
         if entry.sequence:
             self._count(key, entry)
 

@@ -2,19 +2,27 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Protocol, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from app.admission.spends import DailySpends
-from app.api.cluster_schemas import CircuitState
+from app.api.cluster_schemas import CircuitState, LogFigures
 from app.catalog.index import Catalog
 from app.deliberation.readings import LENIENCIES
 from app.deliberation.specification import ContextStatus
 from app.lifecycle.deliberations import SubmissionOutcome
-from app.observability.replica_status import AgentStatus, PlannerStatus, ProjectorStatus, SenderStatus
+from app.observability.process_counts import DurationHistogram
+from app.observability.replica_status import (
+    AgentStatus,
+    CoordinatorStatus,
+    PlannerStatus,
+    ProjectorStatus,
+    SenderStatus,
+)
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _REQUEST_BUCKETS_S = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1, 2, 5, 15, 60)
@@ -48,6 +56,14 @@ def _labelled(kind: _Kind, name: str, text: str, label: str, counts: Mapping[str
     return _family(kind, name, text, label, (([value], count) for value, count in counts.items()))
 
 
+def _histogram(name: str, text: str, labels: str, samples: Iterable[tuple[Sequence[str], DurationHistogram]]) -> Metric:
+    family = HistogramMetricFamily(name, text, labels=labels.split())
+    for values, durations in samples:
+        bounds = [*map(str, durations.bounds_s), "+Inf"]
+        family.add_metric(values, list(zip(bounds, accumulate(durations.counts), strict=True)), durations.sum_s)
+    return family
+
+
 class _Counting(Protocol):
     @property
     def replica(self) -> str: ...
@@ -64,8 +80,8 @@ def _outcomes(processes: Iterable[_Counting], *outcomes: str) -> Iterator[tuple[
 def _of_deliberations(catalog: Catalog, outcomes: Mapping[SubmissionOutcome, int]) -> Iterator[Metric]:
     text = "Accepted and unfinished deliberations by status"
     yield _labelled(GaugeMetricFamily, "deliberations_active", text, "status", catalog.active_by_status())
-    text = "Ended deliberations that this process has read from the log"
-    yield _labelled(CounterMetricFamily, "deliberations_ended", text, "status", catalog.ended_counts)
+    text = "Seconds that the oldest deliberation has waited which has not started; 0 without any"
+    yield GaugeMetricFamily("queue_head_wait_seconds", text, value=catalog.backlog.head_waited_s())
     for outcome, description in _SUBMISSIONS.items():
         yield CounterMetricFamily(f"deliberations_{outcome}", description, value=outcomes.get(outcome, 0))
 
@@ -103,6 +119,69 @@ def _of_spends(spends: DailySpends) -> Iterator[Metric]:
         if (limit := spends.limits.of_tenant(tenant)) is not None:
             limits.add_metric([tenant, spends.limits.currency], float(limit))
     yield from (spent, limits)
+
+
+def _of_log(figures: LogFigures | None) -> Iterator[Metric]:
+    yield GaugeMetricFamily("log_reachable", "1 while the log answers this process", value=float(figures is not None))
+    streams, consumers = (figures.streams, figures.consumers) if figures else ((), ())
+    sizes = (([each.name], each.bytes) for each in streams)
+    yield _family(GaugeMetricFamily, "log_stream_bytes", "Bytes that a stream holds", "stream", sizes)
+    text = "Items that a durable consumer has not been given yet"
+    lags = (([each.stream, each.name], each.lag) for each in consumers)
+    yield _family(GaugeMetricFamily, "log_consumer_lag", text, "stream consumer", lags)
+    text = "Items that a durable consumer was given and has not acknowledged"
+    pending = (([each.stream, each.name], each.unacknowledged) for each in consumers)
+    yield _family(GaugeMetricFamily, "log_consumer_unacknowledged", text, "stream consumer", pending)
+
+
+def _of_coordinators(coordinators: Sequence[CoordinatorStatus]) -> Iterator[Metric]:
+    yield GaugeMetricFamily("coordinators", "Coordinators that answered", value=len(coordinators))
+    ended = [
+        (each.replica, strategy, counts) for each in coordinators for strategy, counts in each.counts.strategies.items()
+    ]
+    text = "Seconds from the acceptance to the end of deliberations that a coordinator ended"
+    seconds = (
+        ([replica, strategy, status], durations)
+        for replica, strategy, counts in ended
+        for status, durations in counts.seconds.items()
+    )
+    yield _histogram("deliberation_seconds", text, "replica strategy status", seconds)
+    text = "Of those, the ones with a degraded verdict"
+    degraded = (([replica, strategy], counts.degraded) for replica, strategy, counts in ended)
+    yield _family(CounterMetricFamily, "deliberations_degraded", text, "replica strategy", degraded)
+    text = "Seconds from the acceptance to the first stage of ended deliberations"
+    waited = (([each.replica, name], found) for each in coordinators for name, found in each.counts.waited.items())
+    yield _histogram("deliberation_wait_seconds", text, "replica priority", waited)
+    text = "Seconds from the opening to the closing of stages of ended deliberations"
+    stages = (([each.replica, name], found) for each in coordinators for name, found in each.counts.stages.items())
+    yield _histogram("deliberation_stage_seconds", text, "replica purpose", stages)
+    text = (
+        "Deliberations that a coordinator took over: after the `loss` of another one, or of its connection to the log; "
+        "after its `stop` in order"
+    )
+    taken = (([each.replica, cause], count) for each in coordinators for cause, count in each.counts.takeovers.items())
+    yield _family(CounterMetricFamily, "deliberation_takeovers", text, "replica after", taken)
+
+
+def _of_engines(replicas: Sequence[AgentStatus]) -> Iterator[Metric]:
+    labels = "role replica engine"
+    engines = [([each.role, each.replica, engine.url], engine) for each in replicas for engine in each.engines]
+    text = "Seconds of requests that an engine answered"
+    yield _histogram("engine_call_seconds", text, labels, ((values, engine.seconds) for values, engine in engines))
+    text = "Seconds to the first token of streamed answers"
+    first = ((values, engine.first_token) for values, engine in engines)
+    yield _histogram("engine_first_token_seconds", text, labels, first)
+    text = "Tokens of requests by kind: `prompt`, of them `cached`, and `completion`"
+    tokens = (
+        ([*values, kind], count)
+        for values, engine in engines
+        for kind, count in (
+            ("prompt", engine.prompt_tokens),
+            ("cached", engine.cached_tokens),
+            ("completion", engine.completion_tokens),
+        )
+    )
+    yield _family(CounterMetricFamily, "engine_tokens", text, f"{labels} kind", tokens)
 
 
 def _of_replicas(replicas: Sequence[AgentStatus]) -> Iterator[Metric]:
@@ -183,7 +262,11 @@ def _of_planners(planners: Sequence[PlannerStatus]) -> Iterator[Metric]:
 
 
 class Metrics:
-    """The registry of one gateway. Requests are those of the gateway, deliberations those of the whole log."""
+    """The registry of one gateway, and the families of the other processes' status replies.
+
+    Requests are those of the gateway. Series with `replica`, `sender`, `projector` or `process` are that process's own,
+    and each gateway shows the same ones.
+    """
 
     def __init__(
         self,
@@ -217,12 +300,20 @@ class Metrics:
     def exposition(
         self,
         replicas: Sequence[AgentStatus] = (),
+        coordinators: Sequence[CoordinatorStatus] = (),
+        log: LogFigures | None = None,
         senders: Sequence[SenderStatus] | None = None,
         projectors: Sequence[ProjectorStatus] | None = None,
         planners: Sequence[PlannerStatus] | None = None,
     ) -> bytes:
-        """The text exposition; None where a kind of process is off, empty where none answered."""
-        registries = [self.registry, _Collected(partial(_of_replicas, replicas))]
+        """The text exposition; None for a log without an answer, and where a kind of process is off."""
+        registries = [
+            self.registry,
+            _Collected(partial(_of_log, log)),
+            _Collected(partial(_of_coordinators, coordinators)),
+            _Collected(partial(_of_replicas, replicas)),
+            _Collected(partial(_of_engines, replicas)),
+        ]
         if senders is not None:
             registries.append(_Collected(partial(_of_senders, senders)))
         if projectors is not None:

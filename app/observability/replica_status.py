@@ -9,16 +9,18 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, Field, Validation
 from app.api.cluster_schemas import CircuitState, EngineTrouble, ReplicaVersions, Turn
 from app.deliberation.facts import Unreachable
 from app.deliberation.roles import KeyRejected, without_credentials
+from app.observability.process_counts import CoordinatorCounts, DurationHistogram, Figure
 
+COORDINATORS_SUBJECT = "control.coordinator"
 SENDERS_SUBJECT = "control.webhooks"
 PROJECTORS_SUBJECT = "control.archive"
 PLANNERS_SUBJECT = "control.planning"
-# The most processes that are heard on one of these subjects.
+# The maximum in `serve_deployments.application`.
+COORDINATORS_MAX = 64
+# The most processes that are heard on one of the other subjects.
 PROCESSES_MAX = 16
 
 StatusType = TypeVar("StatusType", bound=BaseModel)
-# Small enough for a float, as replies carry no signature.
-Figure = Annotated[int, Field(ge=0, le=2**53)]
 
 
 def _address(url: str) -> str:
@@ -27,7 +29,7 @@ def _address(url: str) -> str:
 
 
 class EngineStatus(BaseModel):
-    """An engine as a replica knows it. `answers` and tokens count from the replica's start.
+    """An engine as a replica knows it. `answers`, tokens and durations count from the replica's start.
 
     `recent` has of each of the last answers milliseconds to the first token, prompt tokens and cached ones.
     """
@@ -47,6 +49,8 @@ class EngineStatus(BaseModel):
     prompt_tokens: Figure = 0
     cached_tokens: Figure = 0
     completion_tokens: Figure = 0
+    seconds: DurationHistogram = Field(default_factory=DurationHistogram)
+    first_token: DurationHistogram = Field(default_factory=DurationHistogram)
     recent: tuple[tuple[Figure | None, Figure, Figure], ...] = Field(default=(), max_length=64)
 
 
@@ -87,6 +91,7 @@ class CoordinatorStatus(ReplicaStatus):
     in_hand: int = Field(default=0, validation_alias="in_flight")
     bound: int | None = Field(default=None, validation_alias="slots")
     turns: tuple[Turn, ...] = Field(default=(), validation_alias="gates")
+    counts: CoordinatorCounts = Field(default_factory=CoordinatorCounts)
 
 
 class SenderStatus(ProcessStatus):

@@ -45,12 +45,10 @@ from app.observability.replica_status import (
     read,
 )
 from app.routes.dependencies import Gateway, InGateway, api_router
-from app.routes.health import planners_of, projectors_of, senders_of
+from app.routes.health import coordinators_of, planners_of, projectors_of, senders_of
 from app.routes.roles import INQUIRY_TIMEOUT_S
 
 LOG_TIMEOUT_S = 1.0
-# The maximum in `serve_deployments.application`.
-COORDINATORS_MAX = 64
 _SEVERITY: tuple[CircuitState, ...] = ("closed", "half_open", "open")
 
 router = api_router("operations")
@@ -100,9 +98,7 @@ async def _agents(gateway: Gateway, missing: list[MissingPart]) -> tuple[AgentSt
 
 
 async def _coordinators(gateway: Gateway, missing: list[MissingPart]) -> tuple[CoordinatorStatus, ...]:
-    replies = await gateway["journal"].inquire(
-        "control.coordinator", timeout_s=INQUIRY_TIMEOUT_S, replies_max=COORDINATORS_MAX
-    )
+    replies = await coordinators_of(gateway)
     found = _read(CoordinatorStatus, "coordinator", replies, missing)
     missing.extend(_shortage("coordinator", len(replies), max((replica.wanted or 1 for replica in found), default=1)))
     return tuple(sorted(found, key=lambda replica: replica.replica))

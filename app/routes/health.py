@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 
 from fastapi import Response
 
+from app.api.cluster_schemas import LogFigures
 from app.api.problems import NotReady
 from app.api.responses import answer, problems
 from app.api.schemas import FieldProblem, Health, Ready, dump
@@ -14,11 +16,14 @@ from app.archive.database.connection import MIGRATE
 from app.deliberation.errors import ArchiveUnavailable, JournalUnavailable, StreamsDiffer
 from app.observability.metrics import CONTENT_TYPE
 from app.observability.replica_status import (
+    COORDINATORS_MAX,
+    COORDINATORS_SUBJECT,
     PLANNERS_SUBJECT,
     PROCESSES_MAX,
     PROJECTORS_SUBJECT,
     SENDERS_SUBJECT,
     AgentStatus,
+    CoordinatorStatus,
     EngineStatus,
     PlannerStatus,
     ProjectorStatus,
@@ -27,6 +32,7 @@ from app.observability.replica_status import (
     read,
 )
 from app.routes.dependencies import Gateway, InGateway, Readiness, api_router
+from app.routes.roles import INQUIRY_TIMEOUT_S as REPLICAS_TIMEOUT_S
 from app.routes.roles import replicas_of
 
 INQUIRY_TIMEOUT_S = 1.0
@@ -154,7 +160,7 @@ async def _faults(gateway: Gateway) -> list[FieldProblem]:
     if spends is not None and not spends.caught_up:
         faults.append(_missing("spends", "The spends of the day have not been read", "Wait."))
     remedy = "Deploy the coordinator; accepted deliberations wait in the log."
-    return faults + await _unanswered(gateway, "control.coordinator", "coordinator", "coordinator", remedy)
+    return faults + await _unanswered(gateway, COORDINATORS_SUBJECT, "coordinator", "coordinator", remedy)
 
 
 @router.get(
@@ -228,6 +234,19 @@ async def _replies(gateway: Gateway, subject: str) -> list[dict[str, Any]]:
     return await gateway["journal"].inquire(subject, timeout_s=SENDERS_TIMEOUT_S, replies_max=PROCESSES_MAX)
 
 
+async def coordinators_of(gateway: Gateway) -> list[dict[str, Any]]:
+    return await gateway["journal"].inquire(
+        COORDINATORS_SUBJECT, timeout_s=REPLICAS_TIMEOUT_S, replies_max=COORDINATORS_MAX
+    )
+
+
+async def _log_figures(gateway: Gateway) -> LogFigures | None:
+    with suppress(JournalUnavailable, TimeoutError):
+        async with asyncio.timeout(INQUIRY_TIMEOUT_S):
+            return await gateway["journal"].figures()
+    return None
+
+
 async def projectors_of(gateway: Gateway) -> list[dict[str, Any]] | None:
     return None if gateway["deliberations"].archive is None else await _replies(gateway, PROJECTORS_SUBJECT)
 
@@ -246,9 +265,14 @@ async def planners_of(gateway: Gateway) -> list[dict[str, Any]] | None:
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}, **answer("Text exposition")}},
 )
 async def get_metrics(gateway: InGateway) -> Response:
-    """Requests of this process, deliberations of the whole log, and calls of the agents."""
+    """Requests of this process, and the figures of log, coordinators, agents and the other processes.
+
+    Every gateway shows the figures of the other processes: take their maximum over gateways, and sum those.
+    """
     async with asyncio.TaskGroup() as group:
         inquiries = [group.create_task(replicas_of(gateway, name, role)) for name, role in gateway["roles"].items()]
+        coordinators = group.create_task(coordinators_of(gateway))
+        log = group.create_task(_log_figures(gateway))
         senders = group.create_task(senders_of(gateway))
         projectors = group.create_task(projectors_of(gateway))
         planners = group.create_task(planners_of(gateway))
@@ -256,6 +280,8 @@ async def get_metrics(gateway: InGateway) -> Response:
     sent, copied, taken = senders.result(), projectors.result(), planners.result()
     exposition = gateway["metrics"].exposition(
         replicas,
+        read(CoordinatorStatus, coordinators.result())[0],
+        log.result(),
         None if sent is None else read(SenderStatus, sent)[0],
         None if copied is None else read(ProjectorStatus, copied)[0],
         None if taken is None else read(PlannerStatus, taken)[0],

@@ -60,6 +60,8 @@ def _described(engine: EngineState, now_s: float) -> dict[str, Any]:
         "prompt_tokens": usage.prompt_tokens,
         "cached_tokens": usage.cached_tokens,
         "completion_tokens": usage.completion_tokens,
+        "seconds": engine.seconds.model_dump(),
+        "first_token": engine.first_token.model_dump(),
         "recent": list(engine.recent),
     }
 

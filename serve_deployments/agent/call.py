@@ -298,6 +298,7 @@ class CallRun:
         seed = call.seed if attempt == 1 else call_seed(call.seed, call.call_id, attempt)
         trace = f"{request.deliberation_id}.{call.call_id}.{attempt}"
         meter, shared, sent, reply = Meter(), Meter(), 1, None
+        began_s = time.monotonic()
         try:
             if group and deltas:
                 choice = StreamedChoice(call, trace, deltas.add, shared)
@@ -330,7 +331,7 @@ class CallRun:
             self._usage += spent.at(engine.spec.prices) if sent else spent
             engine.usage += spent
             self._usage_estimated |= shared.estimated or meter.estimated
-        engine.answered(reply, spent)
+        engine.answered(reply, spent, time.monotonic() - began_s)
         if deltas:
             await deltas.flush()
         self._model, self._engine, self._answered_by = model, engine.address, attempt

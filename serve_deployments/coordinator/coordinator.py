@@ -40,6 +40,7 @@ from app.deliberation.strategies import STRATEGIES
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import Publication
 from app.log.work_queue import QueueItem, WorkQueue
+from app.observability.process_counts import CoordinatorCounts
 from serve_deployments.coordinator.admission_queue import AdmissionQueue
 from serve_deployments.coordinator.fact_store import APPEND_TIMEOUT_S, FactStore
 from serve_deployments.coordinator.work import Work, WorkState, fact_of, hand_over
@@ -128,6 +129,7 @@ class CoordinatorReplica:
         self._group: asyncio.TaskGroup | None = None
         self._suspects = asyncio.Semaphore(SUSPECTS_AT_ONCE)
         self._last_chance = asyncio.Semaphore(1)
+        self._counts = CoordinatorCounts()
 
     async def serve(self, ready: asyncio.Event) -> None:
         """Pull and coordinate until cancelled; the works are then handed over, so that none is suspected."""
@@ -164,6 +166,7 @@ class CoordinatorReplica:
                 {"roles": sorted(roles), "priority": priority, **queue.figures()}
                 for (roles, priority), queue in self._admission.items()
             ],
+            "counts": self._counts.model_dump(),
         }
 
     def _on_fact(self, record: Record) -> None:
@@ -253,6 +256,8 @@ class CoordinatorReplica:
             await self._record_spend(work, known, fact.ts)
         work.enter(WorkState.ENDING)
         appended = await self._journal.append(work.tenant, fact)
+        if known is not None and appended.created:
+            self._counts.take_end(known, fact)
         log.error(
             "deliberation_failed", deliberation_id=work.deliberation_id, code=error.code, created=appended.created
         )
@@ -313,7 +318,8 @@ class CoordinatorReplica:
                     # Before the end: who has read the end finds the cost counted.
                     await self._record_spend(work, work.state, fact.ts)
                     work.enter(WorkState.ENDING)
-                    await self._facts.append(work, fact)
+                    if await self._facts.append(work, fact):
+                        self._counts.take_end(work.state, fact)
                 case _:
                     assert_never(decision)
 
@@ -368,7 +374,9 @@ class CoordinatorReplica:
             takeover=work.state.takeovers + 1,
             replica=REPLICA,
         )
-        await self._facts.append(work, resumed)
+        cause = "stop" if work.state.given_back else "loss"
+        if await self._facts.append(work, resumed):
+            self._counts.takeovers[cause] += 1
         work.takeovers = work.state.takeovers
 
     async def _run_stage(self, work: Work, run: RunStage) -> None:

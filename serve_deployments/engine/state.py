@@ -17,6 +17,7 @@ import structlog
 from app.deliberation.calls import Usage
 from app.deliberation.errors import AnswerWithheld, CallFailure, EngineRejected, EngineUnavailable, InvalidRequest
 from app.deliberation.roles import EngineSpec, KeyRejected, api_key, engine_endpoint
+from app.observability.process_counts import DurationHistogram
 from app.process_settings import read_text
 from serve_deployments.engine.limits import Circuit
 from serve_deployments.engine.reachability import Outage, cause_of
@@ -88,11 +89,11 @@ class EngineState:
 
     `extended`: it takes vLLM's own request fields; None until a probe was answered. `list_problem` says why its
     list of models is of no use; empty while it is. `told_to_wait_until_s` is the end of its Retry-After. `failure`
-    says how the last request failed, without the engine's words. `answers` and `usage` count from the replica's
-    start; `recent` has milliseconds to the first token, prompt tokens and cached ones. `outage` lasts from the
-    first failed connection to the next response, at `reached_s`. `key_rejected` lasts from the first refusal of the
-    key to the next request that is not refused. `prioritises` is True until it refuses a priority, `takes_n` until
-    it refuses `n`.
+    says how the last request failed, without the engine's words. `answers`, `usage`, and the durations `seconds` and
+    `first_token` of answered requests count from the replica's start; `recent` has milliseconds to the first token,
+    prompt tokens and cached ones. `outage` lasts from the first failed connection to the next response, at `reached_s`.
+    `key_rejected` lasts from the first refusal of the key to the next request that is not refused. `prioritises` is
+    True until it refuses a priority, `takes_n` until it refuses `n`.
     """
 
     spec: EngineSpec
@@ -111,6 +112,8 @@ class EngineState:
     failure: str = ""
     answers: int = 0
     usage: Usage = field(default_factory=Usage)
+    seconds: DurationHistogram = field(default_factory=DurationHistogram)
+    first_token: DurationHistogram = field(default_factory=DurationHistogram)
     recent: deque[tuple[int | None, int, int]] = field(default_factory=lambda: deque(maxlen=RECENT_MAX))
     extended: bool | None = None
     prioritises: bool = True
@@ -198,8 +201,11 @@ class EngineState:
         """Returns the time from which on it may admit a request, as far as only time decides it."""
         return max(self.circuit.opened_until_s or now_s, self.told_to_wait_until_s)
 
-    def answered(self, reply: EngineReply, usage: Usage) -> None:
+    def answered(self, reply: EngineReply, usage: Usage, seconds: float) -> None:
         self.answers += 1
+        self.seconds.observe(seconds)
+        if reply.ttft_s is not None:
+            self.first_token.observe(reply.ttft_s)
         ttft_ms = None if reply.ttft_s is None else round(reply.ttft_s * 1_000)
         self.recent.append((ttft_ms, usage.prompt_tokens, usage.cached_tokens))
 

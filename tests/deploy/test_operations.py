@@ -35,7 +35,7 @@ def test_documented_variables_are_known_settings() -> None:
 
 
 def test_documented_metrics_exist() -> None:
-    named = set(re.findall(r"`((?:gateway|deliberations|sse|log_records)_[a-z_]+)", RUNBOOK))
+    named = set(re.findall(r"`((?:gateway|deliberations?|sse|log|queue|engine|agent)_[a-z_]+)[`{]", RUNBOOK))
     assert named - exposed() == set()
     assert len(named) >= 7
 

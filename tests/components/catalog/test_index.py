@@ -70,7 +70,6 @@ async def test_order_and_repetition_of_facts_do_not_change_the_catalog(seed: int
     ended = {"e": "cancelled", "b": "failed", "a": "completed"}
     assert {id: entry.status for id in ended if (entry := kept.find("default", id))} == ended
     assert kept.active_by_status() == {"pending": 1, "in_progress": 0, "cancelling": 1}
-    assert kept.ended_counts == {"completed": 1, "failed": 1, "cancelled": 1}
 
 
 async def test_facts_stored_during_the_replay_are_applied() -> None:

@@ -1,4 +1,6 @@
 import asyncio
+from datetime import timedelta
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -7,11 +9,14 @@ from pydantic import SecretStr
 
 from app.deliberation.errors import JournalUnavailable, StreamsDiffer
 from app.deliberation.facts import Unreachable
+from app.deliberation.fold import apply, begin
 from app.deliberation.strategies import STRATEGIES
+from app.observability.process_counts import CoordinatorCounts, DurationHistogram
 from app.observability.replica_status import AgentStatus
 from app.routes.roles import live_role
 from tests.components.routes.served import COORDINATOR, SENDER, Served, served
 from tests.fakes import InMemoryJournal
+from tests.story import NOW, Story
 
 
 async def test_roles_show_their_declaration_and_live_replicas(gateway: Served) -> None:
@@ -235,7 +240,7 @@ async def test_metrics_count_requests_by_route_and_deliberations_by_status(gatew
         'gateway_requests_total{method="GET",route="unmatched",status="404"} 1.0',
         'gateway_request_seconds_count{method="POST",route="/deliberations"} 1.0',
         "deliberations_accepted_total 1.0",
-        'deliberations_ended_total{status="completed"} 1.0',
+        'deliberations_active{status="in_progress"} 0.0',
         'deliberations_active{status="pending"} 0.0',
         "sse_viewers 0.0",
     ):
@@ -268,6 +273,66 @@ async def test_metrics_count_agent_calls_and_engine_circuits(gateway: Served) ->
         'engine_circuit{engine="http://e1:8000",' + replica + ',state="closed"} 0.0',
     ):
         assert expected in lines
+
+
+async def test_metrics_show_durations_of_coordinators_and_engines_by_replica(gateway: Served) -> None:
+    counts, seconds, first_token = CoordinatorCounts(), DurationHistogram(), DurationHistogram()
+    story = Story("d")
+    facts = (story.opened(), *(story.finished(agent) for agent in story.agents), story.closed())
+    state = reduce(apply, facts, begin(story.accepted(at=NOW - timedelta(seconds=3))))
+    counts.take_end(state, story.completed())
+    seconds.observe(0.3)
+    first_token.observe(0.04)
+    gateway.journal.replies["control.coordinator"] = [{**COORDINATOR, "counts": counts.model_dump(mode="json")}]
+    engine = {"url": "http://e1:8000", "prompt_tokens": 9, "cached_tokens": 4, "completion_tokens": 2}
+    engine |= {"seconds": seconds.model_dump(mode="json"), "first_token": first_token.model_dump(mode="json")}
+    gateway.journal.replies["control.role.QA"] = [
+        {"role": "QA", "replica": "host-1", "counts": {"answered": 1}, "engines": [engine]}
+    ]
+    lines = (await gateway.client.get("/metrics")).text.splitlines()
+    of_engine = 'engine="http://e1:8000",'
+    of_replica = 'replica="host-1",role="QA"'
+    for expected in (
+        "coordinators 1.0",
+        'deliberation_seconds_bucket{le="2.5",replica="c1",status="completed",strategy="independent"} 0.0',
+        'deliberation_seconds_bucket{le="5.0",replica="c1",status="completed",strategy="independent"} 1.0',
+        'deliberation_seconds_count{replica="c1",status="completed",strategy="independent"} 1.0',
+        'deliberation_seconds_sum{replica="c1",status="completed",strategy="independent"} 3.0',
+        'deliberation_seconds_count{replica="c1",status="failed",strategy="independent"} 0.0',
+        'deliberation_wait_seconds_count{priority="interactive",replica="c1"} 1.0',
+        'deliberation_stage_seconds_count{purpose="propose",replica="c1"} 1.0',
+        'deliberations_degraded_total{replica="c1",strategy="independent"} 0.0',
+        'deliberation_takeovers_total{after="loss",replica="c1"} 0.0',
+        "engine_call_seconds_bucket{" + of_engine + 'le="0.25",' + of_replica + "} 0.0",
+        "engine_call_seconds_bucket{" + of_engine + 'le="0.5",' + of_replica + "} 1.0",
+        "engine_first_token_seconds_count{" + of_engine + of_replica + "} 1.0",
+        "engine_tokens_total{" + of_engine + 'kind="cached",' + of_replica + "} 4.0",
+        "queue_head_wait_seconds 0.0",
+        "log_reachable 1.0",
+    ):
+        assert expected in lines
+
+
+async def test_metrics_say_that_the_log_is_unreachable(gateway: Served) -> None:
+    gateway.journal.available = False
+    assert "log_reachable 0.0" in (await gateway.client.get("/metrics")).text.splitlines()
+
+
+@pytest.mark.parametrize(
+    "histogram",
+    [
+        {"counts": [1, 2]},
+        {"bounds_s": [1.0], "counts": [1, -1]},
+        {"bounds_s": [2.0, 1.0], "counts": [0, 0, 0]},
+        {"bounds_s": [1.0], "counts": [0, 0], "sum_s": "nan"},
+    ],
+)
+async def test_an_invalid_histogram_of_a_replica_is_left_out(gateway: Served, histogram: dict[str, Any]) -> None:
+    counts = {"stages": {"propose": histogram}}
+    gateway.journal.replies["control.coordinator"] = [{**COORDINATOR, "counts": counts}]
+    answer = await gateway.client.get("/metrics")
+    assert answer.status_code == 200 and "coordinators 0.0" in answer.text.splitlines()
+    assert "deliberation_stage_seconds_count" not in answer.text
 
 
 @pytest.mark.parametrize(
