@@ -138,3 +138,7 @@ def compose_services() -> dict[str, Document]:
 
 def gpu_services() -> dict[str, Document]:
     return yaml.safe_load((COMPOSE / "gpu.yaml").read_text())["services"]
+
+
+def monitoring_services() -> dict[str, Document]:
+    return yaml.safe_load((COMPOSE / "monitoring.yaml").read_text())["services"]

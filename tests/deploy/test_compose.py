@@ -8,11 +8,12 @@ import yaml
 
 from tests.deploy import schemas, wiring
 from tests.deploy.commands import command_faults
-from tests.deploy.manifests import COMPOSE, IMAGE, Document, compose_services, gpu_services
+from tests.deploy.manifests import COMPOSE, IMAGE, Document, compose_services, gpu_services, monitoring_services
 
 SERVICES = compose_services()
+MONITORING = monitoring_services()
 GPU = {name: service for name, service in gpu_services().items() if name not in SERVICES}
-ALL = SERVICES | GPU
+ALL = SERVICES | GPU | MONITORING
 # One-shot services that set the owner of a new volume.
 OWNERS_OF_VOLUMES = {"volumes", "vllm-volume"}
 
@@ -71,7 +72,7 @@ def address_faults(services: dict[str, Document]) -> list[str]:
     return faults
 
 
-@pytest.mark.parametrize("name", ["compose.yaml", "gpu.yaml"])
+@pytest.mark.parametrize("name", ["compose.yaml", "gpu.yaml", "monitoring.yaml"])
 def test_files_match_the_compose_specification(name: str) -> None:
     assert schemas.violations(document(name), schemas.compose_schema()) == []
 
@@ -87,7 +88,7 @@ def test_every_variable_is_a_known_setting(name: str) -> None:
     assert wiring.variable_faults(name, part_of(service), service.get("environment", {})) == []
 
 
-@pytest.mark.parametrize("name", sorted(set(ALL) - OWNERS_OF_VOLUMES))
+@pytest.mark.parametrize("name", sorted(set(ALL) - OWNERS_OF_VOLUMES - set(MONITORING)))
 def test_commands_exist_and_take_their_options(name: str) -> None:
     service = ALL[name]
     assert command_faults(name, part_of(service), service["command"]) == []
@@ -133,9 +134,12 @@ def test_the_gpu_file_disables_the_simulator() -> None:
     assert [name for name, service in ALL.items() if "simulator" in service.get("depends_on", {})] == []
 
 
-def test_publishes_only_the_gateway_on_loopback() -> None:
+def test_publishes_only_the_gateway_and_grafana_on_loopback() -> None:
     published = {name: service["ports"] for name, service in ALL.items() if "ports" in service}
-    assert published == {"gateway": ["127.0.0.1:${GATEWAY_PORT:-8080}:8080"]}
+    assert published == {
+        "gateway": ["127.0.0.1:${GATEWAY_PORT:-8080}:8080"],
+        "grafana": ["127.0.0.1:${GRAFANA_PORT:-3000}:3000"],
+    }
     networks = document("compose.yaml")["networks"]
     assert {name for name, network in networks.items() if network.get("internal")} == {"log", "engines"}
 
@@ -149,7 +153,8 @@ def test_rays_daemons_listen_on_loopback_and_require_a_token() -> None:
 
 def test_every_file_volume_and_network_exists() -> None:
     compose = document("compose.yaml") | {"services": ALL}
-    compose["volumes"] |= document("gpu.yaml")["volumes"]
+    compose["volumes"] |= document("gpu.yaml")["volumes"] | document("monitoring.yaml")["volumes"]
+    compose["configs"] |= document("monitoring.yaml")["configs"]
     for entry in compose["configs"].values():
         assert (COMPOSE / entry["file"]).is_file()
     for name, service in ALL.items():

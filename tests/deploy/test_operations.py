@@ -1,6 +1,7 @@
 import re
 
 from app.admission.backlog import Backlog
+from app.admission.spends import DailySpends, SpendLimits
 from app.catalog.index import Catalog
 from app.observability.metrics import Metrics
 from app.routes.connections import ConnectionTable
@@ -12,12 +13,15 @@ from tests.deploy.manifests import ROOT
 
 RUNBOOK = (ROOT / "docs/operations.md").read_text()
 # Words in capitals that are not variables of this product.
+METRIC_ENDINGS = "total|seconds|bytes|lag|unacknowledged|circuit|viewers|active|reachable"
 WORDS = {"REGISTRY", "USER", "PASSWORD", "STREAM", "DIRECTORY", "DELIBERATIONS"}
 
 
 def exposed() -> set[str]:
     catalog = Catalog(SystemClock(), Backlog(SystemClock(), 1, {}), retention_s=60)
-    text = Metrics(catalog, {}, ConnectionTable(1, 1), dict).exposition().decode()
+    limits = SpendLimits("EUR", None, {})
+    metrics = Metrics(catalog, {}, ConnectionTable(1, 1), dict, spends=DailySpends(SystemClock(), limits))
+    text = metrics.exposition(senders=(), projectors=(), planners=()).decode()
     return set(re.findall(r"^# TYPE (\w+)", text, re.MULTILINE))
 
 
@@ -35,9 +39,9 @@ def test_documented_variables_are_known_settings() -> None:
 
 
 def test_documented_metrics_exist() -> None:
-    named = set(re.findall(r"`((?:gateway|deliberations?|sse|log|queue|engine|agent)_[a-z_]+)[`{]", RUNBOOK))
+    named = set(re.findall(rf"`((?!timeout_)[a-z_]+_(?:{METRIC_ENDINGS}))[`{{]", RUNBOOK))
     assert named - exposed() == set()
-    assert len(named) >= 7
+    assert len(named) >= 15
 
 
 def test_documented_error_codes_exist() -> None:

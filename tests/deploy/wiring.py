@@ -20,10 +20,21 @@ USERS = ("GATEWAY", "AGENTS", "STREAMS", "KEYS", "WEBHOOKS", "ARCHIVE", "PLANNIN
 FOREIGN_VARIABLES = {
     "nats": {"POD_NAME", "GOMEMLIMIT", *(f"{user}_PASSWORD" for user in USERS)},
     "vllm": {"HF_HOME", "HF_TOKEN"},
+    "prometheus": set[str](),
+    "grafana": {
+        "GF_SECURITY_ADMIN_PASSWORD",
+        "GF_ANALYTICS_REPORTING_ENABLED",
+        "GF_ANALYTICS_CHECK_FOR_UPDATES",
+        "GF_ANALYTICS_CHECK_FOR_PLUGIN_UPDATES",
+        "GF_PLUGINS_PREINSTALL_DISABLED",
+    },
 }
 DAEMON_SETTINGS = ("worker_niceness",)
 VLLM_MIN = (0, 33, 0)
 NATS_MIN = (2, 15, 1)
+# Prometheus' release with long support, and the first Grafana that can be told to fetch no plugins.
+PROMETHEUS_MIN = (3, 5, 0)
+GRAFANA_MIN = (12, 1, 0)
 MAY_WRITE_ITS_ROOT = {"vllm"}
 
 
@@ -214,7 +225,12 @@ def image_faults(owner: str, image: str) -> list[str]:
     if short == IMAGE:
         version = project()["project"]["version"]
         return [] if tag == version else [f"{owner}: {image} is not of version {version}"]
-    least = {"nats": NATS_MIN, "vllm-openai": VLLM_MIN}.get(short)
+    least = {
+        "nats": NATS_MIN,
+        "vllm-openai": VLLM_MIN,
+        "prometheus": PROMETHEUS_MIN,
+        "grafana": GRAFANA_MIN,
+    }.get(short)
     if least is None:
         return [f"{owner}: {image} is an unknown image"]
     return [] if _numbers(tag) >= least else [f"{owner}: {image} is older than {'.'.join(map(str, least))}"]
