@@ -1,0 +1,258 @@
+"""Two gateways over one stack without Ray, scraped by a real Prometheus: data for each expression, and every alert."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+
+import httpx
+import pytest
+
+from app.log.journal import JetStreamJournal
+from tests.conditions import until
+from tests.conftest import free_port
+from tests.deploy.monitoring import dashboard_expressions, rules
+from tests.e2e.conftest import FAST, SLOW, TASK, Stack, own_stack
+from tests.e2e.prometheus import Prometheus, prometheus
+from tests.integration.simulator.test_simulator_server import running
+from tests.story import Story
+
+pytestmark = [pytest.mark.e2e, pytest.mark.skipif(sys.platform != "linux", reason="stops processes of `up` by /proc")]
+
+ROLES = """
+engines:
+  priced: {{url: "{url}", prices: {{prompt: 1000, cached: 100, completion: 4000, currency: EUR}}}}
+roles:
+  DEV: {{persona: You are a senior software developer., engines: [priced]}}
+"""
+HIGH, LOW = "1000000", "0.01"
+COUNCIL = {"strategy": "independent", "num_agents": 3}
+FIRES_WITHIN_S = 60
+# Its calls retry, wait for the engine's circuit, and the rates forget it.
+CLEARS_WITHIN_S = 90
+
+
+@dataclass
+class Installation:
+    """The stack with its gateway, a second gateway of the test's own, and Prometheus."""
+
+    stack: Stack
+    server: Prometheus
+    second: httpx.AsyncClient
+    environment: dict[str, str]
+    process: list[subprocess.Popen[bytes]] = field(default_factory=list[subprocess.Popen[bytes]])
+
+    async def start_second(self, spend_per_day: str) -> None:
+        environment = {**self.environment, "SPEND_PER_DAY": spend_per_day}
+        self.process.append(subprocess.Popen([sys.executable, "-m", "app.main"], env=environment))
+        async with asyncio.timeout(60):
+            while not await self._second_is_ready():
+                await asyncio.sleep(0.1)
+
+    async def _second_is_ready(self) -> bool:
+        with suppress(httpx.TransportError):
+            return (await self.second.get("/readyz")).status_code == 200
+        return False
+
+    def stop_second(self) -> None:
+        process = self.process.pop()
+        process.terminate()
+        process.wait(timeout=30)
+
+    async def council(self) -> dict[str, object]:
+        return await self.stack.until(await self.stack.submit(**COUNCIL))
+
+
+@pytest.fixture(scope="module")
+async def installation(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Installation]:
+    place = tmp_path_factory.mktemp("monitoring")
+    roles, port = place / "roles.yaml", free_port()
+    with running() as engine, pytest.MonkeyPatch.context() as patch:
+        roles.write_text(ROLES.format(url=engine.url))
+        patch.setenv("SPEND_PER_DAY", HIGH)
+        options = ("--agents", "nats", "--roles", str(roles), "--engine-url", engine.url)
+        async with own_stack(place / "data", *options) as stack:
+            environment = {**os.environ, **stack.of_log(), "AGENTS": "nats", "ROLES_FILE": str(roles)}
+            environment |= {"HOST": "127.0.0.1", "PORT": str(port), "WEBHOOKS": "true", "DRAIN_DELAY": "0"}
+            targets = [stack.url.removeprefix("http://"), f"127.0.0.1:{port}"]
+            second = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30)
+            with prometheus(place / "prometheus", targets) as server:
+                found = Installation(stack, server, second, environment)
+                await found.start_second(HIGH)
+                await until(lambda: not server.firing() and len(server.values("up == 1")) == 2, 60)
+                try:
+                    yield found
+                finally:
+                    found.stop_second()
+                    await second.aclose()
+
+
+@contextmanager
+def paused(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+@asynccontextmanager
+async def away(stack: Stack, child: str) -> AsyncGenerator[None]:
+    """Kill a child of `up`, and hold the one that replaces it before it has connected to the log."""
+    before = stack.child(child)["pid"]
+    os.kill(before, signal.SIGKILL)
+    await until(lambda: stack.child(child)["pid"] != before)
+    with paused(stack.child(child)["pid"]):
+        yield
+
+
+@asynccontextmanager
+async def repeated(work: Callable[[], Awaitable[object]]) -> AsyncGenerator[None]:
+    async def again() -> None:
+        while True:
+            await work()
+            await asyncio.sleep(0.2)
+
+    async with asyncio.TaskGroup() as group:
+        working = group.create_task(again())
+        yield
+        working.cancel()
+
+
+@asynccontextmanager
+async def stopped_gateway(installation: Installation) -> AsyncGenerator[None]:
+    with paused(installation.process[-1].pid):
+        yield
+
+
+@asynccontextmanager
+async def stopped_log(installation: Installation) -> AsyncGenerator[None]:
+    async def read() -> None:
+        with suppress(httpx.TransportError):
+            await installation.stack.client.get("/deliberations/unknown", timeout=5)
+
+    with paused(installation.stack.child("nats")["pid"]):
+        async with repeated(read):
+            yield
+
+
+@asynccontextmanager
+async def lost_coordinator(installation: Installation) -> AsyncGenerator[None]:
+    """A coordinator dies with work in hand, and another deliberation is accepted."""
+    stack = installation.stack
+    await stack.script(**SLOW | {"duration_ms": 4_000})
+    begun = await stack.submit(**COUNCIL)
+    await stack.until(begun, status="in_progress")
+    async with away(stack, "coordinator"):
+        waiting = await stack.submit(**COUNCIL)
+        yield
+    await stack.script(**FAST)
+    for id in (begun, waiting):
+        await stack.until(id, status="completed")
+
+
+@asynccontextmanager
+async def taken_over(installation: Installation) -> AsyncGenerator[None]:
+    async with lost_coordinator(installation):
+        pass
+    yield
+
+
+@asynccontextmanager
+async def without(child: str, installation: Installation) -> AsyncGenerator[None]:
+    async with away(installation.stack, child):
+        await installation.stack.submit(**COUNCIL)
+        yield
+
+
+@asynccontextmanager
+async def failing(fault: str, installation: Installation) -> AsyncGenerator[None]:
+    await installation.stack.script(**FAST | {"faults": [fault]})
+    async with repeated(installation.council):
+        yield
+    await installation.stack.script(**FAST)
+
+
+@asynccontextmanager
+async def spent(installation: Installation) -> AsyncGenerator[None]:
+    await installation.council()
+    installation.stop_second()
+    await installation.start_second(LOW)
+    async with repeated(lambda: installation.second.post("/deliberations", json={"task": TASK})):
+        yield
+    installation.stop_second()
+    await installation.start_second(HIGH)
+
+
+@asynccontextmanager
+async def forged(installation: Installation) -> AsyncGenerator[None]:
+    numbers = iter(range(1_000_000))
+    journal = await JetStreamJournal.connect(installation.stack.nats_url("gateway"), name="forger")
+    async with repeated(lambda: journal.append("default", Story(f"forged-{next(numbers)}").accepted())):
+        yield
+    await journal.close()
+
+
+Provocation = Callable[[Installation], AbstractAsyncContextManager[None]]
+PROVOKED: dict[str, tuple[Provocation, set[str]]] = {
+    "a gateway hangs": (stopped_gateway, {"GatewayDown"}),
+    "the log hangs": (stopped_log, {"LogUnreachable", "ServerErrors"}),
+    "the coordinator is away": (lost_coordinator, {"CoordinatorMissing", "QueueHeadWaits"}),
+    "a coordinator takes over": (taken_over, {"CoordinatorsLost"}),
+    "the sender of webhooks is away": (
+        lambda installation: without("webhooks", installation),
+        {"WebhookSenderMissing", "WebhooksLag"},
+    ),
+    "the archive's process is away": (
+        lambda installation: without("archive", installation),
+        {"ArchiveMissing", "ArchiveLags"},
+    ),
+    "the engine fails": (
+        lambda installation: failing("error:1", installation),
+        {"DeliberationsFail", "CallsFail", "EngineCircuitOpen"},
+    ),
+    "the engine fails one agent": (
+        lambda installation: failing("bad-request:1:match=dev-002", installation),
+        {"VerdictsDegraded"},
+    ),
+    "a tenant has spent its day": (spent, {"TenantNearSpend", "SubmissionsRefused"}),
+    "records are forged": (forged, {"LogRecordsRefused"}),
+}
+
+
+async def test_every_expression_of_dashboard_and_records_has_data(installation: Installation) -> None:
+    wanted = [*dashboard_expressions(), *rules("record")]
+    await installation.stack.script(**FAST)
+    async with repeated(installation.council):
+        await until(lambda: all(installation.server.values(each) for each in wanted), 60)
+
+
+@pytest.mark.parametrize("cause", PROVOKED)
+async def test_an_alert_fires_while_its_cause_lasts_and_then_clears(installation: Installation, cause: str) -> None:
+    provoke, alerts = PROVOKED[cause]
+    seen = set[str]()
+
+    def fired() -> bool:
+        seen.update(installation.server.firing())
+        return seen >= alerts
+
+    assert not alerts & installation.server.firing()
+    async with provoke(installation):
+        await until(fired, FIRES_WITHIN_S)
+    await until(lambda: not installation.server.firing(), CLEARS_WITHIN_S)
+
+
+def test_every_alert_is_provoked() -> None:
+    assert set.union(*(alerts for _, alerts in PROVOKED.values())) == set(rules("alert"))
+
+
+async def test_each_deliberation_counts_once_over_two_gateways_and_all_restarts(installation: Installation) -> None:
+    counted = "sum(max by (replica, strategy, status) (last_over_time(deliberation_seconds_count[1h])))"
+    ends = [record async for record in installation.stack.journal.read("deliberations.*.*.end", 0)]
+    assert len(ends) > 10
+    await until(lambda: installation.server.values(counted) == [len(ends)], 30)
