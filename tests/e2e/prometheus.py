@@ -1,10 +1,11 @@
 """A real Prometheus with the shipped rules, whose times and thresholds are short enough for a test."""
 
+import asyncio
 import re
 import subprocess
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ import yaml
 from tests.conftest import free_port
 from tests.deploy.monitoring import MONITORING, RULES, program
 
-SCRAPE_S = 2
 # What a test reaches in seconds.
 THRESHOLDS = {
     "max(queue_head_wait_seconds) > 60": "max(queue_head_wait_seconds) > 1",
@@ -32,39 +32,37 @@ def short_rules() -> str:
 
 
 class Prometheus:
-    def __init__(self, url: str) -> None:
-        self._client = httpx.Client(base_url=url, timeout=10)
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self._client = client
 
-    def answers(self) -> bool:
-        try:
-            return self._client.get("/-/ready").status_code == 200
-        except httpx.TransportError:
-            return False
+    async def answers(self) -> bool:
+        with suppress(httpx.TransportError):
+            return (await self._client.get("/-/ready")).status_code == 200
+        return False
 
-    def _data(self, path: str, **parameters: str) -> Any:
-        return self._client.get(f"/api/v1/{path}", params=parameters).raise_for_status().json()["data"]
+    async def _data(self, path: str, **parameters: str) -> Any:
+        return (await self._client.get(f"/api/v1/{path}", params=parameters)).raise_for_status().json()["data"]
 
-    def firing(self) -> set[str]:
-        alerts = self._data("alerts")["alerts"]
+    async def firing(self) -> set[str]:
+        alerts = (await self._data("alerts"))["alerts"]
         return {alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"}
 
-    def values(self, expression: str) -> list[float]:
+    async def values(self, expression: str) -> list[float]:
         """The values of an expression now, without those that are no number."""
-        found = [float(each["value"][1]) for each in self._data("query", query=expression)["result"]]
-        return [value for value in found if value == value]
-
-    def close(self) -> None:
-        self._client.close()
+        found = [float(each["value"][1]) for each in (await self._data("query", query=expression))["result"]]
+        return [value for value in found if not isnan(value)]
 
 
-@contextmanager
-def prometheus(place: Path, targets: list[str]) -> Iterator[Prometheus]:
+async def holds(condition: Callable[[], Awaitable[bool]], timeout_s: float) -> None:
+    """Return once a condition that asks a server holds; fail after `timeout_s`."""
+    async with asyncio.timeout(timeout_s):
+        while not await condition():
+            await asyncio.sleep(0.2)
+
+
+def start(place: Path, targets: list[str], address: str) -> subprocess.Popen[bytes]:
     config = yaml.safe_load((MONITORING / "prometheus.yml").read_text())
-    config["global"] = {
-        "scrape_interval": f"{SCRAPE_S}s",
-        "scrape_timeout": f"{SCRAPE_S}s",
-        "evaluation_interval": "1s",
-    }
+    config["global"] = {"scrape_interval": "2s", "scrape_timeout": "2s", "evaluation_interval": "1s"}
     (job,) = config["scrape_configs"]
     # `up` runs without keys here.
     del job["authorization"]
@@ -72,17 +70,22 @@ def prometheus(place: Path, targets: list[str]) -> Iterator[Prometheus]:
     place.mkdir()
     (place / "prometheus.yml").write_text(yaml.safe_dump(config))
     (place / "rules.yml").write_text(short_rules())
-    address = f"127.0.0.1:{free_port()}"
     command = [program("prometheus"), f"--config.file={place}/prometheus.yml", f"--storage.tsdb.path={place}/data"]
     with (place / "log").open("wb") as log:
-        process = subprocess.Popen([*command, f"--web.listen-address={address}"], stderr=log)
-    server = Prometheus(f"http://{address}")
+        return subprocess.Popen([*command, f"--web.listen-address={address}"], stderr=log)
+
+
+@asynccontextmanager
+async def prometheus(place: Path, targets: list[str]) -> AsyncGenerator[Prometheus]:
+    address = f"127.0.0.1:{free_port()}"
+    process = start(place, targets, address)
     try:
-        while not server.answers():
-            assert process.poll() is None, (place / "log").read_text()
-            time.sleep(0.05)
-        yield server
+        async with httpx.AsyncClient(base_url=f"http://{address}", timeout=10) as client:
+            server = Prometheus(client)
+            while not await server.answers():
+                assert process.poll() is None, f"Prometheus ended; its log is {place}/log"
+                await asyncio.sleep(0.05)
+            yield server
     finally:
-        server.close()
         process.terminate()
         process.wait(timeout=20)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import httpx
 import pytest
@@ -17,7 +18,7 @@ from tests.conditions import until
 from tests.conftest import free_port
 from tests.deploy.monitoring import dashboard_expressions, rules
 from tests.e2e.conftest import FAST, SLOW, TASK, Stack, own_stack
-from tests.e2e.prometheus import Prometheus, prometheus
+from tests.e2e.prometheus import Prometheus, holds, prometheus
 from tests.integration.simulator.test_simulator_server import running
 from tests.story import Story
 
@@ -31,6 +32,8 @@ roles:
 """
 HIGH, LOW = "1000000", "0.01"
 COUNCIL = {"strategy": "independent", "num_agents": 3}
+COUNTED = "sum(max by (replica, strategy, status) (last_over_time(deliberation_seconds_count[1h])))"
+REPLICAS = "count(count by (replica) (last_over_time(deliberation_takeovers_total[1h])))"
 FIRES_WITHIN_S = 60
 # Its calls retry, wait for the engine's circuit, and the rates forget it.
 CLEARS_WITHIN_S = 90
@@ -49,9 +52,7 @@ class Installation:
     async def start_second(self, spend_per_day: str) -> None:
         environment = {**self.environment, "SPEND_PER_DAY": spend_per_day}
         self.process.append(subprocess.Popen([sys.executable, "-m", "app.main"], env=environment))
-        async with asyncio.timeout(60):
-            while not await self._second_is_ready():
-                await asyncio.sleep(0.1)
+        await holds(self._second_is_ready, 60)
 
     async def _second_is_ready(self) -> bool:
         with suppress(httpx.TransportError):
@@ -62,6 +63,16 @@ class Installation:
         process = self.process.pop()
         process.terminate()
         process.wait(timeout=30)
+
+    async def is_quiet(self) -> bool:
+        return not await self.server.firing()
+
+    async def is_scraped(self) -> bool:
+        return len(await self.server.values("up == 1")) == 2 and await self.is_quiet()
+
+    async def has_counted_each_end(self) -> bool:
+        ends = [record async for record in self.stack.journal.read("deliberations.*.*.end", 0)]
+        return await self.server.values(COUNTED) == [len(ends)]
 
     async def council(self) -> dict[str, object]:
         return await self.stack.until(await self.stack.submit(**COUNCIL))
@@ -80,10 +91,10 @@ async def installation(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterato
             environment |= {"HOST": "127.0.0.1", "PORT": str(port), "WEBHOOKS": "true", "DRAIN_DELAY": "0"}
             targets = [stack.url.removeprefix("http://"), f"127.0.0.1:{port}"]
             second = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30)
-            with prometheus(place / "prometheus", targets) as server:
+            async with prometheus(place / "prometheus", targets) as server:
                 found = Installation(stack, server, second, environment)
                 await found.start_second(HIGH)
-                await until(lambda: not server.firing() and len(server.values("up == 1")) == 2, 60)
+                await holds(found.is_scraped, 60)
                 try:
                     yield found
                 finally:
@@ -145,6 +156,8 @@ async def stopped_log(installation: Installation) -> AsyncGenerator[None]:
 async def lost_coordinator(installation: Installation) -> AsyncGenerator[None]:
     """A coordinator dies with work in hand, and another deliberation is accepted."""
     stack = installation.stack
+    # An end that was written after the last scrape before a kill is not counted.
+    await holds(installation.has_counted_each_end, 30)
     await stack.script(**SLOW | {"duration_ms": 4_000})
     begun = await stack.submit(**COUNCIL)
     await stack.until(begun, status="in_progress")
@@ -225,11 +238,16 @@ PROVOKED: dict[str, tuple[Provocation, set[str]]] = {
 }
 
 
+async def has_data(server: Prometheus, expression: str) -> bool:
+    return bool(await server.values(expression))
+
+
 async def test_every_expression_of_dashboard_and_records_has_data(installation: Installation) -> None:
     wanted = [*dashboard_expressions(), *rules("record")]
     await installation.stack.script(**FAST)
     async with repeated(installation.council):
-        await until(lambda: all(installation.server.values(each) for each in wanted), 60)
+        for each in wanted:
+            await holds(partial(has_data, installation.server, each), 60)
 
 
 @pytest.mark.parametrize("cause", PROVOKED)
@@ -237,14 +255,14 @@ async def test_an_alert_fires_while_its_cause_lasts_and_then_clears(installation
     provoke, alerts = PROVOKED[cause]
     seen = set[str]()
 
-    def fired() -> bool:
-        seen.update(installation.server.firing())
+    async def fired() -> bool:
+        seen.update(await installation.server.firing())
         return seen >= alerts
 
-    assert not alerts & installation.server.firing()
+    assert await installation.is_quiet()
     async with provoke(installation):
-        await until(fired, FIRES_WITHIN_S)
-    await until(lambda: not installation.server.firing(), CLEARS_WITHIN_S)
+        await holds(fired, FIRES_WITHIN_S)
+    await holds(installation.is_quiet, CLEARS_WITHIN_S)
 
 
 def test_every_alert_is_provoked() -> None:
@@ -252,7 +270,8 @@ def test_every_alert_is_provoked() -> None:
 
 
 async def test_each_deliberation_counts_once_over_two_gateways_and_all_restarts(installation: Installation) -> None:
-    counted = "sum(max by (replica, strategy, status) (last_over_time(deliberation_seconds_count[1h])))"
-    ends = [record async for record in installation.stack.journal.read("deliberations.*.*.end", 0)]
-    assert len(ends) > 10
-    await until(lambda: installation.server.values(counted) == [len(ends)], 30)
+    await installation.council()
+    await holds(installation.has_counted_each_end, 30)
+    (counted,) = await installation.server.values(COUNTED)
+    (replicas,) = await installation.server.values(REPLICAS)
+    assert counted > 10 and replicas == 3
