@@ -259,7 +259,8 @@ async def test_an_alert_fires_while_its_cause_lasts_and_then_clears(installation
         seen.update(await installation.server.firing())
         return seen >= alerts
 
-    assert await installation.is_quiet()
+    # With these thresholds a scrape during ordinary work may find items on their way.
+    await holds(installation.is_quiet, CLEARS_WITHIN_S)
     async with provoke(installation):
         await holds(fired, FIRES_WITHIN_S)
     await holds(installation.is_quiet, CLEARS_WITHIN_S)
