@@ -36,6 +36,13 @@ DURABILITY_GUARDS = (
         "tests/contracts/test_journal.py::test_of_fifty_concurrent_ends_one_is_stored[jetstream]",
     ),
     Guard(
+        "a deliberation is counted by the coordinator whose end stands",
+        "serve_deployments/coordinator/coordinator.py",
+        "                    if await self._facts.append(work, fact):\n                        self._counts",
+        "                    if await self._facts.append(work, fact) or True:\n                        self._counts",
+        f"{COORDINATOR}test_only_the_coordinator_whose_end_stands_counts_the_deliberation",
+    ),
+    Guard(
         "a write without an answer is looked for",
         "app/log/first_write.py",
         """            stored, _ = await self._standing(write.subject, write.accepts)

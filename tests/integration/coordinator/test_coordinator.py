@@ -15,6 +15,7 @@ from app.deliberation.strategies import STRATEGIES
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import ACK_WAIT_S_MIN, PUBLICATIONS, StreamSettings
 from app.log.streams import apply
+from app.observability.process_counts import CoordinatorCounts
 from serve_deployments.coordinator.coordinator import HEARTBEAT_S, CoordinatorReplica
 from serve_deployments.deployments import Handle, RayAgents
 from tests.conditions import until, until_empty
@@ -104,6 +105,11 @@ async def always(_: object) -> bool:
     return True
 
 
+async def counts_of(journal: JetStreamJournal) -> CoordinatorCounts:
+    (reply,) = await journal.inquire("control.coordinator", timeout_s=5)
+    return CoordinatorCounts.model_validate(reply["counts"])
+
+
 async def until_done(journal: JetStreamJournal, timeout_s: float = 30) -> None:
     await until_empty(journal, "DELIBERATIONS", "coordinator", timeout_s)
 
@@ -158,6 +164,9 @@ async def test_poisoned_work_fails_and_work_beside_it_completes(
     assert [fact.takeover for fact in ended if isinstance(fact, Resumed)] == [1, 2, 3, 4, 5]
     # Every ended item is acknowledged a moment later.
     await until_done(journal, 10)
+    counts = await counts_of(journal)
+    assert counts.takeovers["loss"] >= 1 and counts.takeovers["stop"] == 0
+    assert sum(found.seconds["failed"].sum_s > 0 for found in counts.strategies.values()) == 1
     await replica.die()
     await subscription.close()
     await journal.close()
@@ -217,6 +226,34 @@ async def test_orderly_restarts_never_poison_work(journal: JetStreamJournal, own
             await asyncio.sleep(0.02)
     given_back = [fact.given_back for fact in await facts_of(journal, "long") if isinstance(fact, Resumed)]
     assert given_back == [True, False] * 7
+    assert (await counts_of(journal)).takeovers == {"loss": 0, "stop": 1}
+    await replica.stop()
+
+
+async def test_only_the_coordinator_whose_end_stands_counts_the_deliberation(
+    journal: JetStreamJournal, own_nats_server: NatsServer
+) -> None:
+
+    async def answers(request: StageRequest) -> bool:
+        if request.deliberation_id == "elsewhere":
+            await journal.append("default", Completed(deliberation_id="elsewhere", ts=datetime.now(UTC)))
+        return True
+
+    role = Role(journal, answers)
+    for deliberation_id in ("here", "elsewhere"):
+        await journal.append("default", accepted(deliberation_id))
+    replica = await Replica.start(own_nats_server.url, role)
+    await until_done(journal)
+    assert len(role.asked) == 2
+    counts = await counts_of(journal)
+    (ended,) = counts.strategies.values()
+    assert {status: sum(found.counts) for status, found in ended.seconds.items()} == {
+        "completed": 1,
+        "failed": 0,
+        "cancelled": 0,
+        "timeout": 0,
+    }
+    assert sum(counts.waited["interactive"].counts) == sum(counts.stages["propose"].counts) == 1
     await replica.stop()
 
 
