@@ -272,7 +272,12 @@ def test_every_alert_is_provoked() -> None:
 
 async def test_each_deliberation_counts_once_over_two_gateways_and_all_restarts(installation: Installation) -> None:
     await installation.council()
+    installation.stop_second()
+    await installation.start_second(HIGH)
+    async with lost_coordinator(installation):
+        pass
+    await installation.council()
     await holds(installation.has_counted_each_end, 30)
     (counted,) = await installation.server.values(COUNTED)
     (replicas,) = await installation.server.values(REPLICAS)
-    assert counted > 10 and replicas == 3
+    assert counted >= 4 and replicas >= 2
