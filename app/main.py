@@ -57,7 +57,7 @@ from app.streaming.snapshots import SnapshotCache
 from app.streaming.streams import Streams
 
 STARTUP_WAIT_S = 5.0
-# `GET /cluster` is answered from a cache for this long.
+# `GET /cluster` and `GET /doctor` are answered from a cache for this long.
 CLUSTER_FRESH_S = 1.0
 KEYS_PER_MINUTE = 10
 # The checks of `GET /readyz` hold for as long as they took, at most for this long: it needs no key.
@@ -201,6 +201,7 @@ def gateway_over(
             service.spends,
         ),
         cluster=SingleFlightCache[bytes](CLUSTER_FRESH_S),
+        doctor=SingleFlightCache[bytes](CLUSTER_FRESH_S),
         history=ClusterHistory(),
         readiness=SingleFlightCache[Readiness](READINESS_FRESH_S, pace=1.0),
     )

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, Field, Validation
 from app.api.cluster_schemas import CircuitState, EngineTrouble, ReplicaVersions, Turn
 from app.deliberation.facts import Unreachable
 from app.deliberation.roles import KeyRejected, without_credentials
+from app.deliberation.specification import Structured
 
 SENDERS_SUBJECT = "control.webhooks"
 PROJECTORS_SUBJECT = "control.archive"
@@ -29,7 +30,9 @@ def _address(url: str) -> str:
 class EngineStatus(BaseModel):
     """An engine as a replica knows it. `answers` and tokens count from the replica's start.
 
-    `recent` has of each of the last answers milliseconds to the first token, prompt tokens and cached ones.
+    `recent` has of each of the last answers milliseconds to the first token, prompt tokens and cached ones. `unlisted`
+    is the model that calls name and its list lacks. `structured` is how it takes the form of answers, None before the
+    first call; `prioritises` is None where it takes no priorities. `refusal` says why it refused a trial.
     """
 
     url: Annotated[str, AfterValidator(_address)]
@@ -43,6 +46,11 @@ class EngineStatus(BaseModel):
     list_problem: str = ""
     key_rejected: KeyRejected | None = None
     trouble: EngineTrouble | None = None
+    unlisted: str = ""
+    context_tokens: Figure | None = None
+    structured: Structured | None = None
+    prioritises: bool | None = None
+    refusal: str = ""
     answers: Figure = 0
     prompt_tokens: Figure = 0
     cached_tokens: Figure = 0

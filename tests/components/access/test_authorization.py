@@ -359,6 +359,7 @@ _ANSWERS: Mapping[str, str] = {
     "get_model": "one model likewise",
     "get_metrics": "counts over all tenants, by role and engine; spends by tenant",
     "get_cluster": "replicas, hosts, engines, streams and queues",
+    "get_diagnosis": "faults, hosts, engines and remedies",
     "list_keys": "the tenant's keys without their secrets",
     "create_key": "the new key, this once; it has no right that the caller's lacks, and ends with it",
     "revoke_key": "nothing",
