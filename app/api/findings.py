@@ -1,7 +1,7 @@
 """Findings: what is wrong with an installation, why it matters and what mends it; the schema of `GET /doctor`.
 
-`/readyz`, `GET /doctor`, `deliberate doctor` and `deliberate up` show the same findings. Each has a code, and the kind of
-that code says which part it is about, how grave it is and why it matters.
+`/readyz`, `GET /doctor`, `deliberate doctor` and `deliberate up` show the same findings. Each has a code, whose
+kind says which part it is about, how grave it is and why it matters.
 """
 
 from collections.abc import Iterable, Mapping
@@ -88,6 +88,7 @@ KINDS: Mapping[str, FindingKind] = {
     "clock_differs": FindingKind("clocks", "warning", "Deadlines, keys and waits are counted by these clocks."),
     "records_refused": FindingKind("journal", "warning", "Records without a valid signature are skipped."),
     "proxy_between": FindingKind("gateway", "warning", "A proxy may hold back streams, and sees the key."),
+    "proxy_unused": FindingKind("machine", "info", "No part takes a proxy from its environment."),
     "prefix_cache_idle": FindingKind("engines", "info", "Each member's prompt is computed anew."),
     "priority_off": FindingKind("engines", "info", "Batch work is served before earlier interactive calls end."),
     "simulated": FindingKind("engines", "info", "Verdicts are made up."),
@@ -108,6 +109,11 @@ def as_problem(found: Finding) -> FieldProblem:
     return FieldProblem(
         location="service", pointer=found.part, code=found.code, detail=found.detail, remedy=found.remedy
     )
+
+
+def as_finding(problem: FieldProblem) -> Finding | None:
+    """Returns the finding that `/readyz` shows as this; None for a kind that this program does not know."""
+    return finding(problem.code, problem.detail, problem.remedy) if problem.code in KINDS else None
 
 
 def ordered(found: Iterable[Finding]) -> tuple[Finding, ...]:

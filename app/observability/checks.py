@@ -1,7 +1,7 @@
 """The checks of a log, an archive and replies of parts; each returns findings.
 
-A gateway runs them for `/readyz` and `/doctor`, and `deliberate doctor` for a set-up whose gateway does not answer. With
-`named` a finding names addresses: `/readyz` answers without a key, so it does so in development mode alone.
+A gateway runs them for `/readyz` and `/doctor`, and `deliberate doctor` for a set-up whose gateway does not answer.
+With `named` a finding names addresses: `/readyz` answers without a key, so it does so in development mode alone.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

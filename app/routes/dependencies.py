@@ -46,8 +46,8 @@ class Gateway(TypedDict):
     """The gateway's parts, built once by `app.main` and shared by all requests.
 
     `cluster` and `doctor` cache the answers of `GET /cluster` and `GET /doctor`, `readiness` the checks of
-    `GET /readyz`: all ask other processes. `key_writer` is None where this gateway may not write keys, `key_rates` bound the new ones. `history`
-    has the samples of the last 15 minutes.
+    `GET /readyz`: all ask other processes. `key_writer` is None where this gateway may not write keys, `key_rates`
+    bound the new ones. `history` has the samples of the last 15 minutes.
     """
 
     settings: Settings

@@ -46,12 +46,6 @@ async def _archive_findings(gateway: Gateway, *, named: bool) -> list[Finding]:
     return await database_findings(archive, named=named) or await projector_findings(gateway["journal"], named=named)
 
 
-async def _silence(
-    gateway: Gateway, subject: str, code: str, which: str, remedy: str, *, wanted: bool
-) -> list[Finding]:
-    return await silence(gateway["journal"], subject, code, which, remedy) if wanted else []
-
-
 async def _engine_findings(gateway: Gateway, *, named: bool) -> list[Finding]:
     roles = gateway["roles"].items()
     # No more replies than replicas that always run, so that a role below its maximum costs no time. A role that nothing
@@ -131,21 +125,22 @@ async def readiness(gateway: Gateway, *, named: bool) -> Readiness:
     settings = gateway["settings"]
     sender = "Run `python -m app.webhooks`; it sends the deliveries that wait in the log."
     planner = "Run `python -m app.planning`; it takes the plans that wait. `POST /plans` works without it."
-    senders = _silence(gateway, SENDERS_SUBJECT, "webhooks_missing", "webhook sender", sender, wanted=settings.webhooks)
-    planners = _silence(
-        gateway,
-        PLANNERS_SUBJECT,
-        "planning_missing",
-        "process that takes plans",
-        planner,
-        wanted=settings.planning,
-    )
+    journal = gateway["journal"]
+
+    async def of_senders() -> list[Finding]:
+        wanted = SENDERS_SUBJECT, "webhooks_missing", "webhook sender", sender
+        return await silence(journal, *wanted) if settings.webhooks else []
+
+    async def of_planners() -> list[Finding]:
+        wanted = PLANNERS_SUBJECT, "planning_missing", "process that takes plans", planner
+        return await silence(journal, *wanted) if settings.planning else []
+
     async with asyncio.TaskGroup() as group:
         faults = group.create_task(_faults(gateway, named=named))
         lacking = {
-            "webhooks": group.create_task(senders),
+            "webhooks": group.create_task(of_senders()),
             "archive": group.create_task(_archive_findings(gateway, named=named)),
-            "planning": group.create_task(planners),
+            "planning": group.create_task(of_planners()),
             "engines": group.create_task(_engine_findings(gateway, named=named)),
         }
     return Readiness(faults.result(), {name: task.result() for name, task in lacking.items()})
