@@ -18,7 +18,6 @@ from app.access.authorization import ACCESS, Access, Sessions
 from app.access.key_writer import KeyLog, KeyWriter
 from app.access.keyring import Keyring
 from app.access.keys import Pepper
-from app.access.loopback import is_loopback
 from app.access.origins import Cors, cors
 from app.access.rate_limit import Rates
 from app.admission.backlog import Backlog
@@ -49,7 +48,7 @@ from app.routes.cluster import sample
 from app.routes.connections import BoundedProtocol, ConnectionTable, available_connections
 from app.routes.dependencies import Gateway, Readiness, SystemClock, permitted
 from app.routes.middleware import RequestContext, RequestGuard
-from app.settings import Settings
+from app.settings import Settings, check_exposure
 from app.streaming.answers import AnswerFrames
 from app.streaming.feed import Feed
 from app.streaming.single_flight import SingleFlightCache
@@ -117,15 +116,6 @@ def _key_log(settings: Settings, signer: LogSigner) -> JetStreamJournal | None:
 
 def _refused(journal: GatewayLog, access: Access) -> Mapping[str, int]:
     return {"log": journal.refused, "key": access.keyring.refusals.count if access.keyring else 0}
-
-
-def check_exposure(settings: Settings) -> None:
-    if settings.key_pepper is None and not is_loopback(settings.host):
-        raise InvalidRequest(
-            f"HOST={settings.host}: without keys the gateway listens on loopback only. Set KEY_PEPPER to a secret of "
-            "at least 32 characters, for example from `openssl rand -hex 32`, and create keys with `deliberate keys "
-            "create`; or leave HOST out."
-        )
 
 
 # Long by its parts: each is made once and named where others need it.

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Literal
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -18,7 +17,7 @@ from app.access.loopback import is_loopback
 from app.api.findings import KINDS, Diagnosis, Finding, Severity, as_finding, finding, ordered
 from app.api.schemas import Problem, Ready
 from app.cli.client import GatewayClient, GatewayRefused, GatewayUnreachable, parsed
-from app.cli.exits import CommandError, Exit, output, run
+from app.cli.exits import CommandError, Exit, output, run, sentence
 from app.cli.options import DATA_DIR, ApiKeyOption, JsonOption, StackOption, UrlOption
 from app.cli.render.text import counted, plain
 from app.cli.stack.setup import machine_findings, setup_findings, setup_of_environment
@@ -57,15 +56,14 @@ async def examine(
 ) -> tuple[GatewayTarget | None, tuple[Finding, ...]]:
     """The gateway that was asked, None without one, and the findings; raises CommandError for a wrong command line."""
     target, found = _target(url, data_dir, api_key)
-    asked: Literal["answered", "silent"] = "silent"
+    answered = False
     here = target is None or is_loopback(urlsplit(target.url).hostname or "")
     if target is not None:
         answered, of_gateway = await _ask(target)
         found += of_gateway
-        asked = "answered" if answered else "silent"
     if here:
         found += machine_findings(data_dir or DATA_DIR)
-    if here and asked == "silent":
+    if here and not answered:
         setup, invalid = setup_of_environment()
         found += invalid if setup is None else await setup_findings(setup)
     return target, ordered(found)
@@ -80,7 +78,7 @@ def _target(url: str | None, data_dir: Path | None, api_key: str | None) -> tupl
         if os.environ.get("NATS_URL"):
             # The environment of a part, as in its container: the gateway listens beside it.
             return GatewayTarget(f"http://127.0.0.1:{os.environ.get('PORT', '8080')}", api_key, "PORT"), []
-        return None, [finding("no_gateway", error.detail, f"{error.remedy or ''}.".capitalize())]
+        return None, [finding("no_gateway", error.detail, sentence(error.remedy))]
 
 
 async def _ask(target: GatewayTarget) -> tuple[bool, list[Finding]]:
@@ -92,8 +90,8 @@ async def _ask(target: GatewayTarget) -> tuple[bool, list[Finding]]:
         except (GatewayRefused, GatewayUnreachable) as error:
             if error.code in ("unreachable", "not_a_gateway") or error.code.startswith("http_"):
                 code = "unreachable" if error.code == "unreachable" else "not_a_gateway"
-                return False, [*found, finding(code, error.detail, f"{error.remedy or 'Name the gateway by --url'}.")]
-            refused = [finding(error.code, error.detail, f"{error.remedy}.")] if error.code in KINDS else []
+                return False, [*found, finding(code, error.detail, sentence(error.remedy))]
+            refused = [finding(error.code, error.detail, sentence(error.remedy))] if error.code in KINDS else []
             return True, [*found, *refused, *ready_findings(await gateway.answer("GET", "/readyz"))]
     return True, [*found, *diagnosis.findings, *_beside(diagnosis)]
 

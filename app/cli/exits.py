@@ -72,6 +72,12 @@ class CommandError(Exception):
         }
 
 
+def sentence(remedy: str | None) -> str:
+    """Returns the remedy of an error as the sentence that a finding has."""
+    text = (remedy or "correct it").rstrip(".")
+    return f"{text[0].upper()}{text[1:]}."
+
+
 def cause(error: OSError | UnicodeDecodeError) -> str:
     """The reason why a file cannot be used, without its path."""
     return (error.strerror or str(error)) if isinstance(error, OSError) else "it is not UTF-8"

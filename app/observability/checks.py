@@ -5,10 +5,9 @@ With `named` a finding names addresses: `/readyz` answers without a key, so it d
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from app.api.findings import Finding, finding
-from app.archive.database.connection import MIGRATE
-from app.archive.database.store import Store
 from app.deliberation.errors import ArchiveUnavailable, JournalUnavailable, StreamsDiffer
 from app.deliberation.ports import Control
 from app.log.gateway_log import GatewayLog
@@ -20,6 +19,9 @@ from app.observability.replica_status import (
     Trouble,
     read,
 )
+
+if TYPE_CHECKING:
+    from app.archive.database.store import Store
 
 INQUIRY_TIMEOUT_S = 1.0
 # Above the facts of a burst that a projector copies within seconds.
@@ -48,8 +50,11 @@ async def log_findings(log: GatewayLog, url: str, *, named: bool) -> list[Findin
     ]
 
 
-async def database_findings(archive: Store, *, named: bool) -> list[Finding]:
+async def database_findings(archive: "Store", *, named: bool) -> list[Finding]:
     """Whether the archive's database can be reached and has the tables of this program."""
+    # Imported here: a set-up without an archive need not wait for SQLAlchemy, which takes half a second.
+    from app.archive.database.connection import MIGRATE
+
     try:
         await archive.check()
     except ArchiveUnavailable as exc:

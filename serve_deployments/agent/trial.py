@@ -1,12 +1,15 @@
-"""`python -m serve_deployments.agent.trial` asks each engine for a short answer, and prints what a worker here would know.
+"""`python -m serve_deployments.agent.trial` asks each engine for a short answer, and prints what a worker would know.
 
 Its output is a JSON list with the description of each role, as `AgentStatus` reads it.
 """
 
 import asyncio
 import json
+import logging
 import time
 from typing import Any
+
+import structlog
 
 from app.deliberation.calls import Call, ChatMessage
 from app.deliberation.errors import DeliberationError
@@ -25,19 +28,23 @@ _MAX_TOKENS = 64
 _PRIORITY = 1
 
 
-async def _try(name: str, role: Role) -> dict[str, Any]:
+async def _try(name: str, role: Role, asked: set[tuple[str, str | None]]) -> dict[str, Any]:
+    """Describe the engines of a role after a trial of each; one that was `asked` for the same model is not again."""
     engines = Engines(role.engines, fallback=role.fallback)
     engines.concurrency, engines.model = role.concurrency, role.model
     await engines.probe()
-    refusals = await asyncio.gather(*(_refusal(engines, engine, role.model) for engine in engines.engines))
+    refusals = await asyncio.gather(*(_refusal(engines, engine, role.model, asked) for engine in engines.engines))
     described = [engine.described(time.monotonic(), role.model) for engine in engines.engines]
     await engines.close()
     found = [{**each, "refusal": refusal} for each, refusal in zip(described, refusals, strict=True)]
     return {"replica": "trial", "role": name, "engines": found}
 
 
-async def _refusal(engines: Engines, engine: EngineState, named: str | None) -> str:
+async def _refusal(engines: Engines, engine: EngineState, named: str | None, asked: set[tuple[str, str | None]]) -> str:
     """Ask for one short answer in a form; returns why the engine refuses, empty where its state says it already."""
+    if (engine.spec.url, named or engine.own_model) in asked:
+        return ""
+    asked.add((engine.spec.url, named or engine.own_model))
     call = Call(
         call_id="trial",
         agent_id="trial",
@@ -71,10 +78,13 @@ async def _refusal(engines: Engines, engine: EngineState, named: str | None) -> 
 
 
 async def _main() -> None:
+    # Its output is the description alone, which has every fault.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     args = WorkerArgs()
     default = default_engines(args.engine_urls)
     roles = {name: with_engines(role, default, args.model) for name, role in load_roles(args.roles_file).items()}
-    print(json.dumps(await asyncio.gather(*(_try(name, role) for name, role in roles.items()))))
+    asked = set[tuple[str, str | None]]()
+    print(json.dumps(await asyncio.gather(*(_try(name, role, asked) for name, role in roles.items()))))
 
 
 if __name__ == "__main__":

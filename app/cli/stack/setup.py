@@ -1,7 +1,6 @@
 """The checks of a set-up on this machine: machine, settings, log, archive and engines, whether or not a stack runs."""
 
 import asyncio
-import json
 import logging
 import os
 import shutil
@@ -17,7 +16,7 @@ import structlog
 from pydantic import TypeAdapter, ValidationError
 
 from app.api.findings import Finding, finding
-from app.cli.exits import CommandError, cause, usage_errors
+from app.cli.exits import CommandError, Exit, cause, sentence, usage_errors
 from app.cli.machine import OBJECT_STORE_BYTES, check_machine, check_path, check_room
 from app.cli.stack.children import find_program
 from app.deliberation.errors import JournalUnavailable
@@ -59,7 +58,7 @@ def _machine(data_dir: Path) -> Iterator[Finding]:
     try:
         check_machine()
     except CommandError as error:
-        yield finding(error.code, error.detail, f"{error.remedy or ''}".capitalize() + ".")
+        yield finding(error.code, error.detail, sentence(error.remedy))
     place = data_dir.absolute()
     existing = next(each for each in (place, *place.parents) if os.path.lexists(each))
     try:
@@ -94,10 +93,8 @@ def _machine(data_dir: Path) -> Iterator[Finding]:
 def setup_of_environment() -> tuple[Setup | None, list[Finding]]:
     """The set-up that the environment's settings describe; None with findings where they are not valid."""
     # Imported here, because they would slow every command.
-    from app.archive.database.connection import engine_of
-    from app.main import check_exposure
     from app.process_settings import default_engines, load_roles
-    from app.settings import Settings
+    from app.settings import Settings, check_exposure
 
     nats_url, engine_urls = os.environ.get("NATS_URL"), os.environ.get("VLLM_URL", "")
     try:
@@ -107,6 +104,8 @@ def setup_of_environment() -> tuple[Setup | None, list[Finding]]:
             default_engines([url for url in engine_urls.split(",") if url])
             signer = LogSigner.of_file(settings.log_key_file)
             if settings.database_url is not None:
+                from app.archive.database.connection import engine_of
+
                 engine_of(settings.database_url.get_secret_value())
             if nats_url:
                 # Without a log of its own, this is no gateway's environment, and HOST may be a shell's.
@@ -114,7 +113,7 @@ def setup_of_environment() -> tuple[Setup | None, list[Finding]]:
     except CommandError as error:
         faults = [(f"{each.field}: {each.detail}", each.remedy or error.remedy) for each in error.fields]
         return None, [
-            finding("invalid_setting", detail, _sentence(remedy))
+            finding("invalid_setting", detail, sentence(remedy))
             for detail, remedy in faults or [(error.detail, error.remedy)]
         ]
     named = bool(engine_urls) or any(role.engines for role in roles.values())
@@ -132,11 +131,6 @@ def setup_of_environment() -> tuple[Setup | None, list[Finding]]:
 def _declared(settings: "Settings", roles: Mapping[str, Role]) -> StreamSettings:
     workers = roles_over_nats(roles, settings.agents)
     return StreamSettings(settings.retention_s, settings.stream_replicas, settings.ack_wait_s, workers)
-
-
-def _sentence(remedy: str | None) -> str:
-    text = (remedy or "correct it").rstrip(".")
-    return f"{text[0].upper()}{text[1:]}."
 
 
 async def setup_findings(setup: Setup) -> list[Finding]:
@@ -198,14 +192,19 @@ async def _engines(setup: Setup) -> list[Finding]:
         *(sys.executable, "-P", "-m", "serve_deployments.agent.trial"),
         env={**os.environ, **setup.engine_variables},
         stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
     )
     try:
         async with asyncio.timeout(_ENGINES_WITHIN_S):
-            output, _ = await process.communicate()
-        agents = TypeAdapter(list[AgentStatus]).validate_json(output)
-    except (TimeoutError, ValidationError, json.JSONDecodeError):
-        return []
+            written, errors = await process.communicate()
+        agents = TypeAdapter(list[AgentStatus]).validate_json(written)
+    except TimeoutError:
+        remedy = "Read the engines' own logs, or stop what takes this machine's CPU."
+        return [finding("engine_fails", f"The engines were not tried within {_ENGINES_WITHIN_S:g} s", remedy)]
+    except ValidationError as exc:
+        last = errors.decode(errors="replace").strip().rpartition("\n")[2]
+        detail = f"the trial of the engines broke: {last}"
+        raise CommandError(Exit.FAILED, "trial_broke", detail, remedy="report this error") from exc
     finally:
         if process.returncode is None:
             process.kill()

@@ -15,8 +15,8 @@ from app.access.loopback import is_loopback
 from app.access.origins import checked_origin
 from app.access.rate_limit import Rates
 from app.deliberation.errors import InvalidRequest
-from app.main import DrainingServer, access_of, check_exposure, serve
-from app.settings import Settings
+from app.main import DrainingServer, access_of, serve
+from app.settings import Settings, check_exposure
 from tests.components.access.keyed import PEPPER, accepted, bearer, make_key, play, revoke
 from tests.components.openapi.documented import filled, operations
 from tests.components.routes.listening import listening
