@@ -57,7 +57,6 @@ KINDS: Mapping[str, FindingKind] = {
     "insufficient_scope": FindingKind("access", "warning", "Only the checks of `/readyz` can be shown."),
     "unreachable": FindingKind("gateway", "error", "Clients reach nothing."),
     "not_a_gateway": FindingKind("gateway", "error", "Clients speak to another program."),
-    "no_gateway": FindingKind("gateway", "info", "The set-up was checked, and no running part."),
     "draining": FindingKind("draining", "error", "This process takes no new work."),
     "catalog_unread": FindingKind("catalog", "error", "The gateway does not know yet which work is unfinished."),
     "keys_unread": FindingKind("keys", "error", "No key is accepted yet."),
@@ -93,6 +92,7 @@ KINDS: Mapping[str, FindingKind] = {
     "priority_off": FindingKind("engines", "info", "Batch work is served before earlier interactive calls end."),
     "simulated": FindingKind("engines", "info", "Verdicts are made up."),
     "records_unsigned": FindingKind("journal", "info", "Whoever writes to NATS can forge a fact."),
+    "no_gateway": FindingKind("gateway", "info", "The set-up was checked, and no running part."),
 }
 
 
