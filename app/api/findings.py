@@ -50,7 +50,7 @@ KINDS: Mapping[str, FindingKind] = {
     "data_dir_unusable": FindingKind("machine", "error", "The log and the secrets of a stack are kept there."),
     "program_missing": FindingKind("machine", "error", "A stack starts this program."),
     "ray_dir_unusable": FindingKind("machine", "error", "Ray keeps its sockets there, and does not start without."),
-    "shared_memory_small": FindingKind("machine", "warning", "Ray keeps its objects on the disk instead, slower."),
+    "shared_memory_small": FindingKind("machine", "info", "Ray keeps its objects on the disk instead, slower."),
     "journal_unavailable": FindingKind("journal", "error", "Nothing is accepted, read or decided without the log."),
     "streams_differ": FindingKind("streams", "error", "Facts would be lost, kept too long, or reach no reader."),
     "unauthenticated": FindingKind("access", "error", "Every request with this key is refused."),

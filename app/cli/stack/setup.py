@@ -81,8 +81,8 @@ def _machine(data_dir: Path) -> Iterator[Finding]:
         remedy = "Make room there, or run without Ray by `--agents nats`."
         yield finding("ray_dir_unusable", f"{RAY_DIR} cannot hold Ray's files: {cause(error)}", remedy)
     with suppress(FileNotFoundError):
-        if (free := shutil.disk_usage(SHARED_MEMORY).free) < OBJECT_STORE_BYTES:
-            detail = f"{free >> 20} MiB are free in {SHARED_MEMORY}, and Ray takes {OBJECT_STORE_BYTES >> 20}"
+        if (size := shutil.disk_usage(SHARED_MEMORY).total) < OBJECT_STORE_BYTES:
+            detail = f"{SHARED_MEMORY} has {size >> 20} MiB, and Ray takes {OBJECT_STORE_BYTES >> 20}"
             remedy = f"Give the container `--shm-size=256m`, or mount a larger tmpfs at {SHARED_MEMORY}."
             yield finding("shared_memory_small", detail, remedy)
     if proxies := sorted(name for name in getproxies() if name != "no"):
@@ -197,17 +197,18 @@ async def _engines(setup: Setup) -> list[Finding]:
     try:
         async with asyncio.timeout(_ENGINES_WITHIN_S):
             written, errors = await process.communicate()
-        agents = TypeAdapter(list[AgentStatus]).validate_json(written)
     except TimeoutError:
         remedy = "Read the engines' own logs, or stop what takes this machine's CPU."
         return [finding("engine_fails", f"The engines were not tried within {_ENGINES_WITHIN_S:g} s", remedy)]
-    except ValidationError as exc:
-        last = errors.decode(errors="replace").strip().rpartition("\n")[2]
-        detail = f"the trial of the engines broke: {last}"
-        raise CommandError(Exit.FAILED, "trial_broke", detail, remedy="report this error") from exc
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
+    try:
+        agents = TypeAdapter(list[AgentStatus]).validate_json(written)
+    except ValidationError as exc:
+        last = errors.decode(errors="replace").strip().rpartition("\n")[2]
+        detail = f"the trial of the engines broke: {last}"
+        raise CommandError(Exit.FAILED, "trial_broke", detail, remedy="report this error") from exc
     tokens_max = {name: role.sampling.max_tokens for name, role in setup.roles.items()}
     return [*engine_findings(agents, named=True), *capability_findings(agents, tokens_max)]

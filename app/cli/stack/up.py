@@ -59,6 +59,7 @@ ExternalNatsOption = Annotated[
 MODEL_PACE = "--ttft-ms 300 --per-token-ms 25 --jitter 0.3"
 # A start beyond it says what it waits for.
 _SLOW_S = 10.0
+_SETTLED_S = 5.0
 
 
 @asynccontextmanager
@@ -185,8 +186,12 @@ async def _end_leftovers(data_dir: Path, report: ProgressReport) -> None:
 
 async def _up(options: StackOptions, report: ProgressReport) -> Exit:
     """Run the stack until a signal cancels the wait; a second one cancels the stop, which kills what is left."""
-    async with running_stack(options, report):
+    async with running_stack(options, report) as layout:
         with suppress(asyncio.CancelledError):
+            # By then every part that starts well has answered.
+            await asyncio.sleep(_SETTLED_S)
+            for each in await _ready_findings(layout):
+                report(FaultFound(**each.model_dump()))
             await asyncio.Event().wait()
     return Exit.SUCCESS
 

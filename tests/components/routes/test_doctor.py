@@ -173,12 +173,11 @@ async def test_with_keys_the_doctor_asks_for_the_scope_admin_and_names_engines()
 
 
 def test_causes_stand_before_effects_and_errors_before_warnings() -> None:
-    mixed = [finding(code, "d", "r") for code in reversed(KINDS)]
+    mixed = [finding(code, "d", "r") for code in reversed(list(KINDS))]
     shown = ordered([*mixed, *mixed])
     assert len(shown) == len(KINDS)
-    assert [each.severity for each in shown] == sorted(
-        (each.severity for each in shown), key="error warning info".split().index
-    )
+    severities = [each.severity for each in shown]
+    assert severities == sorted(severities, key=["error", "warning", "info"].index)
     codes = [each.code for each in shown if each.severity == "error"]
     assert codes.index("journal_unavailable") < codes.index("coordinator_missing") < codes.index("engine_refuses")
 

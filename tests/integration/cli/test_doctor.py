@@ -94,11 +94,15 @@ class Machine:
         return await self._started.enter_async_context(listening(**settings))
 
 
+def nothing(_: Path) -> list[Finding]:
+    return []
+
+
 @pytest.fixture
 async def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[Machine]:
     monkeypatch.chdir(tmp_path)
     # The machine of the tests may lack what a stack wants; the tests below make machines.
-    monkeypatch.setattr(doctor, "machine_findings", lambda _: [])
+    monkeypatch.setattr(doctor, "machine_findings", nothing)
     async with AsyncExitStack() as started:
         yield Machine(tmp_path, started)
 
@@ -326,7 +330,7 @@ async def test_a_broken_machine_is_named_by_its_first_finding(name: str, tmp_pat
         pytest.skip(f"this machine forbids {shlex.join(around)}")
     exit_code, found = await shown(tmp_path, *around, f"{before} exec {DELIBERATE} doctor --json")
     assert (found[0]["code"], detail in found[0]["detail"]) == (code, True), found
-    assert exit_code == (1 if found[0]["severity"] == "error" else 6)
+    assert exit_code == {"error": 1, "warning": 6, "info": 0}[found[0]["severity"]]
 
 
 async def shown(place: Path, *command: str, **given: str) -> tuple[int, list[dict[str, Any]]]:
@@ -348,3 +352,22 @@ async def test_a_sound_set_up_has_no_fault(machine: Machine) -> None:
     assert [each for each in found if each["part"] != "machine" and each["severity"] != "info"] == []
     assert [each["code"] for each in found if each["severity"] == "info"][:1] == ["simulated"], found
     assert exit_code in (0, 6)
+
+
+async def test_up_says_what_is_wrong_with_a_stack_that_serves(tmp_path: Path) -> None:
+    database = "postgresql://u:hunter2@127.0.0.1:9/d"
+    process = await asyncio.create_subprocess_exec(
+        *(str(DELIBERATE), "up", "--json", "--port", "0", "--agents", "nats"),
+        cwd=tmp_path,
+        env={**os.environ, "DATABASE_URL": database},
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    events = list[dict[str, Any]]()
+    async with asyncio.timeout(60):
+        while not events or events[-1]["event"] != "fault_found":
+            events.append(json.loads(await process.stdout.readline()))
+    process.terminate()
+    await process.communicate()
+    assert (events[-1]["code"], "127.0.0.1:9" in events[-1]["detail"]) == ("archive_unusable", True)
+    assert "hunter2" not in json.dumps(events) and process.returncode == 0
