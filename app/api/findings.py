@@ -87,6 +87,9 @@ KINDS: Mapping[str, FindingKind] = {
     "clock_differs": FindingKind("clocks", "warning", "Deadlines, keys and waits are counted by these clocks."),
     "records_refused": FindingKind("journal", "warning", "Records without a valid signature are skipped."),
     "proxy_between": FindingKind("gateway", "warning", "A proxy may hold back streams, and sees the key."),
+    "port_taken": FindingKind(
+        "machine", "info", "A gateway with this port does not start; `up` takes the next free one."
+    ),
     "proxy_unused": FindingKind("machine", "info", "No part takes a proxy from its environment."),
     "prefix_cache_idle": FindingKind("engines", "info", "Each member's prompt is computed anew."),
     "priority_off": FindingKind("engines", "info", "Batch work is served before earlier interactive calls end."),

@@ -20,7 +20,7 @@ from app.cli.client import GatewayClient, GatewayRefused, GatewayUnreachable, pa
 from app.cli.exits import CommandError, Exit, output, run, sentence
 from app.cli.options import DATA_DIR, ApiKeyOption, JsonOption, StackOption, UrlOption
 from app.cli.render.text import counted, plain
-from app.cli.stack.setup import machine_findings, setup_findings, setup_of_environment
+from app.cli.stack.setup import machine_findings, port_findings, setup_findings, setup_of_environment
 from app.cli.target import GatewayTarget, find_target
 
 # A request takes up to a second, and this machine may be slow.
@@ -65,7 +65,10 @@ async def examine(
         found += machine_findings(data_dir or DATA_DIR)
     if here and not answered:
         setup, invalid = setup_of_environment()
-        found += invalid if setup is None else await setup_findings(setup)
+        found += invalid
+        if setup is not None:
+            found += await setup_findings(setup)
+            found += port_findings(setup.port) if target is None else []
     return target, ordered(found)
 
 

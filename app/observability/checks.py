@@ -100,14 +100,20 @@ def _troubled(
     return found
 
 
+def _usable(engine: EngineStatus) -> bool:
+    return not (engine.unreachable or engine.key_rejected or engine.list_problem or engine.refusal)
+
+
 def engine_findings(replicas: Iterable[AgentStatus], *, named: bool) -> list[Finding]:
-    """What keeps calls from the engines of these replicas, or makes them fail."""
+    """What keeps calls from the engines of these replicas, or makes them fail: warnings where others take the calls."""
     replicas = tuple(replicas)
+    usable = {replica.role for replica in replicas if any(map(_usable, replica.engines))}
     restart = f"Restart it, or correct its URL{'' if named else ', which `GET /roles` names'}"
 
     def fault(code: str, url: str, names: set[str], state: str, remedy: str) -> Finding:
         engine = f"Engine {url}" if named else "An engine"
-        return finding(code, f"{engine} of {', '.join(sorted(names))} {state}", remedy)
+        severity = "warning" if names <= usable else None
+        return finding(code, f"{engine} of {', '.join(sorted(names))} {state}", remedy, severity=severity)
 
     outages = _troubled(replicas, lambda engine: engine.unreachable).items()
     refusals = _troubled(replicas, lambda engine: engine.key_rejected).items()

@@ -10,16 +10,17 @@ import { may, now, poll, readiness } from "./state.js";
 import { age, number, NONE, plural } from "./words.js";
 
 const EVERY_MS = 3_000;
+const DOCTOR_EVERY_MS = 10_000;
 const SLOTS_SHOWN = 24;
 
-/** What the parts answer, and the doctor's findings; nulls before the first answer, and without the scope admin. */
-function useHouse() {
-  const [house, setHouse] = useState([null, null]);
+/** The answer of a path, asked for again and again; null before the first one, and without the scope admin. */
+function useAnswer(path, every_ms) {
+  const [answer, setAnswer] = useState(null);
   useEffect(() => {
     if (!may("admin")) return () => {};
-    return poll(async () => setHouse(await Promise.all(["/cluster", "/doctor"].map((path) => request(path)))), EVERY_MS);
+    return poll(async () => setAnswer(await request(path)), every_ms);
   }, []);
-  return house;
+  return answer;
 }
 
 const ok = (word) => html`<span class="st ok"><${Icon} name="check" />${word}</span>`;
@@ -96,7 +97,8 @@ function Webhooks({ senders }) {
 
 export function System() {
   useTitle("System");
-  const [cluster, doctor] = useHouse();
+  const cluster = useAnswer("/cluster", EVERY_MS);
+  const doctor = useAnswer("/doctor", DOCTOR_EVERY_MS);
   const ready = readiness.value;
   const found = doctor?.findings ?? (ready?.faults ?? []).map(({ pointer, detail, remedy }) => ({ part: pointer, severity: "warning", detail, why: "", remedy }));
   const faults = found.filter(({ severity }) => severity !== "info").length;

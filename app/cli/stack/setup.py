@@ -4,8 +4,9 @@ import asyncio
 import logging
 import os
 import shutil
+import socket
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from app.api.findings import Finding, finding
 from app.cli.exits import CommandError, Exit, cause, sentence, usage_errors
-from app.cli.machine import OBJECT_STORE_BYTES, check_machine, check_path, check_room
+from app.cli.machine import LOOPBACK, OBJECT_STORE_BYTES, check_machine, check_path, check_room
 from app.cli.stack.children import find_program
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.roles import Role, roles_over_nats
@@ -44,6 +45,7 @@ class Setup:
     nats_url: str | None = field(repr=False)
     database_url: str | None = field(repr=False)
     engine_variables: Mapping[str, str] | None = field(repr=False)
+    port: int
     declared: StreamSettings
     signer: LogSigner = field(repr=False)
     roles: Mapping[str, Role]
@@ -90,6 +92,16 @@ def _machine(data_dir: Path) -> Iterator[Finding]:
         yield finding("proxy_unused", f"The environment names a proxy for {', '.join(proxies)}", remedy)
 
 
+def port_findings(port: int) -> list[Finding]:
+    """Whether another program has the gateway's port."""
+    try:
+        socket.create_server((LOOPBACK, port)).close()
+    except OSError as error:
+        remedy = "Stop that program, or choose another port by `--port` or PORT."
+        return [finding("port_taken", f"port {port} of {LOOPBACK} cannot be had: {cause(error)}", remedy)]
+    return []
+
+
 def setup_of_environment() -> tuple[Setup | None, list[Finding]]:
     """The set-up that the environment's settings describe; None with findings where they are not valid."""
     # Imported here, because they would slow every command.
@@ -121,6 +133,7 @@ def setup_of_environment() -> tuple[Setup | None, list[Finding]]:
         nats_url=nats_url,
         database_url=None if settings.database_url is None else settings.database_url.get_secret_value(),
         engine_variables={} if named else None,
+        port=settings.port,
         declared=_declared(settings, roles),
         signer=signer,
         roles=roles,
@@ -138,13 +151,8 @@ async def setup_findings(setup: Setup) -> list[Finding]:
     # Otherwise each attempt to connect would be logged.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     async with asyncio.TaskGroup() as group:
-        checks: tuple[Callable[[Setup], Awaitable[list[Finding]]], ...] = (_log, _database, _engines)
-        tasks = [group.create_task(_run(check, setup)) for check in checks]
+        tasks = [group.create_task(check(setup)) for check in (_log, _database, _engines)]
     return [each for task in tasks for each in task.result()]
-
-
-async def _run(check: Callable[[Setup], Awaitable[list[Finding]]], setup: Setup) -> list[Finding]:
-    return await check(setup)
 
 
 async def _log(setup: Setup) -> list[Finding]:

@@ -161,6 +161,7 @@ async def _explain(layout: Layout, report: ProgressReport) -> None:
         # The stack's own database is made by the stack.
         database_url=layout.database_url if os.environ.get("DATABASE_URL") else None,
         engine_variables=layout.engine_variables if layout.options.engine_urls else None,
+        port=layout.ports["gateway"],
         declared=layout.streams,
         signer=LogSigner.of_file(layout.log_key_file),
         roles=load_roles(layout.options.roles_file),

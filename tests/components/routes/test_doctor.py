@@ -157,6 +157,12 @@ async def test_a_broken_installation_is_named_by_its_first_finding(gateway: Serv
     assert first.why == KINDS[code].why and first.remedy.endswith((".", "…"))
 
 
+async def test_an_engine_is_a_warning_while_another_takes_the_calls(gateway: Served) -> None:
+    away = engine("http://e2:8000", healthy=False, unreachable=UNREACHABLE)
+    answers(gateway, "role.DEV", agent("DEV", versions=OWN, engines=[serving(), away]))
+    assert [(each.code, each.severity) for each in await findings(gateway)] == [("engine_unreachable", "warning")]
+
+
 async def test_readiness_and_the_doctor_name_a_fault_alike(gateway: Served) -> None:
     answers(gateway, "coordinator")
     of_dev(gateway, healthy=False, unreachable=UNREACHABLE)

@@ -253,6 +253,12 @@ async def test_a_broken_set_up_is_named_by_its_first_finding(
     assert first.why and first.remedy.endswith(".") and "hunter2" not in first.detail + first.remedy
 
 
+async def test_a_taken_port_is_told(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = (await machine.engine()).rpartition(":")[2]
+    first = await first_finding(machine, {"PORT": taken}, monkeypatch)
+    assert first.code == "port_taken" and f"port {taken}" in first.detail
+
+
 async def nobody(_: Machine) -> tuple[str, str | None]:
     return "http://127.0.0.1:9", None
 
