@@ -28,7 +28,7 @@ from app.archive.database.store import Store
 from app.catalog.index import Catalog
 from app.deliberation.errors import InvalidRequest
 from app.deliberation.ports import Clock
-from app.deliberation.roles import Role, roles_over_nats
+from app.deliberation.roles import Role
 from app.deliberation.strategies import STRATEGIES
 from app.facades import FACADES
 from app.lifecycle.context import ContextHydrator
@@ -37,7 +37,6 @@ from app.lifecycle.lists import Lists
 from app.log.gateway_log import GatewayLog, JetStreamLog
 from app.log.journal import JetStreamJournal
 from app.log.signature import LogSigner
-from app.log.stream_settings import StreamSettings
 from app.observability import logs
 from app.observability.history import ClusterHistory
 from app.observability.metrics import Metrics
@@ -48,7 +47,7 @@ from app.routes.cluster import sample
 from app.routes.connections import BoundedProtocol, ConnectionTable, available_connections
 from app.routes.dependencies import Gateway, Readiness, SystemClock, permitted
 from app.routes.middleware import RequestContext, RequestGuard
-from app.settings import Settings, check_exposure
+from app.settings import Settings, check_exposure, declared_by
 from app.streaming.answers import AnswerFrames
 from app.streaming.feed import Feed
 from app.streaming.single_flight import SingleFlightCache
@@ -210,11 +209,7 @@ def lifespan_of(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[Gateway, None]:
-        workers = roles_over_nats(roles, settings.agents)
-        declared = StreamSettings(
-            settings.retention_s, settings.stream_replicas, settings.ack_wait_s, workers, settings.publications
-        )
-        opened = journal or JetStreamLog(settings.nats_url, declared, signer)
+        opened = journal or JetStreamLog(settings.nats_url, declared_by(settings, roles), signer)
         archive = None if database is None else Store(database)
         key_log = _key_log(settings, signer)
         gateway = gateway_over(opened, settings, clock, roles, app.state.connections, archive, limits, key_log)

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.request import getproxies
 
 import structlog
@@ -21,12 +20,9 @@ from app.cli.exits import CommandError, Exit, cause, sentence, usage_errors
 from app.cli.machine import LOOPBACK, OBJECT_STORE_BYTES, check_machine, check_path, check_room
 from app.cli.stack.children import find_program
 from app.deliberation.errors import JournalUnavailable
-from app.deliberation.roles import Role, roles_over_nats
+from app.deliberation.roles import Role
 from app.log.signature import LogSigner
 from app.log.stream_settings import StreamSettings
-
-if TYPE_CHECKING:
-    from app.settings import Settings
 
 RAY_DIR = Path("/tmp")
 SHARED_MEMORY = Path("/dev/shm")
@@ -106,7 +102,7 @@ def setup_of_environment() -> tuple[Setup | None, list[Finding]]:
     """The set-up that the environment's settings describe; None with findings where they are not valid."""
     # Imported here, because they would slow every command.
     from app.process_settings import default_engines, load_roles
-    from app.settings import Settings, check_exposure
+    from app.settings import Settings, check_exposure, declared_by
 
     nats_url, engine_urls = os.environ.get("NATS_URL"), os.environ.get("VLLM_URL", "")
     try:
@@ -134,16 +130,11 @@ def setup_of_environment() -> tuple[Setup | None, list[Finding]]:
         database_url=None if settings.database_url is None else settings.database_url.get_secret_value(),
         engine_variables={} if named else None,
         port=settings.port,
-        declared=_declared(settings, roles),
+        declared=declared_by(settings, roles),
         signer=signer,
         roles=roles,
     )
     return found, []
-
-
-def _declared(settings: "Settings", roles: Mapping[str, Role]) -> StreamSettings:
-    workers = roles_over_nats(roles, settings.agents)
-    return StreamSettings(settings.retention_s, settings.stream_replicas, settings.ack_wait_s, workers)
 
 
 async def setup_findings(setup: Setup) -> list[Finding]:

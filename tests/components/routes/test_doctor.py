@@ -158,7 +158,7 @@ async def test_a_broken_installation_is_named_by_its_first_finding(gateway: Serv
 
 
 async def test_an_engine_is_a_warning_while_another_takes_the_calls(gateway: Served) -> None:
-    away = engine("http://e2:8000", healthy=False, unreachable=UNREACHABLE)
+    away = engine("http://e2:8000", version="0.33.0", healthy=False, unreachable=UNREACHABLE)
     answers(gateway, "role.DEV", agent("DEV", versions=OWN, engines=[serving(), away]))
     assert [(each.code, each.severity) for each in await findings(gateway)] == [("engine_unreachable", "warning")]
 
