@@ -18,7 +18,6 @@ from app.access.authorization import ACCESS, Access, Sessions
 from app.access.key_writer import KeyLog, KeyWriter
 from app.access.keyring import Keyring
 from app.access.keys import Pepper
-from app.access.loopback import is_loopback
 from app.access.origins import Cors, cors
 from app.access.rate_limit import Rates
 from app.admission.backlog import Backlog
@@ -29,7 +28,7 @@ from app.archive.database.store import Store
 from app.catalog.index import Catalog
 from app.deliberation.errors import InvalidRequest
 from app.deliberation.ports import Clock
-from app.deliberation.roles import Role, roles_over_nats
+from app.deliberation.roles import Role
 from app.deliberation.strategies import STRATEGIES
 from app.facades import FACADES
 from app.lifecycle.context import ContextHydrator
@@ -38,7 +37,6 @@ from app.lifecycle.lists import Lists
 from app.log.gateway_log import GatewayLog, JetStreamLog
 from app.log.journal import JetStreamJournal
 from app.log.signature import LogSigner
-from app.log.stream_settings import StreamSettings
 from app.observability import logs
 from app.observability.history import ClusterHistory
 from app.observability.metrics import Metrics
@@ -49,7 +47,7 @@ from app.routes.cluster import sample
 from app.routes.connections import BoundedProtocol, ConnectionTable, available_connections
 from app.routes.dependencies import Gateway, Readiness, SystemClock, permitted
 from app.routes.middleware import RequestContext, RequestGuard
-from app.settings import Settings
+from app.settings import Settings, check_exposure, declared_by
 from app.streaming.answers import AnswerFrames
 from app.streaming.feed import Feed
 from app.streaming.single_flight import SingleFlightCache
@@ -57,7 +55,7 @@ from app.streaming.snapshots import SnapshotCache
 from app.streaming.streams import Streams
 
 STARTUP_WAIT_S = 5.0
-# `GET /cluster` is answered from a cache for this long.
+# `GET /cluster` and `GET /doctor` are answered from a cache for this long.
 CLUSTER_FRESH_S = 1.0
 KEYS_PER_MINUTE = 10
 # The checks of `GET /readyz` hold for as long as they took, at most for this long: it needs no key.
@@ -117,15 +115,6 @@ def _key_log(settings: Settings, signer: LogSigner) -> JetStreamJournal | None:
 
 def _refused(journal: GatewayLog, access: Access) -> Mapping[str, int]:
     return {"log": journal.refused, "key": access.keyring.refusals.count if access.keyring else 0}
-
-
-def check_exposure(settings: Settings) -> None:
-    if settings.key_pepper is None and not is_loopback(settings.host):
-        raise InvalidRequest(
-            f"HOST={settings.host}: without keys the gateway listens on loopback only. Set KEY_PEPPER to a secret of "
-            "at least 32 characters, for example from `openssl rand -hex 32`, and create keys with `deliberate keys "
-            "create`; or leave HOST out."
-        )
 
 
 # Long by its parts: each is made once and named where others need it.
@@ -201,6 +190,7 @@ def gateway_over(
             service.spends,
         ),
         cluster=SingleFlightCache[bytes](CLUSTER_FRESH_S),
+        doctor=SingleFlightCache[bytes](CLUSTER_FRESH_S),
         history=ClusterHistory(),
         readiness=SingleFlightCache[Readiness](READINESS_FRESH_S, pace=1.0),
     )
@@ -219,11 +209,7 @@ def lifespan_of(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[Gateway, None]:
-        workers = roles_over_nats(roles, settings.agents)
-        declared = StreamSettings(
-            settings.retention_s, settings.stream_replicas, settings.ack_wait_s, workers, settings.publications
-        )
-        opened = journal or JetStreamLog(settings.nats_url, declared, signer)
+        opened = journal or JetStreamLog(settings.nats_url, declared_by(settings, roles), signer)
         archive = None if database is None else Store(database)
         key_log = _key_log(settings, signer)
         gateway = gateway_over(opened, settings, clock, roles, app.state.connections, archive, limits, key_log)

@@ -8,12 +8,14 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 from pydantic_settings import NoDecode
 
+from app.access.loopback import is_loopback
 from app.access.origins import checked_host, checked_origin
 from app.api.webhook_targets import Rules
-from app.deliberation.roles import ROLE_PATTERN, ROLES_BY_COMPLEXITY, Complexity
+from app.deliberation.errors import InvalidRequest
+from app.deliberation.roles import ROLE_PATTERN, ROLES_BY_COMPLEXITY, Complexity, Role, roles_over_nats
 from app.deliberation.specification import TIMEOUT_S_MAX, TOKEN_PATTERN
 from app.log.signature import SECRET_CHARS_MIN
-from app.log.stream_settings import DAY_S, RETENTION_S_MAX, RETENTION_S_MIN
+from app.log.stream_settings import DAY_S, RETENTION_S_MAX, RETENTION_S_MIN, StreamSettings
 from app.process_settings import (
     GatewayDrain,
     LogAccess,
@@ -282,3 +284,19 @@ class StackSettings(Settings, WebhookTimeout, WorkerDrain):
 
     planning: bool = setting(True, "Whether the stack runs `python -m app.planning`.")
     webhook_secrets: Secrets = setting((), "The sender's.")
+
+
+def declared_by(settings: Settings, roles: Mapping[str, Role]) -> StreamSettings:
+    """Returns the declaration of the log that the settings ask for."""
+    workers, publications = roles_over_nats(roles, settings.agents), settings.publications
+    return StreamSettings(settings.retention_s, settings.stream_replicas, settings.ack_wait_s, workers, publications)
+
+
+def check_exposure(settings: Settings) -> None:
+    """Raises InvalidRequest for a gateway that would ask no keys of other machines."""
+    if settings.key_pepper is None and not is_loopback(settings.host):
+        raise InvalidRequest(
+            f"HOST={settings.host}: without keys the gateway listens on loopback only. Set KEY_PEPPER to a secret of "
+            "at least 32 characters, for example from `openssl rand -hex 32`, and create keys with `deliberate keys "
+            "create`; or leave HOST out."
+        )

@@ -68,6 +68,7 @@ class InMemoryJournal:
 
     epoch: str = "memory"
     available: bool = True
+    refusal: str = ""
     records: list[Record] = field(default_factory=list[Record])
     replies: dict[str, list[dict[str, Any]]] = field(default_factory=dict[str, list[dict[str, Any]]])
     services: dict[str, Callable[[bytes], bytes]] = field(default_factory=dict[str, Callable[[bytes], bytes]])

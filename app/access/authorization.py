@@ -51,6 +51,7 @@ ACCESS: Mapping[str, tuple[Scope, ...] | None] = {
     "get_model": ("read",),
     "get_metrics": ("admin",),
     "get_cluster": ("admin",),
+    "get_diagnosis": ("admin",),
     "list_keys": ("admin",),
     "create_key": ("admin",),
     "revoke_key": ("admin",),

@@ -238,9 +238,10 @@ class ConsumerFigures(Resource):
 
 
 class LogFigures(Resource):
-    """The figures of the log's server; `missing` are the streams and consumers that it lacks."""
+    """The figures of the log's server, its clock, and in `missing` the streams and consumers that it lacks."""
 
     server_version: str | None
+    server_at: AwareDatetime | None = None
     streams: tuple[StreamFigures, ...]
     consumers: tuple[ConsumerFigures, ...]
     missing: tuple[MissingPart, ...] = ()

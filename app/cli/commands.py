@@ -52,6 +52,10 @@ COMMANDS: Mapping[str, CommandEntry] = {
     "status": CommandEntry(
         "app.cli.status:status", "Show the stack on one screen: gateway, work, roles, engines, queue and versions."
     ),
+    "doctor": CommandEntry(
+        "app.cli.doctor:doctor",
+        "Show what is wrong with a stack or with the set-up here, why it matters, and what mends it.",
+    ),
     "roles": CommandEntry("app.cli.status:roles", "List the roles of agents, or show one."),
     "strategies": CommandEntry(
         "app.cli.strategies:strategies",

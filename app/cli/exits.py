@@ -23,7 +23,7 @@ from app.deliberation.errors import InvalidRequest, fault_of
 
 EXIT_HELP = (
     "Exit codes: 0 success · 1 failed, timed out, or differs · 2 usage · 3 gateway unreachable · 4 refused · "
-    "5 cancelled · 130 interrupted"
+    "5 cancelled · 6 works with warnings · 130 interrupted"
 )
 
 
@@ -34,6 +34,7 @@ class Exit(IntEnum):
     UNREACHABLE = 3
     REFUSED = 4
     CANCELLED = 5
+    WARNED = 6
     INTERRUPTED = 130
 
 
@@ -69,6 +70,12 @@ class CommandError(Exception):
             "request_id": self.request_id,
             "exit_code": int(self.exit_code),
         }
+
+
+def sentence(remedy: str | None) -> str:
+    """Returns the remedy of an error as the sentence that a finding has."""
+    text = (remedy or "correct it").rstrip(".")
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def cause(error: OSError | UnicodeDecodeError) -> str:

@@ -11,6 +11,8 @@ from app.cli.exits import CommandError, Exit, cause
 
 LOOPBACK = "127.0.0.1"
 FREE_BYTES_MIN = 16 * 1024 * 1024
+# Of Ray's shared memory, which it would else keep on the disk.
+OBJECT_STORE_BYTES = 128 * 1024 * 1024
 # SQLite's paths have at most 512 bytes, and its log's path is the file's with a suffix.
 _PATH_BYTES_MAX = 480
 # nats-server needs this many; Ray and the gateway raise their limits further.

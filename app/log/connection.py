@@ -135,6 +135,8 @@ async def request(
     """The server's JSON reply to a message; raises JournalUnavailable without one."""
     try:
         message = await client.request(subject, payload, timeout=REQUEST_TIMEOUT_S, headers=headers)
+    except nats.errors.NoRespondersError as exc:
+        raise JournalUnavailable("the server's JetStream is off, or still reads its store") from exc
     except UNREACHABLE as exc:
         raise JournalUnavailable(f"the log cannot be reached: {exc!r}") from exc
     return json.loads(message.data)

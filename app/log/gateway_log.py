@@ -17,6 +17,11 @@ class GatewayLog(Journal, Control, Protocol):
 
     async def close(self) -> None: ...
 
+    @property
+    def refusal(self) -> str:
+        """Why the server refuses this client: its credentials, or a right; empty where it does not."""
+        ...
+
     async def differences(self) -> list[str]:
         """Returns differences from the declared streams; raises JournalUnavailable, also when writes fail."""
         ...
@@ -65,6 +70,7 @@ async def log_figures(
             infos[subject] = reply
     return LogFigures(
         server_version=server.server_version,
+        server_at=max((info["ts"] for info in infos.values() if "ts" in info), default=None),
         streams=tuple(_stream(name, infos[subject]) for name in streams if (subject := f"STREAM.INFO.{name}") in infos),
         consumers=tuple(
             _consumer(stream, name, infos[subject])

@@ -181,7 +181,7 @@ class JetStreamJournal:
 
     async def _reconnected(self) -> None:
         log.info("journal_reconnected", server=self.server)
-        self._last_error = ""
+        self._last_error = self.refusal = ""
         self._resync()
 
     async def _failed(self, error: Exception) -> None:
@@ -191,6 +191,8 @@ class JetStreamJournal:
         self._last_error = repr(error)
         if "authorization" in str(error).lower():
             self.refusal = f"{self.server} refuses the credentials: {error}"
+        elif "permissions violation" in str(error).lower():
+            self.refusal = f"{self.server} refuses a right of this user: {error}"
         if isinstance(error, nats.errors.SlowConsumerError):
             self._resync()
 

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, Field, Validation
 from app.api.cluster_schemas import CircuitState, EngineTrouble, ReplicaVersions, Turn
 from app.deliberation.facts import Unreachable
 from app.deliberation.roles import KeyRejected, without_credentials
+from app.deliberation.specification import Structured
 from app.observability.process_counts import CoordinatorCounts, DurationHistogram, Figure
 
 COORDINATORS_SUBJECT = "control.coordinator"
@@ -31,7 +32,9 @@ def _address(url: str) -> str:
 class EngineStatus(BaseModel):
     """An engine as a replica knows it. `answers`, tokens and durations count from the replica's start.
 
-    `recent` has of each of the last answers milliseconds to the first token, prompt tokens and cached ones.
+    `recent` has of each of the last answers milliseconds to the first token, prompt tokens and cached ones. `unlisted`
+    is the model that calls name and its list lacks. `structured` is how it takes the form of answers, None before the
+    first call; `prioritises` is None where it takes no priorities. `refusal` says why it refused a trial.
     """
 
     url: Annotated[str, AfterValidator(_address)]
@@ -45,6 +48,11 @@ class EngineStatus(BaseModel):
     list_problem: str = ""
     key_rejected: KeyRejected | None = None
     trouble: EngineTrouble | None = None
+    unlisted: str = ""
+    context_tokens: Figure | None = None
+    structured: Structured | None = None
+    prioritises: bool | None = None
+    refusal: str = ""
     answers: Figure = 0
     prompt_tokens: Figure = 0
     cached_tokens: Figure = 0

@@ -26,7 +26,7 @@ from app.facades.mcp import routes as mcp
 from app.openapi.examples import DELIVERY, EVENT_STREAM, composed
 from app.planning import routes as plans
 from app.planning.events import PlanRequest
-from app.routes import cluster, deliberations, events, health, keys, login, roles, statistics
+from app.routes import cluster, deliberations, doctor, events, health, keys, login, roles, statistics
 from app.routes.keys import KeyRequest
 from app.routes.login import LoginRequest
 from app.routes.pages import install_pages
@@ -45,6 +45,7 @@ ROUTERS = (
     health.router,
     statistics.router,
     cluster.router,
+    doctor.router,
     *(facade.router for facade in FACADES),
     mcp.router,
 )

@@ -4,6 +4,7 @@ import asyncio
 import platform
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from importlib.metadata import version
 from typing import Any, NamedTuple, NoReturn
 
@@ -272,7 +273,15 @@ def _distinct(replicas: Sequence[ReplicaStatus]) -> tuple[ReplicaVersions, ...]:
     return tuple(found[key] for key in sorted(found))
 
 
-async def _collect(gateway: Gateway) -> bytes:
+class Survey(NamedTuple):
+    """What the parts answered at one moment; `server_at` is the clock of the log's server, None while it is away."""
+
+    cluster: Cluster
+    agents: tuple[AgentStatus, ...]
+    server_at: datetime | None
+
+
+async def survey(gateway: Gateway) -> Survey:
     missing: list[MissingPart] = []
     async with asyncio.TaskGroup() as group:
         log, asked = group.create_task(_log(gateway, missing)), group.create_task(_ask(gateway, missing))
@@ -309,7 +318,7 @@ async def _collect(gateway: Gateway) -> bytes:
         parts=gateway["history"].parts(replies.by_part(gateway["roles"])),
         samples=tuple(gateway["history"].samples),
     )
-    return dump(cluster)
+    return Survey(cluster, replies.agents, log.result().server_at)
 
 
 @router.get(
@@ -323,5 +332,9 @@ async def get_cluster(gateway: InGateway) -> Response:
     The queue covers all tenants; the answer contains no task and no result. Samples and restarts are what this gateway
     has seen since its start.
     """
-    content = await gateway["cluster"].get(lambda: _collect(gateway))
+
+    async def collect() -> bytes:
+        return dump((await survey(gateway)).cluster)
+
+    content = await gateway["cluster"].get(collect)
     return Response(content, headers={"Cache-Control": "no-store"}, media_type="application/json")

@@ -14,8 +14,8 @@ from app.access.authorization import Access
 from app.access.key_writer import KeyWriter
 from app.access.keys import Caller
 from app.access.rate_limit import Rates
+from app.api.findings import Finding
 from app.api.problems import TooManyStreams, refused
-from app.api.schemas import FieldProblem
 from app.catalog.index import Catalog
 from app.deliberation.decider import StrategyDefinition
 from app.deliberation.errors import InvalidToken, NotFound
@@ -38,16 +38,16 @@ _RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d
 class Readiness(NamedTuple):
     """The faults that keep a gateway from accepting work, and those that it works with."""
 
-    faults: Sequence[FieldProblem]
-    degraded: Mapping[str, Sequence[FieldProblem]]
+    faults: Sequence[Finding]
+    degraded: Mapping[str, Sequence[Finding]]
 
 
 class Gateway(TypedDict):
     """The gateway's parts, built once by `app.main` and shared by all requests.
 
-    `cluster` caches the answer of `GET /cluster`, `readiness` the checks of `GET /readyz`: both ask other
-    processes. `key_writer` is None where this gateway may not write keys, `key_rates` bound the new ones. `history`
-    has the samples of the last 15 minutes.
+    `cluster` and `doctor` cache the answers of `GET /cluster` and `GET /doctor`, `readiness` the checks of
+    `GET /readyz`: all ask other processes. `key_writer` is None where this gateway may not write keys, `key_rates`
+    bound the new ones. `history` has the samples of the last 15 minutes.
     """
 
     settings: Settings
@@ -65,6 +65,7 @@ class Gateway(TypedDict):
     strategies: Mapping[str, StrategyDefinition]
     metrics: Metrics
     cluster: SingleFlightCache[bytes]
+    doctor: SingleFlightCache[bytes]
     history: ClusterHistory
     readiness: SingleFlightCache[Readiness]
 

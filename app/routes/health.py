@@ -1,7 +1,6 @@
 """Routes: health, readiness, metrics."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from itertools import chain
 from typing import Any
@@ -9,11 +8,19 @@ from typing import Any
 from fastapi import Response
 
 from app.api.cluster_schemas import LogFigures
+from app.api.findings import Finding, as_problem, finding
 from app.api.problems import NotReady
 from app.api.responses import answer, problems
-from app.api.schemas import FieldProblem, Health, Ready, dump
-from app.archive.database.connection import MIGRATE
-from app.deliberation.errors import ArchiveUnavailable, JournalUnavailable, StreamsDiffer
+from app.api.schemas import Health, Ready, dump
+from app.deliberation.errors import JournalUnavailable
+from app.observability.checks import (
+    INQUIRY_TIMEOUT_S,
+    database_findings,
+    engine_findings,
+    log_findings,
+    projector_findings,
+    silence,
+)
 from app.observability.metrics import CONTENT_TYPE
 from app.observability.replica_status import (
     COORDINATORS_MAX,
@@ -22,20 +29,17 @@ from app.observability.replica_status import (
     PROCESSES_MAX,
     PROJECTORS_SUBJECT,
     SENDERS_SUBJECT,
-    AgentStatus,
     CoordinatorStatus,
-    EngineStatus,
     PlannerStatus,
     ProjectorStatus,
     SenderStatus,
-    Trouble,
     read,
 )
 from app.routes.dependencies import Gateway, InGateway, Readiness, api_router
 from app.routes.roles import INQUIRY_TIMEOUT_S as REPLICAS_TIMEOUT_S
 from app.routes.roles import replicas_of
 
-INQUIRY_TIMEOUT_S = 1.0
+DRAINING = finding("draining", "This process is stopping", "Use another replica.")
 # The number of senders is unknown, so every scrape waits for this long.
 SENDERS_TIMEOUT_S = 0.3
 _NO_STORE = {"Cache-Control": "no-store"}
@@ -43,124 +47,35 @@ _NO_STORE = {"Cache-Control": "no-store"}
 router = api_router("operations")
 
 
-def _missing(check: str, detail: str, remedy: str) -> FieldProblem:
-    return FieldProblem(location="service", pointer=check, code="not_ready", detail=detail, remedy=remedy)
-
-
-async def _stream_faults(gateway: Gateway) -> list[FieldProblem]:
-    # This route answers without a key, so it names the log's URL only in development mode.
-    url = gateway["settings"].nats_url.rpartition("@")[2]
-    named = f" (now {url})" if gateway["access"].development else ""
-    try:
-        lines = await gateway["journal"].differences()
-    except JournalUnavailable as exc:
-        remedy = f"Start nats-server, or set NATS_URL{named}. If its disk is full, free space and restart it."
-        return [_missing("journal", str(exc), remedy)]
-    except StreamsDiffer as exc:
-        lines = [str(exc)]
-    return [
-        _missing("streams", line, "Run `deliberate streams plan`, then `deliberate streams apply`.") for line in lines
-    ]
-
-
-async def _archive_faults(gateway: Gateway) -> list[FieldProblem]:
-    """The archive's faults: its database is away or has other tables, or no projector answers."""
+async def _archive_findings(gateway: Gateway, *, named: bool) -> list[Finding]:
     archive = gateway["deliberations"].archive
     if archive is None:
         return []
-    try:
-        await archive.check()
-    except ArchiveUnavailable as exc:
-        # This route answers without a key, so it names the database only in development mode.
-        detail = str(exc) if gateway["access"].development else "The archive's database does not answer as it should"
-        return [_missing("archive", detail, f"Start the database that DATABASE_URL names. {MIGRATE}")]
-    replies = await gateway["journal"].inquire(PROJECTORS_SUBJECT, timeout_s=INQUIRY_TIMEOUT_S)
-    if replies:
-        waiting = [each for each in read(ProjectorStatus, replies)[0] if each.failure]
-        # Without a key a client learns that it waits; `GET /cluster` has the cause.
-        detail = waiting[0].failure if waiting and gateway["access"].development else "A projector waits"
-        return [_missing("archive", detail, "`deliberate cluster` shows what it waits for.")] if waiting else []
-    remedy = "Run `python -m app.archive`, or give it CPU if it runs; it copies what waits in the log."
-    return [_missing("archive", f"No projector answered within {INQUIRY_TIMEOUT_S:g} s", remedy)]
+    return await database_findings(archive, named=named) or await projector_findings(gateway["journal"], named=named)
 
 
-async def _unanswered(
-    gateway: Gateway, subject: str, check: str, which: str, remedy: str, *, wanted: bool = True
-) -> list[FieldProblem]:
-    if not wanted or await gateway["journal"].inquire(subject, timeout_s=INQUIRY_TIMEOUT_S):
-        return []
-    return [_missing(check, f"No {which} answered within {INQUIRY_TIMEOUT_S:g} s", remedy)]
-
-
-def _troubled(
-    replicas: Iterable[AgentStatus], trouble_of: Callable[[EngineStatus], Trouble | None]
-) -> Mapping[str, tuple[set[str], Trouble]]:
-    """The roles and the first trouble of each engine that has one, by its URL."""
-    found: dict[str, tuple[set[str], Trouble]] = {}
-    for replica in replicas:
-        for engine in replica.engines:
-            if (trouble := trouble_of(engine)) is not None:
-                names, first = found.get(engine.url, (set[str](), trouble))
-                found[engine.url] = names | {replica.role}, min(first, trouble, key=lambda each: each.since)
-    return found
-
-
-async def _unusable_engines(gateway: Gateway) -> list[FieldProblem]:
+async def _engine_findings(gateway: Gateway, *, named: bool) -> list[Finding]:
     roles = gateway["roles"].items()
     # No more replies than replicas that always run, so that a role below its maximum costs no time. A role that nothing
     # has used has none, and that is known at once.
     found = await asyncio.gather(*(replicas_of(gateway, name, role, max(1, role.replicas.min)) for name, role in roles))
-    replicas = list(chain.from_iterable(found))
-    # This route answers without a key, so it names an engine's URL only in development mode.
-    development = gateway["access"].development
-    restart = f"Restart it, or correct its URL{'' if development else ', which `GET /roles` names'}"
-
-    def fault(url: str, names: set[str], state: str, remedy: str) -> FieldProblem:
-        engine = f"Engine {url}" if development else "An engine"
-        return _missing("engines", f"{engine} of {', '.join(sorted(names))} {state}", remedy)
-
-    return (
-        [
-            fault(url, names, str(outage), f"{restart} (VLLM_URL, or `engines` of the role).")
-            for url, (names, outage) in _troubled(replicas, lambda engine: engine.unreachable).items()
-        ]
-        + [
-            fault(
-                url,
-                names,
-                "refuses its key",
-                f"{rejected.remedy[0].upper()}{rejected.remedy[1:]}."
-                if development
-                else "Correct its key as `GET /roles` says.",
-            )
-            for url, (names, rejected) in _troubled(replicas, lambda engine: engine.key_rejected).items()
-        ]
-        + [
-            fault(
-                engine.url,
-                {replica.role},
-                f"has a list of models that {engine.list_problem if development else 'is of no use'}",
-                "Correct it, or give the engine a `model`; with one, calls do without the list.",
-            )
-            for replica in replicas
-            for engine in replica.engines
-            if engine.list_problem
-        ]
-    )
+    return engine_findings(chain.from_iterable(found), named=named)
 
 
-async def _faults(gateway: Gateway) -> list[FieldProblem]:
-    faults = await _stream_faults(gateway)
+async def _faults(gateway: Gateway, *, named: bool) -> list[Finding]:
+    faults = await log_findings(gateway["journal"], gateway["settings"].nats_url, named=named)
     if not gateway["catalog"].caught_up:
-        faults.append(_missing("catalog", "The log has not been read completely", "Wait."))
+        faults.append(finding("catalog_unread", "The log has not been read completely", "Wait."))
     keyring = gateway["access"].keyring
     if keyring is not None and not keyring.caught_up:
-        faults.append(_missing("keys", "The keys have not been read", "Wait."))
+        faults.append(finding("keys_unread", "The keys have not been read", "Wait."))
     spends = gateway["deliberations"].spends
     if spends is not None and not spends.caught_up:
-        faults.append(_missing("spends", "The spends of the day have not been read", "Wait."))
+        faults.append(finding("spends_unread", "The spends of the day have not been read", "Wait."))
     remedy = "Deploy the coordinator; accepted deliberations wait in the log."
-    return faults + await _unanswered(gateway, COORDINATORS_SUBJECT, "coordinator", "coordinator", remedy)
+    return faults + await silence(
+        gateway["journal"], COORDINATORS_SUBJECT, "coordinator_missing", "coordinator", remedy
+    )
 
 
 @router.get(
@@ -185,12 +100,14 @@ async def get_readiness(gateway: InGateway) -> Response:
     unreachable or refuse their key. Another gateway would have the same faults.
     """
     if gateway["feed"].draining.is_set():
-        raise NotReady(
-            "Not ready: draining", [_missing("draining", "This process is stopping", "Use another replica.")]
-        )
-    faults, degraded = await gateway["readiness"].get(lambda: _readiness(gateway))
+        raise NotReady("Not ready: draining", [as_problem(DRAINING)])
+    # This route answers without a key, so it names addresses only in development mode.
+    named = gateway["access"].development
+    faults, degraded = await gateway["readiness"].get(lambda: readiness(gateway, named=named))
     if faults:
-        raise NotReady(f"Not ready: {', '.join(dict.fromkeys(fault.pointer for fault in faults))}", faults)
+        raise NotReady(
+            f"Not ready: {', '.join(dict.fromkeys(fault.part for fault in faults))}", [*map(as_problem, faults)]
+        )
     access, settings, service = gateway["access"], gateway["settings"], gateway["deliberations"]
     present = {
         "journal": True,
@@ -206,26 +123,33 @@ async def get_readiness(gateway: InGateway) -> Response:
     ready = Ready(
         mode="development" if access.development else "keys",
         checks=tuple(name for name, checked in present.items() if checked),
-        degraded=tuple(chain.from_iterable(degraded.values())),
+        degraded=tuple(map(as_problem, chain.from_iterable(degraded.values()))),
     )
     return Response(dump(ready), headers=_NO_STORE, media_type="application/json")
 
 
-async def _readiness(gateway: Gateway) -> Readiness:
+async def readiness(gateway: Gateway, *, named: bool) -> Readiness:
+    """The checks of `/readyz`; `named` permits addresses in what they find."""
     settings = gateway["settings"]
     sender = "Run `python -m app.webhooks`; it sends the deliveries that wait in the log."
     planner = "Run `python -m app.planning`; it takes the plans that wait. `POST /plans` works without it."
-    senders = _unanswered(gateway, SENDERS_SUBJECT, "webhooks", "webhook sender", sender, wanted=settings.webhooks)
-    planners = _unanswered(
-        gateway, PLANNERS_SUBJECT, "planning", "process that takes plans", planner, wanted=settings.planning
-    )
+    journal = gateway["journal"]
+
+    async def of_senders() -> list[Finding]:
+        wanted = SENDERS_SUBJECT, "webhooks_missing", "webhook sender", sender
+        return await silence(journal, *wanted) if settings.webhooks else []
+
+    async def of_planners() -> list[Finding]:
+        wanted = PLANNERS_SUBJECT, "planning_missing", "process that takes plans", planner
+        return await silence(journal, *wanted) if settings.planning else []
+
     async with asyncio.TaskGroup() as group:
-        faults = group.create_task(_faults(gateway))
+        faults = group.create_task(_faults(gateway, named=named))
         lacking = {
-            "webhooks": group.create_task(senders),
-            "archive": group.create_task(_archive_faults(gateway)),
-            "planning": group.create_task(planners),
-            "engines": group.create_task(_unusable_engines(gateway)),
+            "webhooks": group.create_task(of_senders()),
+            "archive": group.create_task(_archive_findings(gateway, named=named)),
+            "planning": group.create_task(of_planners()),
+            "engines": group.create_task(_engine_findings(gateway, named=named)),
         }
     return Readiness(faults.result(), {name: task.result() for name, task in lacking.items()})
 

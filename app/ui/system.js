@@ -10,23 +10,26 @@ import { may, now, poll, readiness } from "./state.js";
 import { age, number, NONE, plural } from "./words.js";
 
 const EVERY_MS = 3_000;
+const DOCTOR_EVERY_MS = 10_000;
 const SLOTS_SHOWN = 24;
 
-function useCluster() {
-  const [cluster, setCluster] = useState(null);
+/** The answer of a path, asked for again and again; null before the first one, and without the scope admin. */
+function useAnswer(path, every_ms) {
+  const [answer, setAnswer] = useState(null);
   useEffect(() => {
     if (!may("admin")) return () => {};
-    return poll(async () => setCluster(await request("/cluster")), EVERY_MS);
+    return poll(async () => setAnswer(await request(path)), every_ms);
   }, []);
-  return cluster;
+  return answer;
 }
 
 const ok = (word) => html`<span class="st ok"><${Icon} name="check" />${word}</span>`;
 const warn = (word) => html`<span class="st warn"><${Icon} name="alert" />${word}</span>`;
+const TONES = { error: "bad", warning: "warn", info: "" };
 
-function Findings({ faults }) {
-  if (faults.length === 0) return null;
-  return html`<ul class="finds" aria-label="Findings">${faults.map(({ pointer, detail, remedy }) => html`<li class="find" key=${`${pointer}${detail}`}><span class="st warn"><${Icon} name="alert" />${String(pointer).replace(/^[/#]+/, "")}</span><div class="what"><p><b>${detail}</b></p></div><p class="fix">${remedy || "See the log of this part."}</p></li>`)}</ul>`;
+function Findings({ found }) {
+  if (found.length === 0) return null;
+  return html`<ul class="finds" aria-label="Findings">${found.map(({ part, severity, detail, why, remedy }) => html`<li class="find" key=${`${part}${detail}`}><span class=${`st ${TONES[severity]}`}><${Icon} name=${severity === "info" ? "clock" : "alert"} />${part}</span><div class="what"><p><b>${detail}</b></p><p>${why}</p></div><p class="fix">${remedy}</p></li>`)}</ul>`;
 }
 
 function Engines({ engines }) {
@@ -94,16 +97,18 @@ function Webhooks({ senders }) {
 
 export function System() {
   useTitle("System");
-  const cluster = useCluster();
+  const cluster = useAnswer("/cluster", EVERY_MS);
+  const doctor = useAnswer("/doctor", DOCTOR_EVERY_MS);
   const ready = readiness.value;
-  const faults = [...(ready?.faults ?? []), ...(cluster?.missing ?? []).map(({ part, detail }) => ({ pointer: part, detail, remedy: "" }))].filter((each, index, all) => all.findIndex(({ detail }) => detail === each.detail) === index);
-  const well = ready?.ready && faults.length === 0;
+  const found = doctor?.findings ?? (ready?.faults ?? []).map(({ pointer, detail, remedy }) => ({ part: pointer, severity: "warning", detail, why: "", remedy }));
+  const faults = found.filter(({ severity }) => severity !== "info").length;
+  const well = ready?.ready && faults === 0;
   const versions = cluster?.versions;
   const newest = cluster?.parts.map(({ started_at: since }) => since).filter(Boolean).sort().at(-1);
-  const words = !ready ? "Asking …" : well ? "Every part answers" : ready.ready ? `Works, with ${plural(faults.length, "finding")}` : "Not ready";
+  const words = !ready ? "Asking …" : well ? "Every part answers" : ready.ready ? `Works, with ${plural(faults, "finding")}` : "Not ready";
   return html`<div class="wrap"><div class="health"><h1 class=${well ? "well" : ""}><${Icon} name=${well ? "check" : ready ? "alert" : "clock"} large />${words}</h1>
       ${cluster ? html`<p class="body quiet">Asked ${age(cluster.at, now.value)} ago. ${plural(cluster.queue.in_hand, "deliberation")} under way, ${number(cluster.queue.waiting)} wait. ${newest ? `The newest part has run for ${age(newest, now.value)}.` : ""}</p>` : ""}
-      <span class="row body end"><span class="muted">${versions ? [`gateway ${versions.gateway}`, versions.nats_server ? `NATS ${versions.nats_server}` : "", versions.replicas.find(({ ray }) => ray) ? `Ray ${versions.replicas.find(({ ray }) => ray).ray}` : ""].filter(Boolean).join(", ") : ""}</span>${cluster ? html`<${Copy} text=${() => JSON.stringify({ ready, cluster }, null, 2)}>Copy report<//>` : ""}</span></div>
-    <${Findings} faults=${faults} />
+      <span class="row body end"><span class="muted">${versions ? [`gateway ${versions.gateway}`, versions.nats_server ? `NATS ${versions.nats_server}` : "", versions.replicas.find(({ ray }) => ray) ? `Ray ${versions.replicas.find(({ ray }) => ray).ray}` : ""].filter(Boolean).join(", ") : ""}</span>${cluster ? html`<${Copy} text=${() => JSON.stringify({ ready, doctor, cluster }, null, 2)}>Copy report<//>` : ""}</span></div>
+    <${Findings} found=${found} />
     ${cluster ? html`<${Plots} samples=${cluster.samples} /><${Engines} engines=${cluster.engines} /><${Nodes} cluster=${cluster} /><div class="sys"><${Parts} parts=${cluster.parts} /><${Queues} queue=${cluster.queue} /><${Streams} streams=${cluster.streams} consumers=${cluster.consumers} /><${Webhooks} senders=${cluster.webhooks} /><${Keys} /></div>` : may("admin") ? html`<p class="quiet">Asking the parts …</p>` : html`<p class="quiet">More stands here for keys with the scope admin.</p>`}</div>`;
 }

@@ -26,7 +26,6 @@ from serve_deployments.agent.call import CallRun
 from serve_deployments.agent.cancellation import CancellationListener
 from serve_deployments.engine.client import Engines
 from serve_deployments.engine.samples import SampleGroup, sample_groups
-from serve_deployments.engine.state import EngineState
 from serve_deployments.identity import identity
 from serve_deployments.sandbox.checks import Sandbox
 
@@ -40,30 +39,6 @@ PROBE_WITHIN_S = 0.25
 COUNTS = ("answered", "failed", "cut", "retries", "hedges")
 
 log = structlog.get_logger(__name__)
-
-
-def _described(engine: EngineState, now_s: float) -> dict[str, Any]:
-    outage, trouble, usage = engine.outage, engine.trouble(now_s), engine.usage
-    return {
-        "url": engine.address,
-        "name": engine.spec.name,
-        "healthy": engine.healthy,
-        "circuit": engine.circuit.state(now_s),
-        "in_flight": engine.in_flight,
-        "models": list(engine.models),
-        "version": engine.version,
-        "unreachable": outage and {"since": outage.since.isoformat(), "cause": outage.cause},
-        "list_problem": engine.list_problem,
-        "key_rejected": engine.key_rejected and engine.key_rejected.model_dump(mode="json"),
-        "trouble": trouble and {"detail": trouble[0], "since": trouble[1].isoformat()},
-        "answers": engine.answers,
-        "prompt_tokens": usage.prompt_tokens,
-        "cached_tokens": usage.cached_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "seconds": engine.seconds.model_dump(),
-        "first_token": engine.first_token.model_dump(),
-        "recent": list(engine.recent),
-    }
 
 
 class AgentReplica:
@@ -128,7 +103,7 @@ class AgentReplica:
             "role": self.name,
             "model": model,
             "simulated": bool(model and "simulated" in model),
-            "engines": [_described(engine, time.monotonic()) for engine in self.engines.engines],
+            "engines": [engine.described(time.monotonic(), self.role.model) for engine in self.engines.engines],
             "in_flight": len(self._running),
             "waiting": self.engines.waiting,
             "concurrency": self.role.concurrency,

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, 
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, NoReturn, cast
+from typing import Any, NamedTuple, NoReturn, cast
 
 import aiohttp
 import httpx
@@ -201,8 +201,9 @@ class Engines(EnginePool):
         if listed is None:
             self._list_unusable(engine, f"was answered with {status}", answered=status < 500)
             return
-        engine.models = engine.models if engine.own_model else tuple(name for name, _ in listed)
-        engine.extended = any(owner in EXTENDED_ENGINES for _, owner in listed)
+        engine.models = engine.models if engine.own_model else tuple(each.name for each in listed)
+        engine.extended = any(each.owner in EXTENDED_ENGINES for each in listed)
+        engine.listed = {each.name: each.context_tokens for each in listed} if len(listed) < MODELS_MAX else {}
         engine.list_problem, engine.list_problem_since = "", None
         if engine.extended and (engine.version is None or not engine.healthy):
             engine.version = await self._version(engine)
@@ -443,20 +444,29 @@ async def _each(checks: Iterable[Coroutine[Any, Any, None]]) -> None:
             log.error("engine_check_broke", exc_info=found)
 
 
-def _listed(content: bytes) -> list[tuple[str, str]]:
-    """Returns names and owners of the models in a list, in the forms that engines give it; raises ValueError."""
+class _ListedModel(NamedTuple):
+    name: str
+    owner: str
+    context_tokens: int | None
+
+
+def _listed(content: bytes) -> list[_ListedModel]:
+    """Returns the models of a list, in the forms that engines give it; raises ValueError."""
     body: Any = from_json(content)
     if isinstance(body, dict):
         named = cast("dict[str, Any]", body)
         body = named.get("data", named.get("models"))
     if not isinstance(body, list):
         raise ValueError("is no list")
-    found: list[tuple[str, str]] = []
+    found: list[_ListedModel] = []
     for each in cast("list[object]", body)[:MODELS_MAX]:
         model: dict[str, Any] = cast("dict[str, Any]", each) if isinstance(each, dict) else {"id": each}
         name = next((model[key] for key in ("id", "name", "model") if isinstance(model.get(key), str)), "")
         if 0 < len(name) <= MODEL_CHARS_MAX:
-            found.append((name, str(model.get("owned_by"))[:MODEL_CHARS_MAX]))
+            # Names of vLLM, and of OpenRouter.
+            tokens = next((model[key] for key in ("max_model_len", "context_length") if key in model), None)
+            context_tokens = tokens if isinstance(tokens, int) and 0 < tokens < 2**53 else None
+            found.append(_ListedModel(name, str(model.get("owned_by"))[:MODEL_CHARS_MAX], context_tokens))
     if body and not found:
         raise ValueError("names no models")
     return found

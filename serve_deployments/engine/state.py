@@ -6,9 +6,11 @@ import os
 import re
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -87,7 +89,8 @@ class EngineKey:
 class EngineState:
     """One engine of a role, as a replica knows it.
 
-    `extended`: it takes vLLM's own request fields; None until a probe was answered. `list_problem` says why its
+    `extended`: it takes vLLM's own request fields; None until a probe was answered. `listed` has the models of its list
+    with their context in tokens, None where it does not say; empty where the list is cut. `list_problem` says why its
     list of models is of no use; empty while it is. `told_to_wait_until_s` is the end of its Retry-After. `failure`
     says how the last request failed, without the engine's words. `answers`, `usage`, and the durations `seconds` and
     `first_token` of answered requests count from the replica's start; `recent` has milliseconds to the first token,
@@ -105,6 +108,7 @@ class EngineState:
     models_url: str = field(init=False)
     version_url: str = field(init=False)
     models: tuple[str, ...] = ()
+    listed: Mapping[str, int | None] = field(default_factory=dict[str, int | None])
     list_problem: str = ""
     list_problem_since: datetime | None = None
     told_to_wait_until_s: float = -math.inf
@@ -223,6 +227,36 @@ class EngineState:
         if self.told_to_wait_since is not None and now_s < self.told_to_wait_until_s:
             return "tells its callers to wait", self.told_to_wait_since
         return None
+
+    def described(self, now_s: float, named: str | None) -> dict[str, Any]:
+        """The engine as `EngineStatus` reads it; `named` is the model that the role names."""
+        outage, trouble, usage = self.outage, self.trouble(now_s), self.usage
+        model = named or self.own_model or next(iter(self.models), None)
+        dialect = self.dialects.get(model or "")
+        return {
+            "url": self.address,
+            "name": self.spec.name,
+            "healthy": self.healthy,
+            "circuit": self.circuit.state(now_s),
+            "in_flight": self.in_flight,
+            "models": list(self.models),
+            "version": self.version,
+            "unreachable": outage and {"since": outage.since.isoformat(), "cause": outage.cause},
+            "list_problem": self.list_problem,
+            "key_rejected": self.key_rejected and self.key_rejected.model_dump(mode="json"),
+            "trouble": trouble and {"detail": trouble[0], "since": trouble[1].isoformat()},
+            "unlisted": model if model and self.listed and model not in self.listed else "",
+            "context_tokens": self.listed.get(model or ""),
+            "structured": dialect and dialect.structured,
+            "prioritises": self.prioritises if self.extended else None,
+            "answers": self.answers,
+            "prompt_tokens": usage.prompt_tokens,
+            "cached_tokens": usage.cached_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "seconds": self.seconds.model_dump(),
+            "first_token": self.first_token.model_dump(),
+            "recent": list(self.recent),
+        }
 
     def connected(self) -> None:
         if self.outage is not None:

@@ -57,6 +57,20 @@ async def test_an_engine_in_trouble_says_what_is_wrong_and_for_how_long(chromium
         await page.close()
 
 
+async def test_findings_say_why_they_matter_and_what_mends_them(chromium: BrowserContext) -> None:
+    journal = InMemoryJournal(replies=replies())
+    journal.replies["control.coordinator"] = []
+    async with listening(journal, lists=True) as gateway, asyncio.timeout(60):
+        page = await chromium.new_page()
+        await page.goto(f"{gateway.client.base_url}/#/system")
+        first = page.get_by_role("list", name="Findings").get_by_role("listitem").first
+        await expect(first).to_contain_text("No coordinator answered")
+        await expect(first).to_contain_text("Accepted deliberations wait, and none begins.")
+        await expect(first).to_contain_text("Deploy the coordinator")
+        await expect(page.get_by_role("heading", level=1)).to_have_text("Not ready")
+        await page.close()
+
+
 async def entered(chromium: BrowserContext, gateway: Gateway, key: str) -> Page:
     page = await chromium.new_page()
     await page.goto(str(gateway.client.base_url))

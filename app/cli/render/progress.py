@@ -85,6 +85,18 @@ class Noticed:
 
 
 @dataclass(frozen=True, slots=True)
+class FaultFound:
+    """A finding, which says why the stack is not ready; its fields are those of `GET /doctor`."""
+
+    code: str
+    part: str
+    severity: str
+    detail: str
+    why: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
 class StackReady:
     """The stack is ready, and the gateway's /readyz returns 200.
 
@@ -122,6 +134,7 @@ ProgressEvent = (
     | PortShifted
     | PartGiven
     | Noticed
+    | FaultFound
     | StackReady
     | StackStopping
     | StackStopped
@@ -171,6 +184,9 @@ class Checklist:
                 self._line("!", "yellow", TITLES[event.name], f"{url}  given, but it does not answer now")
             case Noticed(text=text):
                 self._line("!", "yellow", "", text)
+            case FaultFound():
+                self._line("!", "yellow", TITLES.get(event.part, event.part), f"{event.detail}. {event.why}")
+                self._line("→", "dim", "", event.remedy)
             case StackReady():
                 self.starting.clear()
                 self._ready(event)

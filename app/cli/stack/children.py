@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from app.cli.exits import CommandError, Exit
-from app.cli.machine import FREE_BYTES_MIN
+from app.cli.machine import FREE_BYTES_MIN, OBJECT_STORE_BYTES
 from app.cli.render.progress import PartGiven, ProgressReport
 from app.cli.stack import checks
 from app.cli.stack.layout import LOOPBACK, Layout, mask_credentials
@@ -71,8 +71,12 @@ def stack_children(layout: Layout) -> list[Child]:
     return [*children, _gateway(layout, **database, **webhook_hosts)]
 
 
+def find_program(name: str) -> str | None:
+    return shutil.which(name, path=Path(sys.executable).parent) or shutil.which(name)
+
+
 def _program(name: str) -> str:
-    return shutil.which(name, path=Path(sys.executable).parent) or shutil.which(name) or name
+    return find_program(name) or name
 
 
 def _inherited(layout: Layout) -> dict[str, str]:
@@ -213,7 +217,7 @@ def _ray(layout: Layout) -> Child:
     ports = layout.ports["ray"], layout.ports["raylet"]
     options = (
         f"--port={ports[0]} --node-manager-port={ports[1]} --node-ip-address={LOOPBACK} --temp-dir={layout.ray_dir} "
-        f"--object-store-memory={128 * 1024**2} --num-cpus=64 --num-gpus=0 --dashboard-agent-listen-port=0 "
+        f"--object-store-memory={OBJECT_STORE_BYTES} --num-cpus=64 --num-gpus=0 --dashboard-agent-listen-port=0 "
         "--include-log-monitor=false --no-monitor --log-color=false"
     )
     return Child(

@@ -133,7 +133,7 @@ def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
     """Choose ports and make the data directory; raises CommandError for unusable roles, secrets and settings."""
     # Imported here, because pydantic-settings would slow every command.
     from app.process_settings import default_engines, load_roles
-    from app.settings import StackSettings
+    from app.settings import StackSettings, declared_by
 
     with usage_errors("correct the file or the variable"):
         roles = load_roles(options.roles_file)
@@ -179,9 +179,7 @@ def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
         ray_address=f"{LOOPBACK}:{ports['ray']}",
         roles=tuple(roles),
         worker_roles=worker_roles,
-        streams=StreamSettings(
-            settings.retention_s, settings.stream_replicas, settings.ack_wait_s, worker_roles, settings.publications
-        ),
+        streams=declared_by(settings, roles),
         engine_variables={"VLLM_URL": ",".join(engine_urls)} | {name: os.environ[name] for name in key_variables},
         ports=ports,
     )

@@ -235,7 +235,14 @@ class HealthHistory:
 class Supervisor:
     """Keeps children running, one task each, and their states in the state file; use it through `supervised`."""
 
-    def __init__(self, children: Sequence[Child], stack_run: StackRun, report: ProgressReport) -> None:
+    def __init__(
+        self,
+        children: Sequence[Child],
+        stack_run: StackRun,
+        report: ProgressReport,
+        explain: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """`explain` reports why a child may not have become ready, while the others run."""
         names = [child.name for child in children]
         for position, child in enumerate(children):
             # Such an order has no cycle, and its reverse is the order in which the stack stops.
@@ -244,6 +251,7 @@ class Supervisor:
         self.children = tuple(children)
         self._stack = stack_run
         self._report = report
+        self._explain = explain
         self._runs: dict[str, _Run] = {}
         self._started = {name: asyncio.Event() for name in names}
         self.ready = {name: asyncio.Event() for name in names}
@@ -290,6 +298,8 @@ class Supervisor:
             ever_ready = ever_ready or ready_for_s is not None
             with_other = any(other.process.returncode is not None for other in others.values())
             failures += not with_other
+            if not ever_ready and not with_other and self._explain is not None:
+                await self._explain()
             slow = time.monotonic() - run.started_at_s >= SLOW_START_S
             if not ever_ready and failures >= (SLOW_ATTEMPTS_MAX if slow else START_ATTEMPTS_MAX):
                 self._report(progress.ChildFailed(child.name, reason, child.hint, str(run.log), tail))
@@ -382,9 +392,14 @@ async def _all_set(events: Sequence[asyncio.Event]) -> None:
 
 
 @asynccontextmanager
-async def supervised(children: Sequence[Child], run: StackRun, report: ProgressReport) -> AsyncGenerator[Supervisor]:
+async def supervised(
+    children: Sequence[Child],
+    run: StackRun,
+    report: ProgressReport,
+    explain: Callable[[], Awaitable[None]] | None = None,
+) -> AsyncGenerator[Supervisor]:
     """Run the children around the body, which begins when all are ready; raises CommandError when one never is."""
-    supervisor = Supervisor(children, run, report)
+    supervisor = Supervisor(children, run, report, explain)
     try:
         async with asyncio.TaskGroup() as tasks:
             kept = [tasks.create_task(supervisor.keep(child), name=child.name) for child in children]

@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -17,10 +18,11 @@ import typer
 from rich.console import Console
 
 from app.access.loopback import is_loopback
+from app.api.findings import Finding, ordered
 from app.cli.exits import CommandError, Exit, cause, print_json, run
 from app.cli.machine import check_machine, check_room
 from app.cli.options import DATA_DIR, JsonOption, checked_nats_url, checked_url
-from app.cli.render.progress import Checklist, Noticed, PartGiven, ProgressReport, StackReady, as_document
+from app.cli.render.progress import Checklist, FaultFound, Noticed, PartGiven, ProgressReport, StackReady, as_document
 from app.cli.stack.checks import status_of
 from app.cli.stack.children import declare_on_given, stack_children
 from app.cli.stack.layout import (
@@ -36,6 +38,7 @@ from app.cli.stack.layout import (
 )
 from app.cli.stack.supervisor import marked, supervised, sweep
 from app.deliberation.roles import engine_base, engine_endpoint
+from app.log.signature import LogSigner
 
 
 def _engines(values: list[str] | None) -> list[str]:
@@ -54,6 +57,9 @@ ExternalNatsOption = Annotated[
 
 # A newcomer sees some 40 tokens a second of each member, as from a model.
 MODEL_PACE = "--ttft-ms 300 --per-token-ms 25 --jitter 0.3"
+# A start beyond it says what it waits for.
+_SLOW_S = 10.0
+_SETTLED_S = 5.0
 
 
 @asynccontextmanager
@@ -74,7 +80,8 @@ async def running_stack(options: StackOptions, report: ProgressReport = lambda _
         if options.nats_url is not None:
             await declare_on_given(layout, report)
         with _ray_directory(layout, report) if layout.uses_ray else nullcontext():
-            async with supervised(stack_children(layout), layout.stack_run, report):
+            explain = partial(_explain, layout, report)
+            async with supervised(stack_children(layout), layout.stack_run, report, explain):
                 await _until_serving(layout, report)
                 # Only for information: an engine may take minutes to load, and may restart at any time.
                 for url in options.engine_urls:
@@ -122,12 +129,46 @@ def _ray_directory(layout: Layout, report: ProgressReport) -> Generator[None]:
 
 
 async def _until_serving(layout: Layout, report: ProgressReport) -> None:
-    slow_at_s = time.monotonic() + 60.0
-    while (status := await status_of(f"{layout.url}/readyz")) != 200:
+    shown, slow_at_s = list[Finding](), time.monotonic() + _SLOW_S
+    while await status_of(f"{layout.url}/readyz") != 200:
         await asyncio.sleep(0.05)
         if time.monotonic() > slow_at_s:
-            slow_at_s = float("inf")
-            report(Noticed(f"{layout.url}/readyz still answers {status} and says why; logs: {layout.data_dir}/logs"))
+            slow_at_s = time.monotonic() + _SLOW_S
+            found = await _ready_findings(layout)
+            for each in found if found != shown else ():
+                report(FaultFound(**each.model_dump()))
+            shown = found
+
+
+async def _ready_findings(layout: Layout) -> list[Finding]:
+    # Imported here: a start that is not slow has no use for an HTTP client.
+    from app.cli.client import GatewayClient, GatewayUnreachable
+    from app.cli.doctor import ready_findings
+
+    async with GatewayClient(layout.url) as gateway:
+        with suppress(GatewayUnreachable):
+            return ready_findings(await gateway.answer("GET", "/readyz"))
+    return []
+
+
+async def _explain(layout: Layout, report: ProgressReport) -> None:
+    """Report what is wrong with the set-up, for a part that did not become ready."""
+    from app.cli.stack.setup import Setup, machine_findings, setup_findings
+    from app.process_settings import load_roles
+
+    setup = Setup(
+        nats_url=layout.nats_url_of("gateway"),
+        # The stack's own database is made by the stack.
+        database_url=layout.database_url if os.environ.get("DATABASE_URL") else None,
+        engine_variables=layout.engine_variables if layout.options.engine_urls else None,
+        port=layout.ports["gateway"],
+        declared=layout.streams,
+        signer=LogSigner.of_file(layout.log_key_file),
+        roles=load_roles(layout.options.roles_file),
+    )
+    for each in ordered([*machine_findings(layout.data_dir), *await setup_findings(setup)]):
+        if each.severity != "info":
+            report(FaultFound(**each.model_dump()))
 
 
 async def _end_leftovers(data_dir: Path, report: ProgressReport) -> None:
@@ -146,8 +187,12 @@ async def _end_leftovers(data_dir: Path, report: ProgressReport) -> None:
 
 async def _up(options: StackOptions, report: ProgressReport) -> Exit:
     """Run the stack until a signal cancels the wait; a second one cancels the stop, which kills what is left."""
-    async with running_stack(options, report):
+    async with running_stack(options, report) as layout:
         with suppress(asyncio.CancelledError):
+            # By then every part that starts well has answered.
+            await asyncio.sleep(_SETTLED_S)
+            for each in await _ready_findings(layout):
+                report(FaultFound(**each.model_dump()))
             await asyncio.Event().wait()
     return Exit.SUCCESS
 

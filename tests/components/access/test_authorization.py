@@ -15,8 +15,8 @@ from app.access.loopback import is_loopback
 from app.access.origins import checked_origin
 from app.access.rate_limit import Rates
 from app.deliberation.errors import InvalidRequest
-from app.main import DrainingServer, access_of, check_exposure, serve
-from app.settings import Settings
+from app.main import DrainingServer, access_of, serve
+from app.settings import Settings, check_exposure
 from tests.components.access.keyed import PEPPER, accepted, bearer, make_key, play, revoke
 from tests.components.openapi.documented import filled, operations
 from tests.components.routes.listening import listening
@@ -359,6 +359,7 @@ _ANSWERS: Mapping[str, str] = {
     "get_model": "one model likewise",
     "get_metrics": "counts over all tenants, by role and engine; spends by tenant",
     "get_cluster": "replicas, hosts, engines, streams and queues",
+    "get_diagnosis": "faults, hosts, engines and remedies",
     "list_keys": "the tenant's keys without their secrets",
     "create_key": "the new key, this once; it has no right that the caller's lacks, and ends with it",
     "revoke_key": "nothing",

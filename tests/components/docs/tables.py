@@ -1,6 +1,6 @@
 """Tables of the documents: settings from their classes, subjects and payloads from the AsyncAPI document.
 
-`python -m tests.components.docs.tables` writes the tables of settings.
+`python -m tests.components.docs.tables` writes the tables of settings and findings.
 """
 
 import re
@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from pydantic_settings import BaseSettings
 
+from app.api.findings import KINDS
 from app.archive.process import ArchiveSettings
 from app.planning.consumer_process import PlanningSettings
 from app.settings import Settings
@@ -19,6 +20,7 @@ from serve_deployments.arguments import ApplicationArgs, CoordinatorArgs, Worker
 ROOT = Path(__file__).parents[3]
 NEIGHBOURS = ROOT / "docs" / "neighbours.md"
 CONFIGURATION = ROOT / "docs" / "configuration.md"
+OPERATIONS = ROOT / "docs" / "operations.md"
 # The settings between each marker of configuration.md; a table leaves out the settings of the named class.
 SETTINGS: dict[str, tuple[type[BaseSettings], type[BaseSettings] | None]] = {
     "settings": (Settings, None),
@@ -77,6 +79,17 @@ def settings_table(model: type[BaseSettings], without: type[BaseSettings] | None
     return "\n".join(["| variable | default | unit | limits | what it is |", "|---|---|---|---|---|", *rows])
 
 
+def findings_table() -> str:
+    """A Markdown table of the kinds of findings, causes before effects."""
+    rows = [f"| `{code}` | {kind.part} | {kind.severity} | {kind.why} |" for code, kind in KINDS.items()]
+    return "\n".join(["| code | part | severity | why it matters |", "|---|---|---|---|", *rows])
+
+
+def write_findings() -> None:
+    before, found = OPERATIONS.read_text(), between(OPERATIONS, "findings")
+    OPERATIONS.write_text(before.replace(found, f"{findings_table()}\n"))
+
+
 def write_settings() -> None:
     text = CONFIGURATION.read_text()
     for marker, (model, without) in SETTINGS.items():
@@ -123,3 +136,4 @@ def payload_table(document: dict[str, Any], title: str) -> str:
 
 if __name__ == "__main__":
     write_settings()
+    write_findings()

@@ -13,9 +13,11 @@ from app.openapi.asyncapi import asyncapi
 from tests.components.docs.tables import (
     CONFIGURATION,
     NEIGHBOURS,
+    OPERATIONS,
     ROOT,
     SETTINGS,
     between,
+    findings_table,
     payload_table,
     settings_table,
     subjects_table,
@@ -33,6 +35,11 @@ def test_every_setting_is_documented(marker: str) -> None:
     remedy = "write it by python -m tests.components.docs.tables"
     assert between(CONFIGURATION, marker).strip() == table, remedy
     assert all(field.description for field in SETTINGS[marker][0].model_fields.values())
+
+
+def test_every_kind_of_finding_is_documented() -> None:
+    remedy = "write it by python -m tests.components.docs.tables"
+    assert between(OPERATIONS, "findings").strip() == findings_table(), remedy
 
 
 def test_the_subjects_of_neighbours_are_those_of_the_asyncapi_document() -> None:

@@ -57,6 +57,7 @@ OPERATIONS = {
     "get_stats": "GET /stats",
     "get_metrics": "GET /metrics",
     "get_cluster": "GET /cluster",
+    "get_diagnosis": "GET /doctor",
 }
 
 

@@ -1,6 +1,7 @@
 import json
 import os
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -63,6 +64,18 @@ def test_every_command_finds_the_stack_of_its_directory(deliberate: Run, stack: 
     bench = deliberate("bench", "quality", "--dataset", str(questions), "--strategy", "single", "--agents", "1")
     assert bench.returncode == 0, bench.stderr
     assert deliberate("delete", id).stdout == f"{id} is deleted\n"
+
+
+async def test_the_doctor_finds_a_sound_stack_sound_within_three_seconds(deliberate: Run, stack: Stack) -> None:
+    shown = deliberate("doctor", "--json")
+    found = json.loads(shown.stdout)["findings"]
+    # The tests' machine may lack what a stack wants, as shared memory.
+    of_stack = [each for each in found if each["part"] != "machine"]
+    assert [each["code"] for each in of_stack] == ["simulated"], shown.stdout
+    assert "is sound" in deliberate("doctor").stdout or len(of_stack) < len(found)
+    began_s = time.monotonic()
+    (await stack.client.get("/doctor")).raise_for_status()
+    assert time.monotonic() - began_s < 3
 
 
 def test_a_context_names_the_stack_from_everywhere(deliberate: Run, stack: Stack) -> None:

@@ -22,7 +22,7 @@ from app.cli.render.progress import (
     StackStopping,
 )
 from app.cli.stack.layout import StackOptions
-from app.cli.stack.supervisor import StackRun, marked
+from app.cli.stack.supervisor import StackRun, marked, supervised
 from app.cli.stack.up import running_stack
 from app.deliberation.errors import JournalUnavailable
 from tests.conditions import until
@@ -54,6 +54,22 @@ async def test_a_killed_child_restarts_without_the_others(run: Run, events: Even
         assert [(d.name, d.reason, d.restart_in_s) for d in events.of(ChildDied)] == [
             ("log", "was killed by SIGKILL", 0.2)
         ]
+
+
+async def test_the_cause_is_sought_while_the_others_run_when_a_child_does_not_become_ready(
+    stack_run: StackRun, events: Events
+) -> None:
+    seen = list[bool]()
+
+    async def explain() -> None:
+        seen.append(bool(events.of(ChildReady, "log")) and not events.of(StackStopping))
+
+    with pytest.raises(CommandError):
+        async with supervised(
+            [child("log", LASTS), child("gateway", FAILS, needs=("log",))], stack_run, events, explain
+        ):
+            raise AssertionError("the gateway is never ready")
+    assert seen == [True, True]
 
 
 async def test_a_dependent_child_ends_and_restarts_together_with_its_dependency(

@@ -1,0 +1,148 @@
+"""`deliberate doctor`: the findings of a gateway anywhere, or of the set-up on this machine."""
+
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import httpx
+from pydantic import ValidationError
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from app.access.loopback import is_loopback
+from app.api.findings import KINDS, Diagnosis, Finding, Severity, as_finding, finding, ordered
+from app.api.schemas import Problem, Ready
+from app.cli.client import GatewayClient, GatewayRefused, GatewayUnreachable, parsed
+from app.cli.exits import CommandError, Exit, output, run, sentence
+from app.cli.options import DATA_DIR, ApiKeyOption, JsonOption, StackOption, UrlOption
+from app.cli.render.text import counted, plain
+from app.cli.stack.setup import machine_findings, port_findings, setup_findings, setup_of_environment
+from app.cli.target import GatewayTarget, find_target
+
+# A request takes up to a second, and this machine may be slow.
+CLOCK_DIFFERS_S = 5.0
+_STYLES: dict[Severity, str] = {"error": "red", "warning": "yellow", "info": "cyan"}
+_EXITS: dict[Severity, Exit] = {"error": Exit.FAILED, "warning": Exit.WARNED, "info": Exit.SUCCESS}
+
+
+def doctor(
+    url: UrlOption = None, data_dir: StackOption = None, api_key: ApiKeyOption = None, as_json: JsonOption = False
+) -> None:
+    """Show what is wrong with a stack or with the set-up here, why it matters, and what mends it.
+
+    A gateway says it of its whole installation, with a key of the scope admin. Where no gateway answers here, the
+    machine and the settings of the environment are checked: NATS_URL, DATABASE_URL, VLLM_URL, ROLES_FILE and all
+    others. Each engine is then asked for one short answer.
+
+    Exits with 1 for an error, 6 for warnings alone, and 0 else.
+    """
+
+    async def work() -> Exit:
+        target, found = await examine(url, data_dir, api_key)
+        named = None if target is None else target.url
+        document = {"url": named, "findings": [each.model_dump() for each in found]}
+        output(document, lambda: _text(named, found), as_json=as_json)
+        return _EXITS[found[0].severity] if found else Exit.SUCCESS
+
+    run(work, as_json=as_json)
+
+
+async def examine(
+    url: str | None, data_dir: Path | None, api_key: str | None
+) -> tuple[GatewayTarget | None, tuple[Finding, ...]]:
+    """The gateway that was asked, None without one, and the findings; raises CommandError for a wrong command line."""
+    target, found = _target(url, data_dir, api_key)
+    answered = False
+    here = target is None or is_loopback(urlsplit(target.url).hostname or "")
+    if target is not None:
+        answered, of_gateway = await _ask(target)
+        found += of_gateway
+    if here:
+        found += machine_findings(data_dir or DATA_DIR)
+    if here and not answered:
+        setup, invalid = setup_of_environment()
+        found += invalid
+        if setup is not None:
+            found += await setup_findings(setup)
+            found += port_findings(setup.port) if target is None else []
+    return target, ordered(found)
+
+
+def _target(url: str | None, data_dir: Path | None, api_key: str | None) -> tuple[GatewayTarget | None, list[Finding]]:
+    try:
+        return find_target(url, data_dir, api_key), []
+    except CommandError as error:
+        if error.code != "no_stack":
+            raise
+        if os.environ.get("NATS_URL"):
+            # The environment of a part, as in its container: the gateway listens beside it.
+            return GatewayTarget(f"http://127.0.0.1:{os.environ.get('PORT', '8080')}", api_key, "PORT"), []
+        return None, [finding("no_gateway", error.detail, sentence(error.remedy))]
+
+
+async def _ask(target: GatewayTarget) -> tuple[bool, list[Finding]]:
+    """Whether a gateway answered, and its findings; those of `/readyz` where the key does not permit more."""
+    found = _proxy(target.url)
+    async with GatewayClient(target.url, target.api_key, source=target.source, options=target.options) as gateway:
+        try:
+            diagnosis = parsed(Diagnosis, await gateway.read("/doctor"))
+        except (GatewayRefused, GatewayUnreachable) as error:
+            if error.code in ("unreachable", "not_a_gateway") or error.code.startswith("http_"):
+                code = "unreachable" if error.code == "unreachable" else "not_a_gateway"
+                return False, [*found, finding(code, error.detail, sentence(error.remedy))]
+            refused = [finding(error.code, error.detail, sentence(error.remedy))] if error.code in KINDS else []
+            return True, [*found, *refused, *ready_findings(await gateway.answer("GET", "/readyz"))]
+    return True, [*found, *diagnosis.findings, *_beside(diagnosis)]
+
+
+def ready_findings(response: httpx.Response) -> list[Finding]:
+    """The findings of an answer of `/readyz`."""
+    try:
+        if response.status_code == 200:
+            problems = Ready.model_validate_json(response.content).degraded
+        else:
+            problems = Problem.model_validate_json(response.content).errors
+    except ValidationError:
+        return []
+    return [found for each in problems if (found := as_finding(each)) is not None]
+
+
+def _beside(diagnosis: Diagnosis) -> list[Finding]:
+    found = list[Finding]()
+    apart_s = (datetime.now(UTC) - diagnosis.at).total_seconds()
+    if abs(apart_s) > CLOCK_DIFFERS_S:
+        detail = f"This machine's clock is {abs(apart_s):.0f} s {'ahead of' if apart_s > 0 else 'behind'} the gateway's"
+        found.append(finding("clock_differs", detail, "Run an NTP client, such as chrony, on both."))
+    own = version("deliberation-gateway")
+    if own != diagnosis.version:
+        detail = f"This command has version {own}, and the gateway {diagnosis.version}"
+        found.append(finding("versions_differ", detail, f"Install deliberation-gateway=={diagnosis.version} here."))
+    return found
+
+
+def _proxy(url: str) -> list[Finding]:
+    parts = urlsplit(url)
+    host, proxies = parts.hostname or "", getproxies()
+    if is_loopback(host) or proxy_bypass(host) or not (proxies.get(parts.scheme) or proxies.get("all")):
+        return []
+    remedy = f"Add {host} to NO_PROXY, where this machine reaches it directly."
+    return [finding("proxy_between", f"Requests to {host} go through the proxy of the environment", remedy)]
+
+
+def _text(url: str | None, found: Sequence[Finding]) -> RenderableType:
+    where = "the set-up here" if url is None else url
+    counts = {severity: sum(each.severity == severity for each in found) for severity in _STYLES}
+    named = ", ".join(counted(count, severity) for severity, count in counts.items() if count and severity != "info")
+    head = plain(f"{where}: {named}" if named else f"{where} is sound")
+    head.stylize("bold" if named else "bold green")
+    lines: list[RenderableType] = [head]
+    for each in found:
+        lines += [
+            Text.assemble((each.severity, _STYLES[each.severity]), f" {each.part}: ", plain(each.detail)),
+            plain(f"  {each.why}").append(f"\n  → {each.remedy}", "dim"),
+        ]
+    return Group(*lines)
