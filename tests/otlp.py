@@ -46,6 +46,10 @@ class Collector:
     def environment(self) -> dict[str, str]:
         return {"OTEL_EXPORTER_OTLP_ENDPOINT": self.endpoint, "OTEL_BSP_SCHEDULE_DELAY": "200"}
 
+    def forget(self) -> None:
+        for each in (self.spans, self.parts, self.received, self.bodies):
+            each.clear()
+
     def named(self, beginning: str) -> list[Span]:
         return [span for span in list(self.spans.values()) if span.name.startswith(beginning)]
 

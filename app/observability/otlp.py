@@ -2,9 +2,11 @@
 
 import asyncio
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 from importlib.metadata import version
+from threading import Thread
 
 from opentelemetry.attributes import BoundedAttributes
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -58,6 +60,7 @@ class OtlpTracer:
         self._scope = InstrumentationScope(PRODUCT, version(PRODUCT), SCHEMA_URL)
         self._limits = SpanLimits()
         self._processor = BatchSpanProcessor(OTLPSpanExporter())
+        self._sending: Thread | None = None
         self._next_flush: asyncio.Task[None] | None = None
         self._flushing = asyncio.Lock()
         captured = os.environ.get("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "")
@@ -104,7 +107,14 @@ class OtlpTracer:
         async with self._flushing:
             # What is recorded from now on waits for the flush after this one.
             self._next_flush = None
-            await asyncio.to_thread(self._processor.force_flush)
+            if self._sending is None or not self._sending.is_alive():
+                await self._send_by(self._processor.force_flush)
 
     async def close(self) -> None:
-        await asyncio.to_thread(self._processor.shutdown, round(FLUSH_WITHIN_S * 1_000))
+        await self._send_by(self._processor.shutdown)
+
+    async def _send_by(self, work: Callable[[], object]) -> None:
+        """Work in a thread that does not outlive the process: a collector that hangs must not hold up its end."""
+        self._sending = Thread(target=work, name="traces", daemon=True)
+        self._sending.start()
+        await asyncio.to_thread(self._sending.join, FLUSH_WITHIN_S)

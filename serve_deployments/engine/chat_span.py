@@ -30,18 +30,27 @@ class ChatSpan:
     model: str
     seed: int
     reading: StreamedReply
+    streams: bool
     began_at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     @classmethod
     def begun(
-        cls, tracer: Tracer | None, engine: EngineState, model: str, seed: int, reading: StreamedReply, number: int
+        cls,
+        tracer: Tracer | None,
+        engine: EngineState,
+        model: str,
+        seed: int,
+        reading: StreamedReply,
+        number: int,
+        *,
+        streams: bool,
     ) -> Self | None:
         """Returns the span of the `number`th request of an attempt; None where the deliberation is not recorded."""
         agent = active_span.get()
         if tracer is None or agent is None:
             return None
         span_id = _span_id(reading.choices[0].trace, len(reading.choices), number)
-        return cls(tracer, SpanRef(agent.trace_id, span_id), agent, engine, model, seed, reading)
+        return cls(tracer, SpanRef(agent.trace_id, span_id), agent, engine, model, seed, reading, streams)
 
     @contextmanager
     def recorded(self, body: RequestBody) -> Generator[None]:
@@ -58,7 +67,7 @@ class ChatSpan:
                 self.tracer.record(self._span(error))
 
     def _span(self, error: str | None) -> Span:
-        choices = self.reading.choices
+        choices, count = self.reading.choices, len(self.reading.choices)
         usage, ttft_s = Usage.total([choice.meter.usage for choice in choices]), choices[0].ttft_s
         call, url = choices[0].call, httpx.URL(self.engine.address)
         attributes: Attributes = {
@@ -66,8 +75,9 @@ class ChatSpan:
             names.PROVIDER_NAME: "vllm" if self.engine.extended else url.host,
             names.CONVERSATION_ID: choices[0].trace.partition(".")[0],
             names.REQUEST_MODEL: self.model,
-            names.REQUEST_CHOICE_COUNT: len(choices) if len(choices) > 1 else None,
+            names.REQUEST_CHOICE_COUNT: count if count > 1 else None,
             names.REQUEST_SEED: self.seed,
+            names.REQUEST_STREAM: self.streams,
             names.REQUEST_TEMPERATURE: call.temperature,
             names.REQUEST_TOP_P: call.top_p,
             names.REQUEST_MAX_TOKENS: call.max_tokens,

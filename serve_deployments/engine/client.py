@@ -332,7 +332,7 @@ class Engines(EnginePool):
             key = engine.key.headers
             body = RequestBody(content, before_sending, meters, yields=sent is not None and sent >= BATCH_AFTER)
             requests += 1
-            span = ChatSpan.begun(self._tracer, engine, model, seed, reading, requests)
+            span = ChatSpan.begun(self._tracer, engine, model, seed, reading, requests, streams=streams)
             try:
                 with nullcontext() if span is None else span.recorded(body):
                     reply = await self._request(engine, body, reading, span, streams=streams)
