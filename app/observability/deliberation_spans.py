@@ -14,12 +14,12 @@ from app.deliberation.outputs import Choice, Pair, Scores
 from app.deliberation.works import AgentCall, calls, works
 from app.observability import conventions as names
 from app.observability.trace_context import DeliberationTrace
-from app.observability.traces import Attributes, Span, SpanEvent
+from app.observability.traces import Attributes, RecordedSpan, SpanEvent
 
 
 def deliberation_spans(
     tenant: str, state: State, end: End, trace: DeliberationTrace, *, content: bool
-) -> Iterator[Span]:
+) -> Iterator[RecordedSpan]:
     """Yields each span of a deliberation that ended by `end`; with `content` the reasons of ballots stand in events."""
     yield _workflow(tenant, state, end, trace)
     yield from (_stage(stage, end, trace) for stage in state.stages)
@@ -27,8 +27,8 @@ def deliberation_spans(
     yield from (_agent(call, end, trace, evaluations.get(call.planned.call_id, ())) for call in calls(state))
 
 
-def _workflow(tenant: str, state: State, end: End, trace: DeliberationTrace) -> Span:
-    return Span(
+def _workflow(tenant: str, state: State, end: End, trace: DeliberationTrace) -> RecordedSpan:
+    return RecordedSpan(
         name=f"{names.INVOKE_WORKFLOW} {state.specification.strategy}",
         ref=trace.workflow,
         parent_id=trace.parent and trace.parent.span_id,
@@ -50,9 +50,9 @@ def _workflow(tenant: str, state: State, end: End, trace: DeliberationTrace) -> 
     )
 
 
-def _stage(stage: Stage, end: End, trace: DeliberationTrace) -> Span:
+def _stage(stage: Stage, end: End, trace: DeliberationTrace) -> RecordedSpan:
     opened, closed = stage.opened, stage.closed
-    return Span(
+    return RecordedSpan(
         name=opened.purpose,
         ref=trace.stage(opened.stage),
         parent_id=trace.workflow.span_id,
@@ -66,10 +66,10 @@ def _stage(stage: Stage, end: End, trace: DeliberationTrace) -> Span:
     )
 
 
-def _agent(call: AgentCall, end: End, trace: DeliberationTrace, evaluations: Sequence[SpanEvent]) -> Span:
+def _agent(call: AgentCall, end: End, trace: DeliberationTrace, evaluations: Sequence[SpanEvent]) -> RecordedSpan:
     opened, planned, finished, _ = call
     problem = finished and finished.problem
-    return Span(
+    return RecordedSpan(
         name=f"{names.INVOKE_AGENT} {planned.role}",
         ref=trace.agent(planned.call_id),
         parent_id=trace.stage(opened.stage).span_id,

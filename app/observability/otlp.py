@@ -19,7 +19,7 @@ from opentelemetry.trace.status import Status, StatusCode
 
 from app.observability.conventions import ERROR_TYPE, SCHEMA_URL
 from app.observability.trace_context import SpanRef
-from app.observability.traces import FLUSH_WITHIN_S, Attributes, Span
+from app.observability.traces import FLUSH_WITHIN_S, Attributes, RecordedSpan
 
 PRODUCT = "deliberation-gateway"
 # Spans that end within this time share a request to the collector.
@@ -70,7 +70,7 @@ class OtlpTracer:
         around = None if parent is None else set_span_in_context(NonRecordingSpan(_context(parent, remote=True)))
         return self._sampler.should_sample(around, trace_id, name).decision.is_sampled()
 
-    def record(self, span: Span) -> None:
+    def record(self, span: RecordedSpan) -> None:
         parent = None if span.parent_id is None else SpanRef(span.ref.trace_id, span.parent_id)
         attributes = {**span.attributes, ERROR_TYPE: span.error}
         self._processor.on_end(

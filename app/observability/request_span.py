@@ -6,7 +6,7 @@ from typing import Self
 
 from app.observability import conventions as names
 from app.observability.trace_context import DeliberationTrace, SpanRef, active_span, new_span_id, new_trace_id
-from app.observability.traces import Span, Tracer
+from app.observability.traces import RecordedSpan, Tracer
 
 # Probes and scrapers request them every few seconds.
 UNTRACED = frozenset({"/healthz", "/readyz", "/metrics", "unmatched"})
@@ -48,7 +48,7 @@ class RequestSpan:
     def end(self, method: str, route: str, status: int, request_id: str, tenant: str | None) -> None:
         if route in UNTRACED or not self.sampled:
             return
-        span = Span(
+        span = RecordedSpan(
             name=f"{method} {route}",
             ref=SpanRef(self.trace_id, self.span_id),
             parent_id=self.parent and self.parent.span_id,

@@ -29,7 +29,7 @@ class SpanEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class RecordedSpan:
     """A span that has ended. `error` is its `error.type`. An attribute that is None is left out."""
 
     name: str
@@ -56,7 +56,7 @@ class Tracer(Protocol):
         """Whether a trace is recorded, by OTEL_TRACES_SAMPLER: alike in every process, and as the parent is."""
         ...
 
-    def record(self, span: Span) -> None: ...
+    def record(self, span: RecordedSpan) -> None: ...
 
     async def flush(self) -> None:
         """Return once the recorded spans have been sent, or after `FLUSH_WITHIN_S`."""

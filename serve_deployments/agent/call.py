@@ -32,7 +32,7 @@ from app.deliberation.roles import Role
 from app.log.text_viewers import TextViewers
 from app.observability import conventions as names
 from app.observability.trace_context import SpanRef, active_span, new_span_id
-from app.observability.traces import Span, Tracer
+from app.observability.traces import RecordedSpan, Tracer
 from serve_deployments.agent.outcome_check import OutcomeCheck
 from serve_deployments.agent.validation import valid_reply
 from serve_deployments.engine.client import Engines
@@ -166,7 +166,7 @@ class CallRun:
         agent = active_span.get()
         if self._context.tracer is None or agent is None:
             return
-        span = Span(
+        span = RecordedSpan(
             name=names.SANDBOX,
             ref=SpanRef(agent.trace_id, new_span_id()),
             parent_id=agent.span_id,

@@ -13,7 +13,7 @@ from app.deliberation.calls import Usage
 from app.deliberation.errors import CallFailure
 from app.observability import conventions as names
 from app.observability.trace_context import SpanRef, active_span, span_id_of
-from app.observability.traces import Attributes, Span, Tracer
+from app.observability.traces import Attributes, RecordedSpan, Tracer
 from serve_deployments.engine.replies import StreamedChoice, StreamedReply
 from serve_deployments.engine.request_body import RequestBody
 from serve_deployments.engine.state import EngineState
@@ -66,7 +66,7 @@ class ChatSpan:
             if body.written:
                 self.tracer.record(self._span(error))
 
-    def _span(self, error: str | None) -> Span:
+    def _span(self, error: str | None) -> RecordedSpan:
         choices, count = self.reading.choices, len(self.reading.choices)
         usage, ttft_s = Usage.total([choice.meter.usage for choice in choices]), choices[0].ttft_s
         call, url = choices[0].call, httpx.URL(self.engine.address)
@@ -91,7 +91,7 @@ class ChatSpan:
             names.CALL_ID: call.call_id,
             names.ATTEMPT: _attempt(choices[0].trace),
         }
-        return Span(
+        return RecordedSpan(
             name=f"{names.CHAT} {self.model}",
             ref=self.ref,
             parent_id=self.agent.span_id,

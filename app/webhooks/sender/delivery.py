@@ -17,7 +17,7 @@ from app.deliberation.ports import Journal, Record
 from app.deliberation.specification import Webhook
 from app.observability import conventions as names
 from app.observability.trace_context import SpanRef, new_span_id
-from app.observability.traces import Span, Tracer, sampled_trace
+from app.observability.traces import RecordedSpan, Tracer, sampled_trace
 from app.webhooks.attempts import (
     Attempt,
     AttemptFailed,
@@ -142,7 +142,7 @@ class DeliveryWorker:
         trace = sampled_trace(self.tracer, accepted.deliberation_id, accepted.traceparent)
         if self.tracer is None or trace is None:
             return
-        span = Span(
+        span = RecordedSpan(
             name=names.WEBHOOK,
             ref=SpanRef(trace.trace_id, new_span_id()),
             parent_id=trace.workflow.span_id,
