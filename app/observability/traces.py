@@ -1,6 +1,6 @@
 """Spans, recorded when they end, and the tracer that the standard OTEL_* variables ask for.
 
-Without these variables there is no tracer, and OpenTelemetry is not imported.
+Without these variables there is no tracer, and OpenTelemetry's SDK is not imported.
 """
 
 import os
