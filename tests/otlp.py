@@ -54,7 +54,7 @@ class Collector:
         return [span for span in list(self.spans.values()) if span.name.startswith(beginning)]
 
     def orphans(self) -> list[Span]:
-        known = list(self.spans)
+        known = set(self.spans)
         return [
             span
             for (trace_id, _), span in list(self.spans.items())

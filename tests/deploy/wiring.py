@@ -12,7 +12,7 @@ from app.archive.process import ArchiveSettings
 from app.planning.consumer_process import PlanningSettings
 from app.settings import Settings
 from app.webhooks.sender.sender_process import SenderSettings
-from tests.components.docs.tables import deployer_variables
+from tests.components.docs.tables import deployer_variables, trace_variables
 from tests.deploy.manifests import IMAGE, ROOT, Document, Pod, containers, name_of, of_kind, pods, project
 
 USERS = ("GATEWAY", "AGENTS", "STREAMS", "KEYS", "WEBHOOKS", "ARCHIVE", "PLANNING", "PLANNER", "CONTEXT", "WORKER")
@@ -22,6 +22,7 @@ FOREIGN_VARIABLES = {
     "vllm": {"HF_HOME", "HF_TOKEN"},
 }
 DAEMON_SETTINGS = ("worker_niceness",)
+TRACED = ("gateway", "webhooks", "worker", "coordinator", "application")
 VLLM_MIN = (0, 33, 0)
 NATS_MIN = (2, 15, 1)
 MAY_WRITE_ITS_ROOT = {"vllm"}
@@ -92,7 +93,8 @@ def known_variables(part: str) -> set[str]:
         "coordinator": deployer_variables,
         "application": lambda: deployer_variables() | ray_variables(),
     }
-    return readers[part]() if part in readers else FOREIGN_VARIABLES[part]
+    traced = trace_variables() if part in TRACED else set[str]()
+    return readers[part]() | traced if part in readers else FOREIGN_VARIABLES[part]
 
 
 def variable_faults(owner: str, part: str, names: Iterable[str], values: Iterable[str] = ()) -> list[str]:
