@@ -12,7 +12,7 @@ import httpx
 from app.deliberation.calls import Usage
 from app.deliberation.errors import CallFailure
 from app.observability import conventions as names
-from app.observability.trace_context import SpanRef, active_span, span_id_of
+from app.observability.trace_context import DeliberationTrace, SpanRef, active_span, span_id_of
 from app.observability.traces import Attributes, RecordedSpan, Tracer
 from serve_deployments.engine.replies import StreamedChoice, StreamedReply
 from serve_deployments.engine.request_body import RequestBody
@@ -25,7 +25,6 @@ class ChatSpan:
 
     tracer: Tracer
     ref: SpanRef
-    agent: SpanRef
     engine: EngineState
     model: str
     seed: int
@@ -50,7 +49,7 @@ class ChatSpan:
         if tracer is None or agent is None:
             return None
         span_id = _span_id(reading.choices[0].trace, len(reading.choices), number)
-        return cls(tracer, SpanRef(agent.trace_id, span_id), agent, engine, model, seed, reading, streams)
+        return cls(tracer, SpanRef(agent.trace_id, span_id), engine, model, seed, reading, streams)
 
     @contextmanager
     def recorded(self, body: RequestBody) -> Generator[None]:
@@ -94,7 +93,7 @@ class ChatSpan:
         return RecordedSpan(
             name=f"{names.CHAT} {self.model}",
             ref=self.ref,
-            parent_id=self.agent.span_id,
+            parent_id=self._agent(choices[0]).span_id,
             began_at=self.began_at,
             ended_at=datetime.now(UTC),
             kind="client",
@@ -103,11 +102,13 @@ class ChatSpan:
             links=self._links(),
         )
 
+    def _agent(self, choice: StreamedChoice) -> SpanRef:
+        return DeliberationTrace(choice.trace.partition(".")[0], self.ref.trace_id, None).agent(choice.call.call_id)
+
     def _links(self) -> list[SpanRef]:
         """The first request of the attempt before, and the other calls that this request answers."""
         first, *others = self.reading.choices
-        deliberation_id = first.trace.partition(".")[0]
-        found = [SpanRef(self.ref.trace_id, span_id_of(deliberation_id, "agent", each.call.call_id)) for each in others]
+        found = [self._agent(each) for each in others]
         if (attempt := _attempt(first.trace)) > 1:
             before = f"{first.trace.rpartition('.')[0]}.{attempt - 1}"
             found.append(SpanRef(self.ref.trace_id, _span_id(before, 1, 1)))
