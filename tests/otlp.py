@@ -1,5 +1,6 @@
-"""An OpenTelemetry collector for tests: it takes spans by OTLP over HTTP, as protobuf."""
+"""Takers of spans for tests: a collector that takes OTLP over HTTP as protobuf, and a tracer that keeps them."""
 
+import asyncio
 import gzip
 import threading
 from collections import Counter
@@ -11,6 +12,9 @@ from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from app.observability.trace_context import SpanRef
+from app.observability.traces import RecordedSpan
 
 
 def attributes(of: Any) -> dict[str, Any]:
@@ -60,6 +64,28 @@ class Collector:
             for (trace_id, _), span in list(self.spans.items())
             if span.parent_span_id and (trace_id, span.parent_span_id) not in known
         ]
+
+
+@dataclass
+class KeptSpans:
+    """A tracer that keeps spans; `flushes` is awaited by each flush."""
+
+    captures_content: bool = False
+    spans: list[RecordedSpan] = field(default_factory=list[RecordedSpan])
+    flushes: asyncio.Event | None = None
+
+    def samples(self, name: str, trace_id: int, parent: SpanRef | None) -> bool:
+        return True
+
+    def record(self, span: RecordedSpan) -> None:
+        self.spans.append(span)
+
+    async def flush(self) -> None:
+        if self.flushes is not None:
+            await self.flushes.wait()
+
+    async def close(self) -> None:
+        pass
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from opentelemetry.trace.status import Status, StatusCode
 
 from app.observability.conventions import ERROR_TYPE, SCHEMA_URL
 from app.observability.trace_context import SpanRef
-from app.observability.traces import FLUSH_WITHIN_S, Attributes, RecordedSpan
+from app.observability.traces import FLUSH_WITHIN_S, Attributes, RecordedSpan, SpanEvent
 
 PRODUCT = "deliberation-gateway"
 # Spans that end within this time share a request to the collector.
@@ -80,8 +80,8 @@ class OtlpTracer:
                 parent and _context(parent),
                 self._resource,
                 self._bounded(attributes),
-                [Event(each.name, self._bounded(each.attributes), _nanoseconds(each.at)) for each in span.events],
-                [Link(_context(link)) for link in span.links],
+                [self._event(event) for event in span.events[: self._limits.max_events]],
+                [Link(_context(link)) for link in span.links[: self._limits.max_links]],
                 _KINDS[span.kind],
                 status=Status(StatusCode.ERROR if span.error else StatusCode.UNSET),
                 start_time=_nanoseconds(span.began_at),
@@ -89,6 +89,9 @@ class OtlpTracer:
                 instrumentation_scope=self._scope,
             )
         )
+
+    def _event(self, event: SpanEvent) -> Event:
+        return Event(event.name, self._bounded(event.attributes), _nanoseconds(event.at))
 
     def _bounded(self, attributes: Attributes) -> BoundedAttributes:
         given = {name: value for name, value in attributes.items() if value is not None}

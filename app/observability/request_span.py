@@ -25,6 +25,7 @@ class RequestSpan:
     span_id: int = field(default_factory=new_span_id)
     began_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     sampled: bool = False
+    outer: SpanRef | None = field(default_factory=active_span.get)
     accepted: DeliberationTrace | None = None
 
     @classmethod
@@ -46,6 +47,8 @@ class RequestSpan:
         active_span.set(SpanRef(self.trace_id, self.span_id) if self.sampled else None)
 
     def end(self, method: str, route: str, status: int, request_id: str, tenant: str | None) -> None:
+        # MCP's routes make requests within a request.
+        active_span.set(self.outer)
         if route in UNTRACED or not self.sampled:
             return
         span = RecordedSpan(

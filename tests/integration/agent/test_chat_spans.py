@@ -1,7 +1,6 @@
 """The spans that an agent records: a chat for each request that was written, and a run of the sandbox."""
 
 import asyncio
-from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
@@ -9,8 +8,7 @@ import httpx
 from app.deliberation.calls import StageRequest
 from app.deliberation.roles import EngineSpec, Role
 from app.observability import conventions as names
-from app.observability.trace_context import DeliberationTrace, SpanRef
-from app.observability.traces import RecordedSpan
+from app.observability.trace_context import DeliberationTrace
 from serve_deployments.agent.agent import AgentReplica
 from serve_deployments.engine.client import Engines
 from tests.conditions import until
@@ -18,27 +16,10 @@ from tests.fakes import InMemoryJournal
 from tests.integration.agent.test_agent_replica import ANSWER, ScriptedEngine, call, outcomes, request, streamed
 from tests.integration.agent.test_samples import samples
 from tests.integration.simulator.test_simulator_server import running
+from tests.otlp import KeptSpans
 
 TRACE = DeliberationTrace.of("d1", None)
 STAGE = TRACE.stage(1).traceparent
-
-
-@dataclass
-class KeptSpans:
-    captures_content: bool = False
-    spans: list[RecordedSpan] = field(default_factory=list[RecordedSpan])
-
-    def samples(self, name: str, trace_id: int, parent: SpanRef | None) -> bool:
-        return True
-
-    def record(self, span: RecordedSpan) -> None:
-        self.spans.append(span)
-
-    async def flush(self) -> None:
-        pass
-
-    async def close(self) -> None:
-        pass
 
 
 def traced(engine: Any, spans: KeptSpans, url: str = "http://engine:81/v1") -> AgentReplica:
