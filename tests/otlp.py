@@ -74,7 +74,7 @@ class KeptSpans:
     spans: list[RecordedSpan] = field(default_factory=list[RecordedSpan])
     flushes: asyncio.Event | None = None
 
-    def samples(self, name: str, trace_id: int, parent: SpanRef | None) -> bool:
+    def samples(self, trace_id: int, parent: SpanRef | None) -> bool:
         return True
 
     def record(self, span: RecordedSpan) -> None:

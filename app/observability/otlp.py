@@ -66,9 +66,9 @@ class OtlpTracer:
         captured = os.environ.get("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "")
         self.captures_content = captured.strip().lower() in _CAPTURING
 
-    def samples(self, name: str, trace_id: int, parent: SpanRef | None) -> bool:
+    def samples(self, trace_id: int, parent: SpanRef | None) -> bool:
         around = None if parent is None else set_span_in_context(NonRecordingSpan(_context(parent, remote=True)))
-        return self._sampler.should_sample(around, trace_id, name).decision.is_sampled()
+        return self._sampler.should_sample(around, trace_id, "").decision.is_sampled()
 
     def record(self, span: RecordedSpan) -> None:
         parent = None if span.parent_id is None else SpanRef(span.ref.trace_id, span.parent_id)

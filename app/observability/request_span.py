@@ -43,7 +43,7 @@ class RequestSpan:
         self._activate()
 
     def _activate(self) -> None:
-        self.sampled = self.tracer.samples("request", self.trace_id, self.parent)
+        self.sampled = self.tracer.samples(self.trace_id, self.parent)
         active_span.set(SpanRef(self.trace_id, self.span_id) if self.sampled else None)
 
     def end(self, method: str, route: str, status: int, request_id: str, tenant: str | None) -> None:

@@ -17,6 +17,8 @@ Attribute = str | bool | int | float | Sequence[str]
 Attributes = Mapping[str, Attribute | None]
 SpanKind = Literal["internal", "server", "client"]
 PROTOCOL = "http/protobuf"
+# Shorter than `ACK_WAIT`: a coordinator acknowledges its work after this time, whatever the collector does.
+FLUSH_WITHIN_S = 3.0
 
 log = structlog.get_logger(__name__)
 
@@ -52,7 +54,7 @@ class Tracer(Protocol):
         """Whether prompts and answers may stand in spans."""
         ...
 
-    def samples(self, name: str, trace_id: int, parent: SpanRef | None) -> bool:
+    def samples(self, trace_id: int, parent: SpanRef | None) -> bool:
         """Whether a trace is recorded, by OTEL_TRACES_SAMPLER: alike in every process, and as the parent is."""
         ...
 
@@ -67,15 +69,12 @@ class Tracer(Protocol):
         ...
 
 
-FLUSH_WITHIN_S = 3.0
-
-
 def sampled_trace(tracer: Tracer | None, deliberation_id: str, traceparent: str | None) -> DeliberationTrace | None:
     """Returns the trace of a deliberation if it is recorded; `traceparent` is that of its acceptance."""
     if tracer is None:
         return None
     trace = DeliberationTrace.of(deliberation_id, traceparent)
-    return trace if tracer.samples("invoke_workflow", trace.trace_id, trace.parent) else None
+    return trace if tracer.samples(trace.trace_id, trace.parent) else None
 
 
 def tracer_of_environment(part: str) -> Tracer | None:

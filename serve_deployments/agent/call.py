@@ -158,6 +158,9 @@ class CallRun:
         try:
             report = await self._context.sandbox.report(check, self._left_s())
             error = None
+        except CallFailure as failure:
+            error = failure.code
+            raise
         finally:
             self._trace_check(check, began_at, error)
         return EngineReply(text=report.model_dump_json(), finish_reason="stop", usage=Usage(), ttft_s=None)

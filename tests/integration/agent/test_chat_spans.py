@@ -5,7 +5,7 @@ from typing import Any
 
 import httpx
 
-from app.deliberation.calls import StageRequest
+from app.deliberation.calls import Check, StageRequest
 from app.deliberation.roles import EngineSpec, Role
 from app.observability import conventions as names
 from app.observability.trace_context import DeliberationTrace
@@ -121,6 +121,19 @@ async def test_a_stopped_request_ends_its_chat() -> None:
     assert [each.error for each in spans.spans] == ["cancelled"]
 
 
+async def test_a_request_that_was_not_written_is_no_chat() -> None:
+    spans = KeptSpans()
+    # Nothing listens on the port of a server that has closed.
+    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    server.close()
+    await server.wait_closed()
+    agent = traced(None, spans, f"http://127.0.0.1:{port}")
+    agent.engines.engines[0].models, agent.engines.engines[0].extended = ("scripted",), False
+    (outcome,) = await outcomes(agent, asked(call(1), deadline_s=1.0))
+    assert outcome.problem is not None and spans.spans == []
+
+
 async def test_a_request_for_several_calls_is_one_chat_that_links_to_the_others() -> None:
     spans = KeptSpans()
     with running("--seed", "7", "--duration-ms", "0") as simulator:
@@ -132,3 +145,13 @@ async def test_a_request_for_several_calls_is_one_chat_that_links_to_the_others(
     assert chat.attributes[names.REQUEST_CHOICE_COUNT] == 3
     assert [chat.parent_id, *(link.span_id for link in chat.links)] == [each.span_id for each in calls]
     assert chat.attributes[names.RESPONSE_FINISH_REASONS] == ["stop"] * 3
+
+
+async def test_a_run_of_the_sandbox_is_a_span_in_place_of_a_chat() -> None:
+    spans, engine = KeptSpans(), ScriptedEngine(lambda *_: streamed(ANSWER))
+    agent = traced(engine, spans)
+    check = Check(code="def f(x):\n    return x\n", tests=(), timeout_s=5, memory_mb=256)
+    await outcomes(agent, asked(call(1).model_copy(update={"check": check})))
+    (run,) = spans.spans
+    assert (run.name, run.parent_id) == ("sandbox", TRACE.agent("s1-dev-001").span_id)
+    assert engine.bodies == []
