@@ -23,7 +23,7 @@ from app.observability.traces import FLUSH_WITHIN_S, Attributes, RecordedSpan, S
 
 PRODUCT = "deliberation-gateway"
 # Spans that end within this time share a request to the collector.
-GATHERED_FOR_S = 0.2
+GATHERED_FOR_S = 0.5
 _KINDS = {"internal": SpanKind.INTERNAL, "server": SpanKind.SERVER, "client": SpanKind.CLIENT}
 # The values of OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT by which spans have prompts and answers.
 _CAPTURING = ("true", "span_only", "span_and_event")

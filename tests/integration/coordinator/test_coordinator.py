@@ -285,7 +285,7 @@ async def test_a_coordinator_that_dies_before_its_spans_are_sent_leaves_them_to_
     own_nats_server: NatsServer,
 ) -> None:
     journal = await JetStreamJournal.connect(own_nats_server.url)
-    await apply(journal, StreamSettings(ack_wait_s=1))
+    await apply(journal, StreamSettings(ack_wait_s=1, publications=PUBLICATIONS))
     held, sent = KeptSpans(flushes=asyncio.Event()), KeptSpans()
     role = Role(journal, always)
     await journal.append("default", accepted("d1"))
