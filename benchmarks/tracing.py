@@ -50,7 +50,7 @@ async def measure(shares: list[float], rounds: int, count: int, agents: AgentRun
             for name in variables:
                 del os.environ[name]
             client = await running.enter_async_context(httpx.AsyncClient(base_url=stack.url, timeout=70))
-            stacks[share] = stack.mark, partial(deliberate, client, STRATEGY)
+            stacks[share] = stack.mark, partial(deliberate, client, {"strategy": STRATEGY})
             await closed_loop(IN_FLIGHT, count // 2, stacks[share][1])
         for number in range(rounds):
             for share in shares if number % 2 else reversed(shares):
