@@ -41,6 +41,7 @@ from app.observability import logs
 from app.observability.history import ClusterHistory
 from app.observability.metrics import Metrics
 from app.observability.process import print_faults, settle_heap
+from app.observability.traces import Tracer, tracer_of_environment
 from app.openapi import document
 from app.process_settings import read_roles
 from app.routes.cluster import sample
@@ -127,6 +128,7 @@ def gateway_over(
     archive: Store | None = None,
     spend_limits: SpendLimits | None = None,
     key_log: KeyLog | None = None,
+    tracer: Tracer | None = None,
 ) -> Gateway:
     role_depth_max = {name: role.queue_max for name, role in roles.items() if role.queue_max is not None}
     access = access_of(settings, clock)
@@ -193,6 +195,7 @@ def gateway_over(
         doctor=SingleFlightCache[bytes](CLUSTER_FRESH_S),
         history=ClusterHistory(),
         readiness=SingleFlightCache[Readiness](READINESS_FRESH_S, pace=1.0),
+        tracer=tracer,
     )
 
 
@@ -211,8 +214,8 @@ def lifespan_of(
     async def lifespan(app: FastAPI) -> AsyncGenerator[Gateway, None]:
         opened = journal or JetStreamLog(settings.nats_url, declared_by(settings, roles), signer)
         archive = None if database is None else Store(database)
-        key_log = _key_log(settings, signer)
-        gateway = gateway_over(opened, settings, clock, roles, app.state.connections, archive, limits, key_log)
+        key_log, tracer = _key_log(settings, signer), tracer_of_environment("gateway")
+        gateway = gateway_over(opened, settings, clock, roles, app.state.connections, archive, limits, key_log, tracer)
         feed, catalog, keyring = gateway["feed"], gateway["catalog"], gateway["access"].keyring
         spends = gateway["deliberations"].spends
         async with feed, asyncio.TaskGroup() as group:
@@ -231,6 +234,8 @@ def lifespan_of(
             await key_log.close()
         if database is not None:
             await database.close()
+        if tracer is not None:
+            await tracer.close()
 
     return lifespan
 

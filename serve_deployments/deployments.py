@@ -19,6 +19,7 @@ from app.log.signature import LogSigner
 from app.log.stream_settings import Publication
 from app.observability.logs import outlast_output
 from app.observability.process import settle_heap
+from app.observability.traces import tracer_of_environment
 from serve_deployments.agent.agent import APPEND_TIMEOUT_S as AGENT_TIMEOUT_S
 from serve_deployments.agent.agent import FINISH_WITHIN_S, AgentReplica
 from serve_deployments.coordinator.coordinator import CoordinatorReplica
@@ -85,7 +86,8 @@ class Agent:
         journal = await JetStreamJournal.connect(
             nats_url, name=f"agent-{name}", timeout_s=AGENT_TIMEOUT_S, signer=LogSigner.of_environment()
         )
-        engines = Engines(role.engines, fallback=role.fallback)
+        self._tracer = tracer_of_environment("agent")
+        engines = Engines(role.engines, fallback=role.fallback, tracer=self._tracer)
         await engines.probe()
         self._replica = AgentReplica(
             name,
@@ -96,6 +98,7 @@ class Agent:
             publications=publications,
             engine_away_timeout_s=engine_away_timeout_s,
             identity=serve_identity,
+            tracer=self._tracer,
         )
         await self._replica.listen()
         loop = asyncio.get_running_loop()
@@ -112,6 +115,8 @@ class Agent:
     async def __del__(self) -> None:
         """Called by Serve before the replica stops: requests are over, but the calls' outcomes still count."""
         await self._replica.finish(FINISH_WITHIN_S)
+        if self._tracer is not None:
+            await self._tracer.close()
 
     async def run_stage(self, request: bytes) -> None:
         await self._replica.run_stage(StageRequest.model_validate_json(request))
@@ -135,7 +140,10 @@ class Coordinator:
         )
         in_ray = {role: RayAgents(handle) for role, handle in handles.items()}
         agents: dict[str, Agents] = {**in_ray, **worker_agents(journal, workers)}
-        self._replica = CoordinatorReplica(journal, agents, slots, publications, identity=serve_identity)
+        self._tracer = tracer_of_environment("coordinator")
+        self._replica = CoordinatorReplica(
+            journal, agents, slots, publications, identity=serve_identity, tracer=self._tracer
+        )
         ready = asyncio.Event()
         # Held here and watched by check_health: Serve knows no deployment that works without being called.
         self._serving = asyncio.get_running_loop().create_task(self._replica.serve(ready), name="serve")
@@ -152,3 +160,5 @@ class Coordinator:
         """Called by Serve before the replica stops: its works are requeued at once."""
         self._serving.cancel()
         await asyncio.wait({self._serving})
+        if self._tracer is not None:
+            await self._tracer.close()

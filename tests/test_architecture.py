@@ -108,6 +108,7 @@ DRIVERS: dict[str, tuple[str, ...]] = {
     "mcp": ("app.facades.mcp", "app.cli"),
     "mcp_types": ("app.facades.mcp",),
     "requests": (),
+    "opentelemetry": ("app.observability",),
 }
 
 # The functions that may catch an error of any kind. A defect in one deliberation, call or delivery does not end the

@@ -1,7 +1,7 @@
 """The headers that routes read: `Accept` of events, `Prefer`, and those that are recorded with an acceptance."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -53,10 +53,13 @@ def wait_of(request: Request) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
+    """What accompanies a request's body. `hear` gets the id and the `traceparent` of what was accepted."""
+
     idempotency_key: str | None = None
     request_id: str | None = None
     traceparent: str | None = None
     asked: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    hear: Callable[[str, str | None], None] | None = None
 
 
 def submission_of(request: Request, asked: Mapping[str, Any] | None = None) -> Submission:
@@ -67,6 +70,7 @@ def submission_of(request: Request, asked: Mapping[str, Any] | None = None) -> S
         request_id=request_id_of(request) or None,
         traceparent=traceparent if _TRACEPARENT.fullmatch(traceparent) else None,
         asked=asked or {},
+        hear=request.scope.get("hear_acceptance"),
     )
 
 

@@ -61,7 +61,8 @@ class StageRequest(Value, frozen=True):
     `asked_at` is when the coordinator sent it, since a replica that hangs reads it late. `resumed` says that some calls
     may have been made or recorded before. `accepted_sequence` is the acceptance's place in the stream, and
     `first_agent` the council's first member. Calls with a lower `priority` go first. `stage_calls` are all calls of the
-    role in the stage, also those with an outcome; they are not sent.
+    role in the stage, also those with an outcome; they are not sent. `traceparent` names the
+    stage's span, where it is recorded.
     """
 
     tenant: str
@@ -74,6 +75,7 @@ class StageRequest(Value, frozen=True):
     accepted_sequence: int = 0
     first_agent: str = ""
     priority: int = 0
+    traceparent: str | None = None
     stage_calls: tuple[Call, ...] = Field(default=(), exclude=True)
 
 

@@ -210,7 +210,7 @@ class Deliberations:
             # A full queue must not refuse a retry of a request that it holds.
             for record in await self.journal.last([f"{prefix(tenant, same.id)}.accepted"]):
                 self.outcomes["replayed"] += 1
-                return _acceptance(record, same), True
+                return _heard(_acceptance(record, same), submission), True
             try:
                 await self._check_unused(tenant, same.id)
             except ArchiveUnavailable:
@@ -224,7 +224,7 @@ class Deliberations:
             raise
         self.catalog.apply(appended.record)
         self.outcomes["accepted" if appended.created else "replayed"] += 1
-        return _acceptance(appended.record, same), not appended.created
+        return _heard(_acceptance(appended.record, same), submission), not appended.created
 
     async def _verdicts(self, tenant: str, request: DeliberationRequest) -> list[Evidence]:
         """Returns the verdicts that a request follows, cut to the tokens left; raises ValidationFailed."""
@@ -338,6 +338,12 @@ def _acceptance(record: Record, same: Identity) -> State:
     if fact.body_sha256 != same.sha256:
         raise IdempotencyConflict("This Idempotency-Key was used before with another body.")
     return begin(fact, record.sequence)
+
+
+def _heard(state: State, submission: Submission) -> State:
+    if submission.hear is not None:
+        submission.hear(state.deliberation_id, state.accepted.traceparent)
+    return state
 
 
 async def sweep(journal: Journal) -> None:

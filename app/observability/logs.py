@@ -10,6 +10,8 @@ from typing import TextIO, cast
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
+from app.observability.trace_context import active_span
+
 
 class _Unfailing(io.TextIOBase):
     """Writes to an output and drops what fails: a full disk must not fail the code that logs."""
@@ -53,8 +55,16 @@ def _frames(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
     return event
 
 
+def _trace_ids(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """Add the ids of the recorded span that the event belongs to, under OpenTelemetry's names for log records."""
+    if (span := active_span.get()) is not None:
+        event["trace_id"], event["span_id"] = f"{span.trace_id:032x}", f"{span.span_id:016x}"
+    return event
+
+
 _SHARED: list[structlog.typing.Processor] = [
     structlog.processors.add_log_level,
+    _trace_ids,
     structlog.processors.TimeStamper(fmt="iso", utc=True),
     _frames,
 ]

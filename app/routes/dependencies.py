@@ -27,6 +27,7 @@ from app.lifecycle.lists import Lists
 from app.log.gateway_log import GatewayLog
 from app.observability.history import ClusterHistory
 from app.observability.metrics import Metrics
+from app.observability.traces import Tracer
 from app.settings import Settings
 from app.streaming.feed import Feed
 from app.streaming.single_flight import SingleFlightCache
@@ -47,7 +48,8 @@ class Gateway(TypedDict):
 
     `cluster` and `doctor` cache the answers of `GET /cluster` and `GET /doctor`, `readiness` the checks of
     `GET /readyz`: all ask other processes. `key_writer` is None where this gateway may not write keys, `key_rates`
-    bound the new ones. `history` has the samples of the last 15 minutes.
+    bound the new ones. `history` has the samples of the last 15 minutes. `tracer` is None where no
+    trace is recorded.
     """
 
     settings: Settings
@@ -68,6 +70,7 @@ class Gateway(TypedDict):
     doctor: SingleFlightCache[bytes]
     history: ClusterHistory
     readiness: SingleFlightCache[Readiness]
+    tracer: Tracer | None
 
 
 class SystemClock:

@@ -19,10 +19,13 @@ from app.access.keys import Caller, looks_like_key
 from app.api.problems import error_response
 from app.api.refusals import ForeignHost, KeyInUrl, Refusal
 from app.observability.metrics import Metrics
+from app.observability.request_span import RequestSpan
 from app.routes.dependencies import gateway_in
 
 _DEVELOPMENT = (b"development-mode", b"no keys, loopback only")
 _USABLE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
+# Clients may invent methods, and labels must stay few.
+_METHODS = frozenset({"GET", "POST", "DELETE", "HEAD", "OPTIONS", "PUT", "PATCH"})
 log = structlog.get_logger(__name__)
 
 
@@ -32,7 +35,7 @@ def usable_request_id(given: str | None) -> str:
 
 
 class RequestContext:
-    """Gives each request an id (`scope["request_id"]`, X-Request-Id), logs it as one event, and counts it.
+    """Gives each request an id (`scope["request_id"]`, X-Request-Id), logs it as one event, counts and traces it.
 
     Every answer has `scope["answer_headers"]`: the id, and Development-Mode in development mode. HEAD is answered as
     GET, by status and headers alone: an event stream ends with them.
@@ -45,11 +48,15 @@ class RequestContext:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"").decode("latin-1")
+        given = _header(scope, b"x-request-id")
         request_id = scope["request_id"] = usable_request_id(given or None)
         added = scope["answer_headers"] = [(b"x-request-id", request_id.encode())]
         if gateway_in(scope)["access"].development:
             added.append(_DEVELOPMENT)
+        tracer = gateway_in(scope)["tracer"]
+        span = None if tracer is None else RequestSpan.begun(tracer, _header(scope, b"traceparent"))
+        if span is not None:
+            scope["hear_acceptance"] = span.hear_acceptance
         began_s = time.perf_counter()
         status, streamed = 500, False
         # Uvicorn reads HEAD in its own scope and leaves out the body.
@@ -87,12 +94,17 @@ class RequestContext:
                 duration_ms=round(taken_s * 1_000, 2),
                 **known,
             )
-            _count(gateway_in(scope)["metrics"], scope["method"], route, status, None if streamed else taken_s)
+            method = scope["method"] if scope["method"] in _METHODS else "other"
+            _count(gateway_in(scope)["metrics"], method, route, status, None if streamed else taken_s)
+            if span is not None:
+                span.end(method, route, status, request_id, known.get("tenant"))
+
+
+def _header(scope: Scope, wanted: bytes) -> str:
+    return next((value for name, value in scope["headers"] if name == wanted), b"").decode("latin-1")
 
 
 def _count(metrics: Metrics, method: str, route: str, status: int, taken_s: float | None) -> None:
-    # Clients may invent methods, and labels must stay few.
-    method = method if method in ("GET", "POST", "DELETE", "HEAD", "OPTIONS", "PUT", "PATCH") else "other"
     metrics.requests.labels(method, route, str(status)).inc()
     if taken_s is not None:
         metrics.request_seconds.labels(method, route).observe(taken_s)

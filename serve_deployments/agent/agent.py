@@ -22,6 +22,8 @@ from app.deliberation.roles import Role
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import Publication
 from app.log.text_viewers import SUBJECT, TextViewers
+from app.observability.trace_context import DeliberationTrace, SpanRef, active_span
+from app.observability.traces import Tracer
 from serve_deployments.agent.call import CallRun
 from serve_deployments.agent.cancellation import CancellationListener
 from serve_deployments.engine.client import Engines
@@ -53,8 +55,10 @@ class AgentReplica:
         publications: Collection[Publication] = (),
         engine_away_timeout_s: float,
         identity: Callable[[], dict[str, Any]] = identity,
+        tracer: Tracer | None = None,
     ) -> None:
         self.name = name
+        self.tracer = tracer
         self.role = role
         self.engines = engines
         engines.concurrency, engines.model = role.concurrency, role.model
@@ -185,6 +189,9 @@ class AgentReplica:
         return task
 
     async def _run(self, run: CallRun) -> None:
+        if self.tracer is not None and (stage := SpanRef.of_traceparent(run.request.traceparent)) is not None:
+            trace = DeliberationTrace(run.request.deliberation_id, stage.trace_id, stage)
+            active_span.set(trace.agent(run.call.call_id))
         run.stopped = self._cancellations.why(run.request.deliberation_id, run.request.stage)
         if run.stopped is not None:
             await self._record(run, run.failed(CallCancelled(run.stopped)))

@@ -30,6 +30,9 @@ from app.deliberation.facts import CallDelta, CallFinished, CallStarted, CallWai
 from app.deliberation.ports import Journal
 from app.deliberation.roles import Role
 from app.log.text_viewers import TextViewers
+from app.observability import conventions as names
+from app.observability.trace_context import SpanRef, active_span, new_span_id
+from app.observability.traces import RecordedSpan, Tracer
 from serve_deployments.agent.outcome_check import OutcomeCheck
 from serve_deployments.agent.validation import valid_reply
 from serve_deployments.engine.client import Engines
@@ -70,6 +73,7 @@ class CallContext(Protocol):
     stream_deltas: bool
     viewers: TextViewers
     engine_away_timeout_s: float
+    tracer: Tracer | None
 
     @property
     def journal(self) -> Journal: ...
@@ -150,8 +154,31 @@ class CallRun:
 
     async def _run_check(self, check: Check) -> EngineReply:
         await announce_attempt(self._context.journal, self.request, self.call, CHECKED_BY, attempt=1)
-        report = await self._context.sandbox.report(check, self._left_s())
+        began_at, error = datetime.now(UTC), "cancelled"
+        try:
+            report = await self._context.sandbox.report(check, self._left_s())
+            error = None
+        except CallFailure as failure:
+            error = failure.code
+            raise
+        finally:
+            self._trace_check(check, began_at, error)
         return EngineReply(text=report.model_dump_json(), finish_reason="stop", usage=Usage(), ttft_s=None)
+
+    def _trace_check(self, check: Check, began_at: datetime, error: str | None) -> None:
+        agent = active_span.get()
+        if self._context.tracer is None or agent is None:
+            return
+        span = RecordedSpan(
+            name=names.SANDBOX,
+            ref=SpanRef(agent.trace_id, new_span_id()),
+            parent_id=agent.span_id,
+            began_at=began_at,
+            ended_at=datetime.now(UTC),
+            attributes={names.CALL_ID: self.call.call_id, names.CHECKS: len(check.tests)},
+            error=error,
+        )
+        self._context.tracer.record(span)
 
     async def _answer(self) -> EngineReply:
         """A valid reply. After an invalid one all attempts are made once more, with another seed.

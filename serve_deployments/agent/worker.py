@@ -21,6 +21,7 @@ from app.log.signature import LogSigner
 from app.log.stream_settings import ACK_WAIT_S_MIN, TASKS_STREAM, worker_consumer
 from app.log.work_queue import QueueItem
 from app.observability.process import health_server, stop_signal
+from app.observability.traces import tracer_of_environment
 from app.process_settings import default_engines, load_roles
 from serve_deployments.agent.agent import APPEND_TIMEOUT_S, FINISH_WITHIN_S, AgentReplica
 from serve_deployments.arguments import WorkerArgs, with_engines
@@ -91,17 +92,19 @@ async def workers_of(args: WorkerArgs) -> AsyncGenerator[Sequence[RoleWorker]]:
     journal = await JetStreamJournal.connect(
         args.nats_url, name="worker", timeout_s=APPEND_TIMEOUT_S, signer=LogSigner.of_environment()
     )
+    tracer = tracer_of_environment("agent")
     try:
         workers = [
             RoleWorker(
                 AgentReplica(
                     name,
                     role,
-                    Engines(role.engines, fallback=role.fallback),
+                    Engines(role.engines, fallback=role.fallback, tracer=tracer),
                     journal,
                     stream_deltas=args.stream_deltas,
                     publications=args.publications,
                     engine_away_timeout_s=args.engine_away_timeout_s,
+                    tracer=tracer,
                 )
             )
             for name, role in roles.items()
@@ -110,6 +113,8 @@ async def workers_of(args: WorkerArgs) -> AsyncGenerator[Sequence[RoleWorker]]:
         yield workers
     finally:
         await journal.close()
+        if tracer is not None:
+            await tracer.close()
 
 
 async def _run(args: WorkerArgs, connected: asyncio.Future[Sequence[RoleWorker]]) -> None:

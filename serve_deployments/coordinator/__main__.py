@@ -7,6 +7,7 @@ from app.deliberation.roles import roles_over_nats
 from app.log.journal import JetStreamJournal
 from app.log.signature import LogSigner
 from app.observability.process import run_process, work_until_stopped
+from app.observability.traces import tracer_of_environment
 from app.process_settings import load_roles
 from serve_deployments.arguments import CoordinatorArgs
 from serve_deployments.coordinator.coordinator import CoordinatorReplica
@@ -32,11 +33,15 @@ async def _coordinate(args: CoordinatorArgs) -> None:
     journal = await JetStreamJournal.connect(
         args.nats_url, name="coordinator", timeout_s=APPEND_TIMEOUT_S, signer=LogSigner.of_environment()
     )
+    tracer = tracer_of_environment("coordinator")
     try:
         agents = worker_agents(journal, _roles_of(args))
-        await CoordinatorReplica(journal, agents, args.coordinator_slots, args.publications).serve(asyncio.Event())
+        replica = CoordinatorReplica(journal, agents, args.coordinator_slots, args.publications, tracer=tracer)
+        await replica.serve(asyncio.Event())
     finally:
         await journal.close()
+        if tracer is not None:
+            await tracer.close()
 
 
 def _args() -> CoordinatorArgs:

@@ -40,7 +40,10 @@ from app.deliberation.strategies import STRATEGIES
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import Publication
 from app.log.work_queue import QueueItem, WorkQueue
+from app.observability.deliberation_spans import deliberation_spans
 from app.observability.process_counts import CoordinatorCounts
+from app.observability.trace_context import active_span
+from app.observability.traces import Tracer, sampled_trace
 from serve_deployments.coordinator.admission_queue import AdmissionQueue
 from serve_deployments.coordinator.fact_store import APPEND_TIMEOUT_S, FactStore
 from serve_deployments.coordinator.work import Work, WorkState, fact_of, hand_over
@@ -87,6 +90,7 @@ class RoleClient:
                 first_agent=work.state.specification.agents[0].agent_id,
                 accepted_sequence=work.item.record.sequence,
                 priority=priority_number(work.state.specification.priority, work.state.accepted.ts),
+                traceparent=work.trace and work.trace.stage(stage.opened.stage).traceparent,
                 stage_calls=tuple(call for call in stage.stage_calls if call.role == role),
             )
             try:
@@ -116,8 +120,10 @@ class CoordinatorReplica:
         slots: int,
         publications: Collection[Publication] = (),
         identity: Callable[[], dict[str, Any]] = identity,
+        tracer: Tracer | None = None,
     ) -> None:
         self._identity = identity
+        self._tracer = tracer
         self._journal = journal
         self._publications = frozenset(publications)
         self._facts = FactStore(journal)
@@ -235,6 +241,9 @@ class CoordinatorReplica:
             # It had ended and was deleted while this coordinator hung: nothing more may be written of it.
             log.info("deliberation_gone", deliberation_id=work.deliberation_id, error=str(error))
         self._release(work)
+        if self._tracer is not None and work.trace is not None:
+            # Before the acknowledgement: when this coordinator dies, its successor records the spans.
+            await self._tracer.flush()
         await self._queue.ack(work.item)
 
     def _release(self, work: Work) -> None:
@@ -263,7 +272,7 @@ class CoordinatorReplica:
         )
         end = fact if appended.created else fact_of(appended.record)
         if isinstance(end, End):
-            await self._announce(work, end, known)
+            await self._conclude(work, end, known)
 
     async def _record_spend(self, work: Work, state: State, ended_at: datetime) -> None:
         """Record the cost; without the log the work is handed over unsuspected: its end alone has to wait."""
@@ -272,6 +281,14 @@ class CoordinatorReplica:
         except JournalUnavailable:
             await hand_over(self._journal, [work], REPLICA)
             raise
+
+    async def _conclude(self, work: Work, end: End, state: State | None) -> None:
+        """Publish what other services want, and record the deliberation's spans."""
+        await self._announce(work, end, state)
+        if self._tracer is not None and work.trace is not None and state is not None:
+            content = self._tracer.captures_content
+            for span in deliberation_spans(work.tenant, state, end, work.trace, content=content):
+                self._tracer.record(span)
 
     async def _announce(self, work: Work, end: End, state: State | None) -> None:
         """Publish the outcomes that a dead replica recorded and did not publish, then the end, where they are wanted.
@@ -297,7 +314,7 @@ class CoordinatorReplica:
             match decision:
                 case Done():
                     assert work.state.end is not None
-                    await self._announce(work, work.state.end, work.state)
+                    await self._conclude(work, work.state.end, work.state)
                     return
                 case OpenStage(fact, run):
                     work.begin()
@@ -331,6 +348,8 @@ class CoordinatorReplica:
         fresh = self._facts.load_fresh(work)
         if not fresh:
             await self._facts.load(work)
+        work.trace = sampled_trace(self._tracer, work.deliberation_id, work.state.accepted.traceparent)
+        active_span.set(work.trace and work.trace.workflow)
         if work.state.stages:
             await self._take_over(work)
             await self._wait_for_turn(work)

@@ -14,6 +14,7 @@ from app.deliberation.facts import Cancelled, Deleted, Fact, Resumed, View, deco
 from app.deliberation.fold import State
 from app.deliberation.ports import Journal, Record
 from app.log.work_queue import QueueItem
+from app.observability.trace_context import DeliberationTrace
 from serve_deployments.coordinator.admission_queue import AdmissionQueue, Ticket
 
 HAND_OVER_WITHIN_S = 2.0
@@ -51,7 +52,8 @@ class Work:
 
     `state` is the fold of the known facts, set by `FactStore` alone. `inbox` holds facts that were heard; None says
     that some were missed. `resumed` says that calls may have been made before. `takeovers` counts the takeovers up to
-    this coordinator's own. Heartbeats keep the item until `alive_until`; others get work that hangs for longer.
+    this coordinator's own. `trace` is None where no spans are recorded. Heartbeats keep the item until `alive_until`;
+    others get work that hangs for longer.
     """
 
     tenant: str
@@ -62,6 +64,7 @@ class Work:
     phase: WorkState = WorkState.WAITING
     takeovers: int = 0
     task: asyncio.Task[None] | None = None
+    trace: DeliberationTrace | None = None
     state: State = field(init=False)
     inbox: asyncio.Queue[Record | None] = field(default_factory=asyncio.Queue[Record | None])
     _suspect_slot: asyncio.Semaphore | None = None

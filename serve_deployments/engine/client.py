@@ -10,7 +10,7 @@ import re
 import time
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing, nullcontext, suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple, NoReturn, cast
@@ -26,6 +26,8 @@ from pydantic_core import from_json
 from app.deliberation.calls import BATCH_AFTER, Call
 from app.deliberation.errors import AnswerWithheld, CallTimeout, EngineRejected, EngineUnavailable
 from app.deliberation.roles import EngineSpec
+from app.observability.traces import Tracer
+from serve_deployments.engine.chat_span import ChatSpan
 from serve_deployments.engine.limits import Hedges, RetryBudget
 from serve_deployments.engine.pool import EnginePool
 from serve_deployments.engine.reachability import NOT_CONNECTED, cause_of, check_connection, never_connected
@@ -117,8 +119,10 @@ class Engines(EnginePool):
         *,
         fallback: Sequence[EngineSpec] = (),
         transport: httpx.AsyncBaseTransport | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         super().__init__(engines, fallback)
+        self._tracer = tracer
         proxies = {engine.spec.proxy for engine in self.engines}
         self._transports: dict[str | None, httpx.AsyncBaseTransport] = {
             proxy: transport or _Transport(proxy=httpx.Proxy(proxy) if proxy else None) for proxy in proxies
@@ -311,7 +315,7 @@ class Engines(EnginePool):
         else:
             reading = StreamedReply([StreamedChoice(call, trace, on_text, meter)])
         choices, meters = len(reading.choices), [choice.meter for choice in reading.choices]
-        dialect, known_salt = engine.dialect(model), salt if engine.extended else None
+        dialect, known_salt, requests = engine.dialect(model), salt if engine.extended else None, 0
         while True:
             sent = priority if priority and engine.extended and engine.prioritises else None
             content = request_body(
@@ -327,9 +331,12 @@ class Engines(EnginePool):
             )
             reading.structured = dialect.structured
             key = engine.key.headers
+            body = RequestBody(content, before_sending, meters, yields=sent is not None and sent >= BATCH_AFTER)
+            requests += 1
+            span = ChatSpan.begun(self._tracer, engine, model, seed, reading, requests, streams=streams)
             try:
-                body = RequestBody(content, before_sending, meters, yields=sent is not None and sent >= BATCH_AFTER)
-                reply = await self._request(engine, body, reading, streams=streams)
+                with nullcontext() if span is None else span.recorded(body):
+                    reply = await self._request(engine, body, reading, span, streams=streams)
             except KeyRefused:
                 # Another call may have read the new key since this one was sent.
                 if not await engine.key.refresh() and engine.key.headers == key:
@@ -351,10 +358,10 @@ class Engines(EnginePool):
                 return reply
 
     async def _request(
-        self, engine: EngineState, body: RequestBody, reading: StreamedReply, *, streams: bool
+        self, engine: EngineState, body: RequestBody, reading: StreamedReply, span: ChatSpan | None, *, streams: bool
     ) -> EngineReply:
         try:
-            reply = await self._exchange(engine, body, reading, streams=streams)
+            reply = await self._exchange(engine, body, reading, span, streams=streams)
         except (httpx.ReadTimeout, TimeoutError) as exc:
             silent = f"was silent for {engine.spec.idle_timeout_s:g} seconds"
             self._failed(engine, silent, unreachable=False)
@@ -379,12 +386,14 @@ class Engines(EnginePool):
         return reply
 
     async def _exchange(
-        self, engine: EngineState, body: RequestBody, reading: StreamedReply, *, streams: bool
+        self, engine: EngineState, body: RequestBody, reading: StreamedReply, span: ChatSpan | None, *, streams: bool
     ) -> EngineReply:
         named = [("X-Call-Id", ",".join(choice.trace.rpartition(".")[0] for choice in reading.choices))]
         if engine.extended:
             # vLLM logs it. llama-cpp-python answers 400, without a word, to one that is no UUID.
             named.append(("X-Request-Id", reading.choices[0].trace))
+        if span is not None:
+            named.append(("traceparent", span.ref.traceparent))
         headers = [*HEADERS, *named, *engine.headers, ("Content-Length", str(len(body.content)))]
         connect_s, idle_s = engine.spec.connect_timeout_s, engine.spec.idle_timeout_s
         # Unstreamed, the first byte comes with the last: only the call's deadline ends a hung request.

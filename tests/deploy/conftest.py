@@ -19,6 +19,7 @@ VARIANTS: dict[str, tuple[list[str], list[str]]] = {
             "components/gcs-ft",
             "components/log-key",
             "components/engine-keys",
+            "components/tracing",
         ],
     ),
 }

@@ -72,7 +72,7 @@ def address_faults(services: dict[str, Document]) -> list[str]:
     return faults
 
 
-@pytest.mark.parametrize("name", ["compose.yaml", "gpu.yaml", "monitoring.yaml"])
+@pytest.mark.parametrize("name", ["compose.yaml", "gpu.yaml", "monitoring.yaml", "tracing.yaml"])
 def test_files_match_the_compose_specification(name: str) -> None:
     assert schemas.violations(document(name), schemas.compose_schema()) == []
 
@@ -86,6 +86,13 @@ def test_services_run_with_least_privilege(name: str) -> None:
 def test_every_variable_is_a_known_setting(name: str) -> None:
     service = ALL[name]
     assert wiring.variable_faults(name, part_of(service), service.get("environment", {})) == []
+
+
+def test_traces_are_turned_on_in_each_part_that_records_spans_by_its_own_variables() -> None:
+    services = document("tracing.yaml")["services"]
+    assert {part_of(ALL[name]) for name in services} == {"gateway", "application", "webhooks"}
+    for name, service in services.items():
+        assert wiring.variable_faults(name, part_of(ALL[name]), service["environment"]) == []
 
 
 @pytest.mark.parametrize("name", sorted(set(ALL) - OWNERS_OF_VOLUMES - set(MONITORING)))

@@ -34,6 +34,7 @@ def test_documented_variables_are_known_settings() -> None:
     named = variables_in(RUNBOOK)
     known = wiring.settings_variables(Settings) | wiring.settings_variables(SenderSettings)
     known |= wiring.deployer_variables() | wiring.streams_variables()
+    known |= wiring.trace_variables()
     assert named - known - wiring.ray_variables() == set()
     assert {"DRAIN_DELAY", "STREAM_REPLICAS", "ACK_WAIT", "RAY_START_HOOK"} <= named
 

@@ -12,7 +12,7 @@ from app.archive.process import ArchiveSettings
 from app.planning.consumer_process import PlanningSettings
 from app.settings import Settings
 from app.webhooks.sender.sender_process import SenderSettings
-from tests.components.docs.tables import deployer_variables
+from tests.components.docs.tables import deployer_variables, trace_variables
 from tests.deploy.manifests import IMAGE, ROOT, Document, Pod, containers, name_of, of_kind, pods, project
 
 USERS = ("GATEWAY", "AGENTS", "STREAMS", "KEYS", "WEBHOOKS", "ARCHIVE", "PLANNING", "PLANNER", "CONTEXT", "WORKER")
@@ -30,6 +30,7 @@ FOREIGN_VARIABLES = {
     },
 }
 DAEMON_SETTINGS = ("worker_niceness",)
+TRACED = ("gateway", "webhooks", "worker", "coordinator", "application")
 VLLM_MIN = (0, 33, 0)
 NATS_MIN = (2, 15, 1)
 # Prometheus' release with long support, and the first Grafana that can be told to fetch no plugins.
@@ -103,7 +104,8 @@ def known_variables(part: str) -> set[str]:
         "coordinator": deployer_variables,
         "application": lambda: deployer_variables() | ray_variables(),
     }
-    return readers[part]() if part in readers else FOREIGN_VARIABLES[part]
+    traced = trace_variables() if part in TRACED else set[str]()
+    return readers[part]() | traced if part in readers else FOREIGN_VARIABLES[part]
 
 
 def variable_faults(owner: str, part: str, names: Iterable[str], values: Iterable[str] = ()) -> list[str]:

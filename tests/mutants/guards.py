@@ -7,6 +7,7 @@ from tests.mutants.guard import Guard
 from tests.mutants.overload import OVERLOAD
 from tests.mutants.readings import READINGS_GUARDS
 from tests.mutants.signatures import SIGNATURES
+from tests.mutants.traces import TRACES
 from tests.mutants.workers import WORKERS
 
 GUARDS: tuple[Guard, ...] = (
@@ -17,4 +18,5 @@ GUARDS: tuple[Guard, ...] = (
     *ARCHIVES,
     *WORKERS,
     *READINGS_GUARDS,
+    *TRACES,
 )

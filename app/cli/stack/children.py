@@ -26,7 +26,12 @@ from app.log.stream_settings import KEYS_STREAM
 
 _HERE = Path(__file__).parent
 _STREAMS_WITHIN_S = 30.0
-_SECRETS = ("KEY_PEPPER", "KEYS_NATS_URL", "WEBHOOK_SECRETS", "NATS_URL", "DATABASE_URL", DEFAULT_KEY_VARIABLE)
+# Headers for a collector may have its key.
+_TRACE_HEADERS = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS")
+_SECRETS = (
+    *("KEY_PEPPER", "KEYS_NATS_URL", "WEBHOOK_SECRETS", "NATS_URL", "DATABASE_URL", DEFAULT_KEY_VARIABLE),
+    *_TRACE_HEADERS,
+)
 # Variables that change how Ray and Python run, such as RAY_ADDRESS and PYTHONWARNINGS.
 _FOREIGN = ("RAY_", "PYTHON")
 # Added to the time that a child's settings allow its work, before it is killed.
@@ -95,8 +100,9 @@ def _python_environment(layout: Layout, nats_user: str | None, **more: str) -> d
     path = filter(None, [str(_HERE.parents[2]), os.environ.get("PYTHONPATH")])
     roles = {"ROLES_FILE": str(layout.options.roles_file.resolve())} if layout.options.roles_file else {}
     log = {"NATS_URL": layout.nats_url_of(nats_user), LOG_KEY_VARIABLE: str(layout.log_key_file)} if nats_user else {}
+    traces = {name: value for name in _TRACE_HEADERS if nats_user and (value := os.environ.get(name))}
     python["PYTHONPATH"] = os.pathsep.join(path)
-    return {**_inherited(layout), **python, "AGENTS": layout.options.agents, **log, **roles, **more}
+    return {**_inherited(layout), **python, "AGENTS": layout.options.agents, **log, **traces, **roles, **more}
 
 
 def _nats(layout: Layout) -> Child:

@@ -11,9 +11,13 @@ import structlog
 
 from app.api.schemas import dump
 from app.api.webhook_payloads import delivery_id, payload
-from app.api.webhook_targets import Rules, UnfitUrl
+from app.api.webhook_targets import Rules, Target, UnfitUrl
+from app.deliberation.facts import Accepted
 from app.deliberation.ports import Journal, Record
 from app.deliberation.specification import Webhook
+from app.observability import conventions as names
+from app.observability.trace_context import SpanRef, new_span_id
+from app.observability.traces import RecordedSpan, Tracer, sampled_trace
 from app.webhooks.attempts import (
     Attempt,
     AttemptFailed,
@@ -71,6 +75,7 @@ class DeliveryWorker:
     signer: Signer
     rules: Rules
     delays_s: Sequence[float]
+    tracer: Tracer | None = None
     counts: Counter[str] = field(default_factory=Counter[str])
     draining: asyncio.Event = field(default_factory=asyncio.Event)
     _epoch: str = ""
@@ -81,14 +86,16 @@ class DeliveryWorker:
     def _forget_epoch(self) -> None:
         self._epoch = ""
 
-    async def attempt_scheduled(self, webhook: Webhook, fact: Record, number: int) -> DeliveryRecord:
+    async def attempt_scheduled(
+        self, accepted: Accepted, webhook: Webhook, fact: Record, number: int
+    ) -> DeliveryRecord:
         """Make the nth scheduled attempt; returns the stored record. Raises AttemptDeferred and JournalUnavailable."""
-        outcome = await self._attempt(webhook, fact)
+        outcome = await self._attempt(accepted, webhook, fact)
         step = next_step(fact.subject, number, outcome, self.delays_s, random.random())
         return await self.record(_key(fact), step)
 
-    async def redeliver(self, webhook: Webhook, fact: Record, number: int) -> None:
-        outcome = await self._attempt(webhook, fact)
+    async def redeliver(self, accepted: Accepted, webhook: Webhook, fact: Record, number: int) -> None:
+        outcome = await self._attempt(accepted, webhook, fact)
         await self.record(_key(fact), Redelivered(fact=fact.subject, number=number, attempt=outcome.attempt))
 
     async def record(self, key: DeliveryKey, record: DeliveryRecord) -> DeliveryRecord:
@@ -98,7 +105,7 @@ class DeliveryWorker:
             self.counts[record.ending] += 1
         return decoded(appended.record.data)
 
-    async def _attempt(self, webhook: Webhook, fact: Record) -> AttemptOutcome:
+    async def _attempt(self, accepted: Accepted, webhook: Webhook, fact: Record) -> AttemptOutcome:
         if self.draining.is_set():
             # Returned to the queue at once, for another process.
             raise AttemptDeferred(0)
@@ -118,6 +125,7 @@ class DeliveryWorker:
             attempt = outcome.attempt
             bulkhead.note(answered=attempt.status_code is not None, duration_s=attempt.duration_ms / 1_000)
         self.counts["succeeded" if attempt.succeeded else "failed"] += 1
+        self._trace(accepted, key, target, attempt)
         log.info(
             "webhook_attempt",
             tenant=key.tenant,
@@ -128,3 +136,27 @@ class DeliveryWorker:
             duration_ms=attempt.duration_ms,
         )
         return outcome
+
+    def _trace(self, accepted: Accepted, key: DeliveryKey, target: Target, attempt: Attempt) -> None:
+        """Record an attempt below its workflow, which the receiver need not know: no header names the span."""
+        trace = sampled_trace(self.tracer, accepted.deliberation_id, accepted.traceparent)
+        if self.tracer is None or trace is None:
+            return
+        span = RecordedSpan(
+            name=names.WEBHOOK,
+            ref=SpanRef(trace.trace_id, new_span_id()),
+            parent_id=trace.workflow.span_id,
+            began_at=attempt.at,
+            ended_at=attempt.at + timedelta(milliseconds=attempt.duration_ms),
+            kind="client",
+            attributes={
+                names.HTTP_REQUEST_METHOD: "POST",
+                names.HTTP_RESPONSE_STATUS_CODE: attempt.status_code,
+                names.SERVER_ADDRESS: target.host,
+                names.SERVER_PORT: target.port,
+                names.DELIVERY_ID: key.delivery_id,
+                names.TENANT: key.tenant,
+            },
+            error=attempt.problem and attempt.problem.code,
+        )
+        self.tracer.record(span)

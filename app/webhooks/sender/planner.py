@@ -74,7 +74,7 @@ class DeliveryPlanner:
             while True:
                 changed.clear()
                 facts = await self._journal.last(subjects)
-                if await self._attempt_first(tenant, webhook, facts):
+                if await self._attempt_first(tenant, fact, webhook, facts):
                     return None
                 if not (left_s := _seconds_until(until)):
                     return OVERDUE_S
@@ -83,7 +83,7 @@ class DeliveryPlanner:
                     async with asyncio.timeout(left_s):
                         await changed.wait()
 
-    async def _attempt_first(self, tenant: str, webhook: Webhook, facts: Sequence[Record]) -> bool:
+    async def _attempt_first(self, tenant: str, accepted: Accepted, webhook: Webhook, facts: Sequence[Record]) -> bool:
         events = due(facts, webhook)
         if events:
             deliberation_id = events[0].tokens[2]
@@ -99,7 +99,7 @@ class DeliveryPlanner:
                 pending = await self._pending(DeliveryKey(*tenant_key, delivery_id(fact)), fact.subject)
                 if pending is None or await self._receiver_is_gone(*tenant_key):
                     return True
-                if receiver_gone(await self._worker.attempt_scheduled(webhook, fact, 1)):
+                if receiver_gone(await self._worker.attempt_scheduled(accepted, webhook, fact, 1)):
                     return True
         return any(map(is_end, facts))
 
@@ -146,11 +146,11 @@ class DeliveryPlanner:
         stem = deliveries_subject(tenant, deliberation_id)
         return deliveries(await self._journal.last([f"{stem}.{records}", f"{stem}.*.ended"]))
 
-    async def _pending(self, key: DeliveryKey, subject: str) -> tuple[Webhook, Record] | None:
+    async def _pending(self, key: DeliveryKey, subject: str) -> tuple[Accepted, Webhook, Record] | None:
         stem = prefix(key.tenant, key.deliberation_id)
         acceptance, deleted = f"{stem}.accepted", f"{stem}.deleted"
         found = {record.subject: record for record in await self._journal.last([acceptance, deleted, subject])}
         accepted = webhook_of(found[acceptance].data) if acceptance in found and deleted not in found else None
         if accepted is None or subject not in found or delivery_id(found[subject]) != key.delivery_id:
             return None
-        return accepted[1], found[subject]
+        return *accepted, found[subject]

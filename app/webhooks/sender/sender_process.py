@@ -18,6 +18,7 @@ from app.log.stream_settings import STREAM, WEBHOOKS_STREAM
 from app.log.streams import ATTEMPTS_CONSUMER, WEBHOOKS_CONSUMER
 from app.observability.process import STARTED_AT, health_server, stop_signal
 from app.observability.replica_status import SENDERS_SUBJECT
+from app.observability.traces import tracer_of_environment
 from app.process_settings import LogAccess, Secrets, WebhookTimeout, listed, setting
 from app.settings import WebhookRules
 from app.webhooks.sender.bulkheads import Bounds, Bulkheads
@@ -112,13 +113,16 @@ async def sender_of(settings: SenderSettings, *, lookup: Lookup | None = None) -
     bulkheads = Bulkheads(bounds)
     log_signer = LogSigner.of_file(settings.log_key_file)
     journal = JetStreamJournal(settings.nats_url, name="webhooks", timeout_s=WRITE_TIMEOUT_S, signer=log_signer)
+    tracer = tracer_of_environment("webhooks")
     async with AsyncExitStack() as opened:
+        if tracer is not None:
+            opened.push_async_callback(tracer.close)
         opened.push_async_callback(journal.close)
         await journal.open()
         poster = Poster(rules, timeout_s=settings.webhook_timeout_s, lookup=lookup)
         await opened.enter_async_context(poster)
         signer = Signer([secret.get_secret_value() for secret in settings.webhook_secrets])
-        worker = DeliveryWorker(journal, poster, bulkheads, signer, rules, settings.webhook_retries_s)
+        worker = DeliveryWorker(journal, poster, bulkheads, signer, rules, settings.webhook_retries_s, tracer)
         planner = DeliveryPlanner(journal, worker)
         deliberations = QueueWorker(
             journal, STREAM, WEBHOOKS_CONSUMER, settings.webhooks_held_max, lambda item: planner.follow(item.record)

@@ -182,6 +182,17 @@ def test_each_child_gets_the_addresses_of_the_others(tmp_path: Path, monkeypatch
     assert "RAY_AUTH_TOKEN_PATH" not in environment["gateway"]
 
 
+def test_headers_for_a_collector_are_in_the_environment_of_parts_on_the_log_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "api-key=secret")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318")
+    children = children_of(planned(tmp_path))
+    having = {name for name, child in children.items() if "OTEL_EXPORTER_OTLP_HEADERS" in child.environment}
+    assert having == set(children) - {"nats", "simulator"}
+    assert all("OTEL_EXPORTER_OTLP_ENDPOINT" in child.environment for child in children.values())
+
+
 def test_keys_of_engines_are_in_the_environment_of_agents_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

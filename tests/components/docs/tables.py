@@ -46,6 +46,10 @@ def deployer_variables() -> set[str]:
     return {*by_hand, *(str(field.validation_alias) for model in models for field in model.model_fields.values())}
 
 
+def trace_variables() -> set[str]:
+    return set(re.findall(r"^\| `(OTEL_[A-Z_]+)` \|", between(CONFIGURATION, "trace-settings"), re.MULTILINE))
+
+
 def _limits(field: dict[str, Any]) -> str:
     if "enum" in field:
         return ", ".join(f"`{choice}`" for choice in field["enum"])

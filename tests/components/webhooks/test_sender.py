@@ -14,11 +14,13 @@ from app.api.schemas import dump
 from app.api.webhook_payloads import EVENTS
 from app.deliberation.facts import CancelRequested, Deleted
 from app.log.streams import ATTEMPTS_CONSUMER, WEBHOOKS_CONSUMER
+from app.observability.trace_context import DeliberationTrace
 from app.webhooks.attempts import AttemptFailed, DeliveryKey, RedeliveryRequested
 from tests.components.webhooks.receiving import Behaviour, receiving
 from tests.components.webhooks.sending import SECRET, Deliberation, declared, sending, submit
 from tests.conditions import until, until_empty
 from tests.conftest import NatsServer
+from tests.otlp import KeptSpans
 from tests.story import NOW
 
 WHOLE = ["deliberation.accepted", "stage.opened", *["call.finished"] * 2, "stage.closed", "deliberation.completed"]
@@ -40,6 +42,24 @@ async def test_delivers_a_signed_end_once_and_records_it(own_nats_server: NatsSe
         assert delivery.ended is not None and delivery.ended.attempt is not None
         assert (delivery.ended.ending, delivery.ended.attempt.status_code) == ("delivered", 204)
         assert not delivery.failed
+
+
+async def test_each_attempt_is_a_span_below_the_workflow(own_nats_server: NatsServer) -> None:
+    spans = KeptSpans()
+    async with declared(own_nats_server) as journal, receiving() as receiver, sending(own_nats_server) as sender:
+        sender.worker.tracer = spans
+        receiver.script["/hook"].append(500)
+        deliberation = await submit(journal, receiver.url())
+        await deliberation.run()
+        await deliberation.finished()
+    workflow = DeliberationTrace.of(deliberation.id, None).workflow
+    assert [(span.name, span.kind, span.error) for span in spans.spans] == [
+        ("webhook", "client", "http_status"),
+        ("webhook", "client", None),
+    ]
+    assert {(span.ref.trace_id, span.parent_id) for span in spans.spans} == {(workflow.trace_id, workflow.span_id)}
+    assert [span.attributes["http.response.status_code"] for span in spans.spans] == [500, 204]
+    assert spans.spans[0].attributes["server.address"] == "127.0.0.1"
 
 
 async def test_delivers_every_subscribed_event_in_log_order(own_nats_server: NatsServer) -> None:

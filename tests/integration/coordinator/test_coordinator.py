@@ -16,10 +16,12 @@ from app.log.journal import JetStreamJournal
 from app.log.stream_settings import ACK_WAIT_S_MIN, PUBLICATIONS, StreamSettings
 from app.log.streams import apply
 from app.observability.process_counts import CoordinatorCounts
+from app.observability.traces import Tracer
 from serve_deployments.coordinator.coordinator import HEARTBEAT_S, CoordinatorReplica
 from serve_deployments.deployments import Handle, RayAgents
 from tests.conditions import until, until_empty
 from tests.conftest import NatsServer
+from tests.otlp import KeptSpans
 from tests.story import Story
 
 POISON = "poison"
@@ -77,10 +79,17 @@ class Replica:
     serving: asyncio.Task[None]
 
     @classmethod
-    async def start(cls, url: str, role: Role, journals: type[JetStreamJournal] = JetStreamJournal) -> "Replica":
+    async def start(
+        cls,
+        url: str,
+        role: Role,
+        journals: type[JetStreamJournal] = JetStreamJournal,
+        tracer: Tracer | None = None,
+    ) -> "Replica":
         journal = await journals.connect(url)
         ready = asyncio.Event()
-        replica = CoordinatorReplica(journal, {"DEV": RayAgents(cast("Handle", role))}, 10, PUBLICATIONS)
+        agents = {"DEV": RayAgents(cast("Handle", role))}
+        replica = CoordinatorReplica(journal, agents, 10, PUBLICATIONS, tracer=tracer)
         serving = asyncio.create_task(replica.serve(ready))
         await ready.wait()
         return cls(journal, serving)
@@ -307,3 +316,24 @@ async def test_a_failure_of_deleted_work_ends_no_other_work(
 
 def test_ack_wait_lasts_at_least_three_heartbeats() -> None:
     assert ACK_WAIT_S_MIN >= 3 * HEARTBEAT_S
+
+
+async def test_a_coordinator_that_dies_before_its_spans_are_sent_leaves_them_to_its_successor(
+    own_nats_server: NatsServer,
+) -> None:
+    journal = await JetStreamJournal.connect(own_nats_server.url)
+    await apply(journal, StreamSettings(ack_wait_s=1, publications=PUBLICATIONS))
+    held, sent = KeptSpans(flushes=asyncio.Event()), KeptSpans()
+    role = Role(journal, always)
+    await journal.append("default", accepted("d1"))
+    first = await Replica.start(own_nats_server.url, role, tracer=held)
+    await until(lambda: bool(held.spans), 30)
+    await first.die()
+    second = await Replica.start(own_nats_server.url, role, tracer=sent)
+    await until_done(journal)
+    await second.stop()
+    facts = await facts_of(journal, "d1")
+    assert isinstance(facts[-1], Completed) and role.asked == ["d1"]
+    assert sent.spans == held.spans
+    assert [span.name.partition(" ")[0] for span in sent.spans] == ["invoke_workflow", "propose", "invoke_agent"]
+    await journal.close()

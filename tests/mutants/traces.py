@@ -1,0 +1,30 @@
+"""The guards of traces: complete after a crash, and without texts."""
+
+from tests.mutants.guard import Guard
+
+CHATS = "tests/integration/agent/test_chat_spans.py::"
+COORDINATOR = "tests/integration/coordinator/test_coordinator.py::"
+
+TRACES = (
+    Guard(
+        "spans are sent before the work is acknowledged",
+        "serve_deployments/coordinator/coordinator.py",
+        "            await self._tracer.flush()\n",
+        "            pass\n",
+        f"{COORDINATOR}test_a_coordinator_that_dies_before_its_spans_are_sent_leaves_them_to_its_successor",
+    ),
+    Guard(
+        "prompts are in no span unless they are asked for",
+        "serve_deployments/engine/chat_span.py",
+        "(_content(choices) if self.tracer.captures_content else {})",
+        "_content(choices)",
+        f"{CHATS}test_a_request_is_a_chat_below_its_agents_call_and_names_it_to_the_engine",
+    ),
+    Guard(
+        "a chat is a request that the engine has",
+        "serve_deployments/engine/chat_span.py",
+        "            if body.written:\n",
+        "            if True:\n",
+        f"{CHATS}test_a_request_that_was_not_written_is_no_chat",
+    ),
+)
