@@ -14,7 +14,7 @@ import { address } from "./router.js";
 import { may, revealed } from "./state.js";
 import { difference } from "./diff.js";
 import { saveEvents, since, told, useFiltered } from "./waterfall.js";
-import { cachedShare, family, money, NONE, number, ordinal, plural, shuffled, title, tokensOf } from "./words.js";
+import { cachedShare, family, money, NONE, number, ordinal, plural, sentence, shuffled, title, tokensOf } from "./words.js";
 
 const ROMAN = ["I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X", "XI", "XII"];
 const CODES = {
@@ -50,7 +50,7 @@ function reasons(resource, read) {
   const cast = read.firsts.filter(({ could }) => could(winner));
   if (cast.length) {
     const first = cast.filter(({ chosen }) => chosen.includes(winner)).length;
-    said.push(`${number(first)} of the ${plural(cast.length, "judge")} who could rank it put it first.`);
+    said.push(`${number(first)} of the ${plural(cast.length, "judge")} who could rank it put it first.${verdict.dissent.length ? "" : " No judge preferred another candidate."}`);
   }
   const mine = read.work.get(winner);
   const others = ranking.filter(({ agent_id: id }) => id !== winner).flatMap(({ agent_id: id }) => read.work.get(id)?.criteria ?? []);
@@ -64,7 +64,7 @@ function reasons(resource, read) {
   if (said.length === 0) said.push(strategy === "single" ? "One agent was asked, and nobody compared its answer." : "No score or vote compares it with the others.");
   const grave = (mine?.critiques ?? []).flatMap(({ issues }) => issues).filter(({ severity }) => severity !== "minor");
   const version = read.standing.get(winner)?.version;
-  if (grave.length && version) said.push(`It is version ${version + 1}, after ${plural(grave.length, "grave issue")}: “${grave[0].claim}”`);
+  if (grave.length && version) said.push(`It is version ${version + 1}, after ${plural(grave.length, "major issue")}: “${grave[0].claim}”`);
   return said;
 }
 
@@ -203,7 +203,7 @@ function Versions({ resource, read, council }) {
       })}</ul></div></div></section>`;
 }
 
-function Bill({ resource, council }) {
+function Bill({ resource, council, read }) {
   const { by_stage: stages, by_agent: agents } = resource.usage;
   const purposes = [...new Set(stages.map(({ purpose }) => purpose))];
   const cross = new Map();
@@ -222,7 +222,7 @@ function Bill({ resource, council }) {
   };
   return html`<section class="block" id="bill" aria-labelledby="bh"><header><h2 id="bh">Bill</h2><p>Tokens per member and stage, prompts and texts together. ${plural(resource.usage.calls, "call")}${resource.usage.cost?.unpriced_calls ? `, ${plural(resource.usage.cost.unpriced_calls, "of them")} without a price` : priced ? "" : "; the engines have no price"}.</p><button class="linked end body" onClick=${csv}>CSV</button></header>
     <div class="scrollx" tabindex="0" role="region" aria-label="Bill, table"><table class="bill"><thead><tr><th scope="col">Member</th>${purposes.map((purpose) => html`<th scope="col" class="num" key=${purpose}><span class=${`ph ${family(purpose)}`}>${purpose}</span></th>`)}<th scope="col" class="num">Cached</th><th scope="col" class="num">Tokens</th><th scope="col" class="num">Cost</th></tr></thead>
-      <tbody>${agents.map((each) => html`<tr key=${each.agent_id}><th scope="row">${each.agent_id}<small>${models.get(each.agent_id) ?? ""}</small></th>${purposes.map((purpose) => {
+      <tbody>${agents.map((each) => html`<tr key=${each.agent_id}><th scope="row">${sentence(read.name(each.agent_id))}<small>${models.get(each.agent_id) ?? ""}</small></th>${purposes.map((purpose) => {
         const tokens = cross.get(`${each.agent_id} ${purpose}`);
         return html`<td class=${`num ${family(purpose)}`} key=${purpose}>${number(tokens)}${tokens ? html`<i class="hb" style=${{ "--v": `${((100 * tokens) / most).toFixed(0)}%` }} />` : ""}</td>`;
       })}<td class="num">${cachedShare(each)}</td><td class="num"><b>${number(tokensOf(each))}</b></td><td class="num">${money(each.cost)}</td></tr>`)}</tbody>
@@ -234,7 +234,7 @@ function Facts({ resource, council, read }) {
   const [shown, field] = useFiltered(council.events, read.name);
   const [all, setAll] = useState(false);
   const newest = shown.toReversed();
-  return html`<section class="block" id="facts" aria-labelledby="fah"><header><h2 id="fah">Facts</h2><p>${plural(council.events.length, "event")} in the log, kept until ${new Date(resource.retention_until).toLocaleDateString("en-GB", { day: "numeric", month: "long", year: "numeric" })}.</p><div class="row end">${field}<button class="btn sm" onClick=${() => saveEvents(council, resource.id)}><${Icon} name="down" />NDJSON</button></div></header>
+  return html`<section class="block" id="facts" aria-labelledby="fah"><header><h2 id="fah">Facts</h2><p>${plural(council.events.length, "event")} in the log; the seed was ${resource.seed}. Kept until ${new Date(resource.retention_until).toLocaleDateString("en-GB", { day: "numeric", month: "long", year: "numeric" })}.</p><div class="row end">${field}<button class="btn sm" onClick=${() => saveEvents(council, resource.id)}><${Icon} name="down" />NDJSON</button></div></header>
     <div class="scrollx" tabindex="0" role="region" aria-label="Facts, table"><table class="factlist"><thead><tr><th scope="col" class="when">At</th><th scope="col" class="type">Type</th><th scope="col">What happened</th><th scope="col" class="num">Cursor</th></tr></thead><tbody>${(all ? newest : newest.slice(0, FACTS_SHOWN)).map((event) => html`<tr key=${event.id}><td class="muted">${since(council, event)} s</td><td><code>${event.type}</code></td><td dir="auto">${told(event, read.name)}</td><td class="num muted mono">${event.id}</td></tr>`)}</tbody></table></div>
     ${!all && newest.length > FACTS_SHOWN ? html`<p class="foot"><button class="linked" onClick=${() => setAll(true)}>All ${number(newest.length)}</button></p>` : ""}</section>`;
 }
@@ -265,5 +265,5 @@ export function Done({ resource, council }) {
     <div class="jumpbar"><nav class="jump" aria-label="On this page">${sections.map(([id, word]) => html`<a key=${id} href=${`#${id}`} onClick=${(event) => jump(event, id)}>${word}</a>`)}</nav>
       <label class="switch"><input type="checkbox" role="switch" checked=${read.shown} onChange=${(event) => { revealed.value = event.target.checked ? "on" : "off"; }} /><i></i><span><span class="long">Reveal names</span><span class="short">Names</span></span></label></div>
     <${Verdict} resource=${resource} read=${read} /><${Ranking} resource=${resource} read=${read} /><${Versions} resource=${resource} read=${read} council=${council} />
-    ${council ? html`<${Replay} resource=${resource} council=${council} read=${read} />` : ""}<${Bill} resource=${resource} council=${council} />${council ? html`<${Facts} resource=${resource} council=${council} read=${read} />` : html`<section class="block"><p class="quiet">The facts of this deliberation are past their retention; ballots and replay went with them.</p></section>`}</div>`;
+    ${council ? html`<${Replay} resource=${resource} council=${council} read=${read} />` : ""}<${Bill} resource=${resource} council=${council} read=${read} />${council ? html`<${Facts} resource=${resource} council=${council} read=${read} />` : html`<section class="block"><p class="quiet">The facts of this deliberation are past their retention; ballots and replay went with them.</p></section>`}</div>`;
 }

@@ -179,7 +179,7 @@ export function New({ from }) {
   const set = (change) => {
     draft.value = { ...draft.value, ...change };
   };
-  const close = () => go(address("deliberations"));
+  const close = () => go(from ? of(from) : address("deliberations"));
   useEffect(() => {
     if (from) request(`/deliberations/${encodeURIComponent(from)}`).then((found) => { draft.value = again(found); }, (error) => setFault(error.message));
     box.current.querySelector("textarea").focus();
@@ -231,7 +231,7 @@ export function New({ from }) {
       <${Rubric} items=${written.rubric} onChange=${(rubric) => set({ rubric })} />
       <div class="part" role="group" aria-label="Bounds"><div class="lab">Bounds</div><div class="two">${field("max_cost", "Cost at most")}${field("max_tokens", "Tokens at most")}${field("minutes", "Time", "min")}
         <label>When time is over<select class="field" value=${written.on_deadline} onChange=${(event) => set({ on_deadline: event.target.value })}><option value="best">Conclude from what is there</option><option value="fail">Give no verdict</option></select></label>
-        ${field("seed", "Seed", "", { placeholder: "drawn" })}<label class="all">Requirements, one a line<textarea rows="2" value=${written.requirements} onInput=${(event) => set({ requirements: event.target.value })} /></label></div></div>
+        ${field("seed", "Seed", "", { placeholder: "drawn anew" })}<label class="all">Requirements, one a line<textarea rows="2" value=${written.requirements} onInput=${(event) => set({ requirements: event.target.value })} /></label></div></div>
     </form>
     <footer><button class="btn primary" form="ask" disabled=${busy || written.task.trim() === "" || body.agents.length === 0}>Deliberate <kbd>Ctrl ↵</kbd></button><p role="alert" class="fault">${fault}</p>
       <span class="small muted end">Copy as</span><span class="chips">${Object.entries(CLIENTS).map(([name, write]) => html`<button type="button" class="btn sm" key=${name} disabled=${name === "CLI" && body.agents.some(({ model }) => model)} title=${name === "CLI" ? "The command chooses no models" : null} onClick=${() => copyText(write(body))}>${name}</button>`)}</span></footer></div>`;

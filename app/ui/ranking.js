@@ -32,12 +32,13 @@ export function Matrix({ resource, read }) {
   const rows = read.last.map((ballot) => ({ ballot, given: ordered(ballot, read, criterion) }));
   const mean = (agent) => {
     const scores = rows.flatMap(({ given }) => given.filter((each) => each.agent === agent).map(({ score }) => score));
-    return scores.length ? (scores.reduce((sum, each) => sum + each, 0) / scores.length).toFixed(1) : NONE;
+    return scores.length ? (scores.reduce((sum, each) => sum + each, 0) / scores.length).toFixed(2) : NONE;
   };
+  const version = (agent) => (ranking.some((each) => each.version) ? ` v${read.standing.get(agent).version + 1}` : "");
   const chosen = open && rows.find(({ ballot }) => ballot.judge === open.judge)?.given.find(({ agent }) => agent === open.agent);
   return html`<div class="row seg-row"><div class="seg" role="group" aria-label="Criterion">${["", ...ids].map((id) => html`<button key=${id} aria-pressed=${id === criterion} onClick=${() => setCriterion(id)}>${id === "" ? "All" : title(id)}</button>`)}</div></div>
     <div class="scrollx" tabindex="0" role="region" aria-label="Ballots, table"><table class="matrix"><caption class="vh">Scores: judges in rows, candidates in columns, best first</caption>
-      <thead><tr><th scope="col"><span class="vh">Judge</span></th>${ranking.map(({ agent_id: id }) => html`<th scope="col" key=${id}><span class=${`letter${id === winner ? " win" : ""}`}>${read.letter(id)}</span>${read.shown ? html`<span class="name">${id}</span><span class="model">${read.work.get(id)?.model ?? ""}</span>` : ""}</th>`)}</tr></thead>
+      <thead><tr><th scope="col"><span class="vh">Judge</span></th>${ranking.map(({ agent_id: id }) => html`<th scope="col" key=${id}><span class=${`letter${id === winner ? " win" : ""}`}>${read.letter(id)}</span><span class="muted small">${version(id)}</span>${read.shown ? html`<span class="name">${id}</span><span class="model">${read.work.get(id)?.model ?? ""}</span>` : ""}</th>`)}</tr></thead>
       <tbody>${rows.map(({ ballot, given }) => html`<tr key=${ballot.judge}><th scope="row">${read.shown ? ballot.judge : read.judge(ballot.judge).replace("judge", "Judge")}</th>${ranking.map(({ agent_id: id }) => {
         if (id === ballot.judge) return html`<td key=${id} class="own" title="No agent judges its own candidate">${read.shown ? "its own" : "recused"}</td>`;
         const one = given.find(({ agent }) => agent === id);
@@ -46,7 +47,7 @@ export function Matrix({ resource, read }) {
         return html`<td key=${id} class=${rank === 1 ? "first" : ""} style=${{ "--p": Math.round(Math.max(0, one.score - 4) * 6) }}><button aria-expanded=${chosen === one} title="Show the reasons" onClick=${() => setOpen(chosen === one ? null : { judge: ballot.judge, agent: id })}><b>${one.score.toFixed(1)}</b><small>${ordinal(rank)}${read.shown ? html`<span class="o">, seen as ${one.letter}</span>` : ""}</small></button></td>`;
       })}</tr>`)}</tbody>
       <tfoot><tr><th scope="row">Mean, of 10</th>${ranking.map(({ agent_id: id }) => html`<td key=${id}>${mean(id)}</td>`)}</tr><tr><th scope="row">Score, 0 to 1</th>${ranking.map(({ agent_id: id, score }) => html`<td key=${id}>${score === null ? NONE : score.toFixed(2)}</td>`)}</tr></tfoot></table></div>
-    ${chosen ? html`<div class="minority reasons" role="region" aria-label="Reasons"><h3><span>${read.judge(open.judge)} on ${read.name(open.agent)}</span></h3><dl class="given">${chosen.criteria.map(({ id, score, rationale }) => html`<dt key=${id}>${title(id)} ${score}</dt><dd dir="auto">${rationale}</dd>`)}</dl></div>` : html`<p class="foot">A cell shows its judge’s reasons.</p>`}`;
+    ${chosen ? html`<div class="minority reasons" role="region" aria-label="Reasons"><h3><span>${read.judge(open.judge)} on ${read.name(open.agent)}${version(open.agent).replace(" v", ", version ")}</span></h3><dl class="given">${chosen.criteria.map(({ id, score, rationale }) => html`<dt key=${id}>${title(id)} ${score}</dt><dd dir="auto">${rationale}</dd>`)}</dl></div>` : html`<p class="foot">Choose a cell to read its judge’s reasons.</p>`}`;
 }
 
 /** Each judge's first choices among the texts whose version is `versionOf(agent, candidates)`. */
@@ -85,9 +86,12 @@ export function Bump({ resource, read }) {
   if (shown.length < 2) return read.last.length ? html`<h3>Who changed their mind</h3><p class="body quiet">Each judge voted once, on texts that nobody had revised.</p>` : null;
   const { winner } = resource.verdict;
   const x = (index) => 60 + (300 * index) / (shown.length - 1);
-  // Equal ranks stand beside each other in the order of the letters.
-  const places = shown.map(({ ranks }) => new Map([...ranks].filter(([id]) => agents.includes(id)).sort(([a, left], [b, right]) => left - right || (read.letter(a) < read.letter(b) ? -1 : 1)).map(([id], place) => [id, place])));
-  const y = (id, index) => 44 + 50 * places[index].get(id);
+  // Equal ranks stand close together, in the order of the letters.
+  const y = (id, index) => {
+    const { ranks } = shown[index];
+    const equal = agents.filter((each) => ranks.get(each) === ranks.get(id)).map(read.letter).sort();
+    return 44 + 50 * (ranks.get(id) - 1) + 24 * equal.indexOf(read.letter(id));
+  };
   const words = agents.map((id) => `${read.letter(id)} ${shown.map(({ ranks }) => ranks.get(id)).join(", ")}`).join("; ");
   const before = new Map(shown[0].firsts.map(({ judge, chosen }) => [judge, chosen]));
   const voted = shown.at(-1).firsts.filter(({ judge, chosen }) => chosen.length && before.get(judge)?.length);
@@ -108,7 +112,7 @@ export function Bump({ resource, read }) {
         const score = read.standing.get(id)?.score;
         return html`<path class=${tone} d=${path} />${points.map(([px, py]) => html`<circle class=${tone} cx=${px} cy=${py} r="11" /><text class=${`in ${tone}`} x=${px} y=${py + 4} text-anchor="middle">${read.letter(id)}</text>`)}<text class=${tone} x="380" y=${points.at(-1)[1] + 4}>${read.shown ? id : `${ordinal(read.standing.get(id).rank)}${score === null ? "" : `, ${score.toFixed(2)}`}`}</text>`;
       })}</svg>`}
-    <ul class="changed">${moved.map(({ judge, chosen }) => html`<li key=${judge}><${Icon} name="swap" /><span>${sentence(read.judge(judge))} put ${names(before.get(judge))} first among the ${shown[0].word === "Drafts" ? "drafts" : `texts of ${shown[0].word.toLowerCase()}`}, and ${names(chosen)} at last.</span></li>`)}
+    <ul class="changed">${moved.map(({ judge, chosen }) => html`<li key=${judge}><${Icon} name="swap" /><span>${sentence(read.judge(judge))} put ${names(before.get(judge))} first among the ${shown[0].word === "Drafts" ? "drafts" : `texts of ${shown[0].word.toLowerCase()}`}, and ${names(chosen)} in the verdict.</span></li>`)}
       ${moved.length < voted.length ? html`<li><${Icon} name="pause" /><span>${moved.length ? plural(voted.length - moved.length, "other judge") : "Every judge"} kept ${voted.length - moved.length > 1 && moved.length ? "their" : "its"} first choice.</span></li>` : ""}</ul>
     <p class="foot"><button class="linked" onClick=${() => setTable(!table)}>${table ? "As a picture" : "As a table"}</button><span>Ranks before the verdict are by mean score.</span></p>`;
 }

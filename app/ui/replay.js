@@ -5,10 +5,16 @@ import { html, useEffect, useMemo, useState } from "./html.js";
 import { Lanes, Rail } from "./lanes.js";
 import { Icon } from "./parts.js";
 import { Waterfall } from "./waterfall.js";
-import { at, duration, family, sentence } from "./words.js";
+import { at, duration, family, number, plural, sentence } from "./words.js";
 
 const SPEEDS = [1, 4, 16];
 const FRAME_MS = 100;
+
+function callsInWords(council) {
+  const calls = [...council.calls.values()];
+  const [failed, again] = [calls.filter(({ finished }) => finished?.problem), calls.filter(({ attempt }) => attempt > 1)];
+  return `${plural(calls.length, "call")}: ${number(failed.length)} failed, ${number(again.length)} asked again`;
+}
 
 export function Replay({ resource, council, read }) {
   const from = council.startedAt;
@@ -41,5 +47,5 @@ export function Replay({ resource, council, read }) {
         <input type="range" min="0" max=${whole} step="any" value=${moment} aria-label="Moment" aria-valuetext=${duration(moment)} onInput=${(event) => { setPlaying(false); setMoment(Number(event.target.value)); }} /><span class="head-k" style=${{ "--x": share(from + moment) }}></span></div></div>
       <div class="row"><span class="body nowrap"><b>${duration(moment)}</b> <span class="muted">of ${duration(whole)}</span></span><div class="seg" role="group" aria-label="Speed">${SPEEDS.map((each) => html`<button key=${each} aria-pressed=${each === speed} onClick=${() => setSpeed(each)}>${each}×</button>`)}</div></div></div>
     <${Rail} council=${past} until=${from + moment} replayed=${true} /><${Lanes} resource=${resource} council=${past} live=${false} names=${(id) => (read.shown ? id : sentence(read.name(id)))} />
-    <details class="calls"><summary>Calls</summary><${Waterfall} council=${past} until=${from + moment} live=${false} /></details></section>`;
+    <details class="calls"><summary>${callsInWords(past)}</summary><${Waterfall} council=${past} until=${from + moment} live=${false} names=${(id) => sentence(read.name(id))} /></details></section>`;
 }

@@ -37,7 +37,7 @@ function Engines({ engines }) {
 }
 
 function Parts({ parts }) {
-  return html`<${Block} id="pa" head="Parts" words="Restarts are those that this gateway has seen."><${Table} name="Parts" head=${[["Part"], ["Answer", "num"], ["Up for", "num"], ["Restarts", "num"]]}>${parts.map(({ part, replicas, started_at: since, restarts }) => html`<tr key=${part}><th scope="row">${part.toLowerCase()}</th><td class="num">${number(replicas)}</td><td class="num">${since ? age(since, now.value) : NONE}</td><td class="num">${restarts ? warn(number(restarts)) : number(restarts)}</td></tr>`)}<//><//>`;
+  return html`<${Block} id="pa" head="Parts" words="Restarts are those that this gateway has seen."><${Table} name="Parts" head=${[["Part"], ["Answer", "num"], ["Up for", "num"], ["Restarts", "num"]]}>${parts.map(({ part, replicas, started_at: since, restarts }) => html`<tr key=${part}><th scope="row">${part.toLowerCase()}</th><td class="num">${replicas ? number(replicas) : html`<span class="muted">not started</span>`}</td><td class="num">${since ? age(since, now.value) : NONE}</td><td class="num">${restarts ? warn(number(restarts)) : number(restarts)}</td></tr>`)}<//><//>`;
 }
 
 function Slots({ running, waiting, bound }) {

@@ -27,17 +27,17 @@ function parts(call, until) {
   return bars;
 }
 
-function Row({ call, x, until }) {
+function Row({ call, x, until, names }) {
   const { finished } = call;
   const value = finished ? html`${duration(finished.duration_ms)} <span class="o">${number(finished.usage.completion_tokens)} tokens</span>` : call.attempt > 1 ? html`<span class="fault">attempt ${call.attempt}</span>` : call.startedAt ? "runs" : "waits";
-  return html`<div class="r"><span class="n">${call.agent_id}</span><span class="plot">${parts(call, until).map(([kind, from, to, words]) => html`<i class=${`b ${kind}`} title=${words} style=${{ "--x": percent(x(from)), "--w": percent(x(to) - x(from)) }} />`)}
+  return html`<div class="r"><span class="n">${names(call.agent_id)}</span><span class="plot">${parts(call, until).map(([kind, from, to, words]) => html`<i class=${`b ${kind}`} title=${words} style=${{ "--x": percent(x(from)), "--w": percent(x(to) - x(from)) }} />`)}
     ${call.attempts.slice(1).map((from) => html`<span class="mk" title="asked again" style=${{ "--x": percent(x(from)) }}><${Icon} name="again" /></span>`)}</span><span class="v">${value}</span></div>`;
 }
 
 const STEPS_S = [0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1_800];
 const TICKS_MAX = 6;
 
-function Plot({ council, until, live }) {
+function Plot({ council, until, live, names }) {
   const from = council.startedAt;
   const end = council.endedAt ?? until;
   const span = Math.max(500, (live ? 1.08 : 1) * (end - from));
@@ -49,21 +49,21 @@ function Plot({ council, until, live }) {
       const calls = council.inStage(stage.stage);
       return html`<div key=${stage.stage} class=${`g ${family(stage.purpose)}`} style=${{ "--a": percent(x(stage.openedAt)), "--b": percent(x(stage.closedAt ?? end)) }}>
         <div class="gh"><em>${stage.purpose}</em><span>${calls.filter(({ finished }) => finished).length} of ${calls.length}${stage.round ? `, round ${stage.round}` : ""}</span><span>${duration((stage.closedAt ?? end) - stage.openedAt)}</span></div>
-        ${calls.map((call) => html`<${Row} key=${call.call_id} call=${call} x=${x} until=${end} />`)}</div>`;
+        ${calls.map((call) => html`<${Row} key=${call.call_id} call=${call} x=${x} until=${end} names=${names} />`)}</div>`;
     })}
     ${council.takeovers.map((ts) => html`<div class="now take" style=${{ "--t": x(ts).toFixed(4) }}><span>taken over</span></div>`)}
     ${live ? html`<div class="now" style=${{ "--t": x(end).toFixed(4) }}><span>now</span></div>` : ""}</div>`;
 }
 
-function Table({ council }) {
+function Table({ council, names }) {
   return html`<div class="scrollx" tabindex="0" role="region" aria-label="Calls, table"><table><thead><tr><th scope="col">Stage</th><th scope="col">Member</th><th scope="col">Model</th><th scope="col" class="num">Waited</th><th scope="col" class="num">First token</th><th scope="col" class="num">Took</th><th scope="col" class="num">Attempt</th><th scope="col" class="num">Tokens</th><th scope="col" class="num">Cached</th><th scope="col">Outcome</th></tr></thead>
-    <tbody>${[...council.calls.values()].map((call) => html`<tr key=${call.call_id}><th scope="row">${call.purpose}${call.round ? ` ${call.round}` : ""}</th><td>${call.agent_id}</td><td class="quiet">${call.model ?? NONE}</td><td class="num">${call.attempts.length ? duration(call.attempts[0] - call.openedAt) : NONE}</td><td class="num">${duration(call.finished?.ttft_ms)}</td><td class="num">${duration(call.finished?.duration_ms)}</td><td class="num">${call.attempt || NONE}</td><td class="num">${number(call.finished?.usage.completion_tokens)}</td><td class="num">${call.finished ? cachedShare(call.finished.usage) : NONE}</td><td>${call.finished ? (call.finished.problem?.code ?? "answered") : "open"}</td></tr>`)}</tbody></table></div>`;
+    <tbody>${[...council.calls.values()].map((call) => html`<tr key=${call.call_id}><th scope="row">${call.purpose}${call.round ? ` ${call.round}` : ""}</th><td>${names(call.agent_id)}</td><td class="quiet">${call.model ?? NONE}</td><td class="num">${call.attempts.length ? duration(call.attempts[0] - call.openedAt) : NONE}</td><td class="num">${duration(call.finished?.ttft_ms)}</td><td class="num">${duration(call.finished?.duration_ms)}</td><td class="num">${call.attempt || NONE}</td><td class="num">${number(call.finished?.usage.completion_tokens)}</td><td class="num">${call.finished ? cachedShare(call.finished.usage) : NONE}</td><td>${call.finished ? (call.finished.problem?.code ?? "answered") : "open"}</td></tr>`)}</tbody></table></div>`;
 }
 
-export function Waterfall({ council, until, live, action = null }) {
+export function Waterfall({ council, until, live, names = (id) => id, action = null }) {
   const [table, setTable] = useState(false);
-  return html`<header><h2 id="wfh">Calls</h2><div class="legend mend"><span><i class="wait"></i>waiting</span><span><i class="ttft"></i>to first token</span><span><i class="wr"></i>writing</span><span><i class="cached"></i>mostly cached prompt</span><span class="fault"><${Icon} name="again" />asked again</span></div>${action}</header>
-    ${council.stages.length === 0 ? html`<p class="quiet">No call yet.</p>` : table ? html`<${Table} council=${council} />` : html`<${Plot} council=${council} until=${until} live=${live} />`}
+  return html`<header><h2 id="wfh">Calls</h2><div class="legend mend"><span><i class="wait"></i>waiting</span><span><i class="ttft"></i>to first token</span><span><i class="wr"></i>writing</span><span><i class="cached"></i>prompt mostly in the engine’s cache</span><span class="fault"><${Icon} name="again" />asked again</span></div>${action}</header>
+    ${council.stages.length === 0 ? html`<p class="quiet">No call yet.</p>` : table ? html`<${Table} council=${council} names=${names} />` : html`<${Plot} council=${council} until=${until} live=${live} names=${names} />`}
     <p class="foot"><button class="linked" onClick=${() => setTable(!table)}>${table ? "As a picture" : "As a table"}</button></p>`;
 }
 

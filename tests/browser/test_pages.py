@@ -388,7 +388,7 @@ async def test_the_first_views_pass_axe(chromium: BrowserContext, settings: dict
         await page.close()
 
 
-USABLE_MS_MAX, COMPRESSED_BYTES_MAX = 1_000, 400_000
+USABLE_MS_MAX, COMPRESSED_BYTES_MAX = 1_000, 200_000
 FIRST_ROW = """new MutationObserver(() => {
   if (!window.usable && document.querySelector(".list [data-id]")) requestAnimationFrame(() => {
     window.usable ??= performance.now();

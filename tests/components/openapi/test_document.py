@@ -196,6 +196,16 @@ async def test_the_docs_page_loads_nothing_from_other_hosts() -> None:
     assert "unsafe-eval" not in policy and "http" not in policy
 
 
+async def test_an_asset_is_compressed_for_a_client_that_takes_it() -> None:
+    async with served() as gateway:
+        plain = await gateway.client.get("/ui/page.css", headers={"Accept-Encoding": "identity"})
+        small = await gateway.client.get("/ui/page.css", headers={"Accept-Encoding": "gzip"})
+    assert plain.content == small.content == (UI / "page.css").read_bytes()
+    assert "content-encoding" not in plain.headers and small.headers["content-encoding"] == "gzip"
+    assert int(small.headers["content-length"]) < int(plain.headers["content-length"]) / 3
+    assert plain.headers["vary"] == small.headers["vary"] == "Accept-Encoding"
+
+
 async def test_serves_the_whole_page_with_its_own_csp() -> None:
     scripts = {str(path.relative_to(UI)): path.read_text() for path in UI.rglob("*.js")}
     paths = [f"/ui/{name}" for name in (*scripts, *(path.name for path in UI.glob("*.css")))]
