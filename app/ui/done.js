@@ -130,11 +130,12 @@ function Ranking({ resource, read }) {
 const isRevised = ({ output, finished }) => output === "revision" && finished && !finished.problem;
 
 /** The texts that each round of critiques changed, in words. */
-function Rounds({ council, read }) {
+function Rounds({ resource, council, read }) {
   const rounds = (council?.stages ?? []).filter(({ purpose }) => purpose === "critique").map(({ round }) => round);
   if (rounds.length === 0) return null;
+  const content = (round) => resource.proposals.every(({ critiques }) => critiques.every((each) => each.round !== round || each.issues.every(({ severity }) => severity === "minor")));
   const changed = (round) => [...council.calls.values()].filter((call) => call.round === round && isRevised(call)).map(({ agent_id: id }) => read.name(id));
-  return html`<ul class="changed">${rounds.map((round) => html`<li key=${round}><${Icon} name=${changed(round).length ? "swap" : "pause"} /><span>Round ${round} changed ${changed(round).length ? `the text of ${changed(round).sort().join(", ")}` : "no text"}.</span></li>`)}</ul>`;
+  return html`<ul class="changed">${rounds.map((round) => html`<li key=${round}><${Icon} name=${changed(round).length ? "swap" : "pause"} /><span>Round ${round} changed ${changed(round).length ? `the text of ${changed(round).sort().join(", ")}` : content(round) ? "no text: its critics found no major issue" : "no text"}.</span></li>`)}</ul>`;
 }
 
 /** The versions of a candidate, oldest first: those beside the best one, and the best one. */
@@ -189,7 +190,7 @@ function Versions({ resource, read, council }) {
   return html`<section class="block" id="versions" aria-labelledby="vh"><header><h2 id="vh">Versions and critiques</h2><p>${versions.length > 1 ? "Each change, and the issues that asked for it." : "It was not revised; its critiques stand beside it."}</p><div class="row end wrapx">
       <select class="field" aria-label="Candidate" value=${agent} onChange=${(event) => setAgent(event.target.value)}>${withTexts.map(({ agent_id: id }) => html`<option value=${id}>${read.shown ? id : `Candidate ${read.letter(id)}`}</option>`)}</select>
       ${versions.length > 1 ? [left, right].map((each, side) => html`<select class="field" aria-label=${side ? "Right text" : "Left text"} value=${versions.indexOf(each)} onChange=${choose(side)}>${versions.map((one, index) => html`<option value=${index}>${named(one)}</option>`)}</select>`) : ""}</div></header>
-    <${Rounds} council=${council} read=${read} />
+    <${Rounds} resource=${resource} council=${council} read=${read} />
     <div class=${`diff${texts ? "" : " one"}`}>${texts ? html`<div><h3><span class="letter">${read.letter(agent)}</span>${title(named(left))}</h3>${drawn("del")}</div><div><h3><span class=${`letter${agent === verdict?.winner ? " win" : ""}`}>${read.letter(agent)}</span>${title(named(right))}${agent === verdict?.winner && right.responses === null ? ", verdict" : ""}</h3>${drawn("ins")}</div>`
       : html`<div><h3><span class="letter">${read.letter(agent)}</span>${versions.length ? `Version ${versions[0].version + 1}` : ""}</h3><${Markdown} text=${work?.content ?? ""} /></div>`}
       <div class="side-i"><h3>Issues that critics found</h3>${(work?.critiques ?? []).length === 0 ? html`<p class="small quiet">No critic read it.</p>` : ""}<ul class="issues">${(work?.critiques ?? []).map((critique) => {

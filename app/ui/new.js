@@ -115,7 +115,7 @@ function Quote({ quote: { fault, value } }) {
   if (fault) return html`<div class="quotebox"><p class="fault" role="status">${fault}</p></div>`;
   if (value === null) return html`<div class="quotebox"><p class="muted">Reckoning …</p></div>`;
   const { expected, at_most: most } = value;
-  return html`<div class="quotebox"><dl class="quote"><dt>calls</dt><dd>${expected.calls === most.calls ? number(most.calls) : `${number(expected.calls)}–${number(most.calls)}`}</dd>
+  return html`<div class="quotebox"><dl class="quote"><dt>calls</dt><dd>${expected.calls === most.calls ? number(most.calls) : `about ${number(expected.calls)}, at most ${number(most.calls)}`}</dd>
       <dt>tokens, expected</dt><dd>${short(tokensOf(expected))}</dd><dt>tokens, at most</dt><dd>${short(tokensOf(most))}</dd><dt>cost, at most</dt><dd>${most.cost ? money(most.cost) : "no price"}</dd></dl>
     <p>${value.history?.deliberations ? `From ${plural(value.history.deliberations, "deliberation")} like this one.` : value.history?.calls || Object.keys(value.history?.by_role ?? {}).length ? "From earlier calls of these roles." : "Nothing like it ran yet: lengths are assumed."}
       ${expected.cached_tokens ? ` ${cachedShare(expected)} of the prompt tokens should come from the cache.` : ""}${value.budget?.detail ? ` ${value.budget.detail}` : ""}</p></div>`;
