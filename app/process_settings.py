@@ -154,7 +154,7 @@ class PublicationRules(ProcessSettings):
     publications: Annotated[tuple[Publication, ...], NoDecode, BeforeValidator(listed)] = setting(
         (),
         "Messages for other services, separated by commas: `announcements` of ends, `responses` and `results` of "
-        "calls, `texts` as they grow. The same for every part; their streams are declared with the others.",
+        "calls, `texts` as they grow. The same for every part.",
         env="PUBLISH",
     )
 
