@@ -66,6 +66,7 @@ async def test_a_council_is_one_trace_from_its_request_to_its_chats(traced: Stac
         await until(lambda: bool(collected.named("webhook") and _of(collected, "invoke_workflow", found["id"])), 20)
     trace = bytes.fromhex(client_span[3:35])
     await until(lambda: bool(_of(collected, "POST", found["id"])), 20)
+    await until(lambda: len(collected.named("chat")) >= found["usage"]["calls"], 20)
     spans = [span for span in collected.spans.values() if span.trace_id == trace]
     kinds = Counter(span.name.partition(" ")[0] for span in spans)
     calls = await traced.recorded(found["id"])
@@ -96,10 +97,21 @@ async def _kill(stack: Stack, name: str) -> None:
     await until(lambda: stack.child(name)["pid"] not in (None, killed), 30)
 
 
+async def _until_acknowledged(stack: Stack) -> None:
+    """Wait until nothing ended would be recorded once more by a successor of the coordinator."""
+    async with asyncio.timeout(20):
+        while True:
+            consumers = (await stack.client.get("/cluster")).json()["consumers"]
+            if not any(each["unacknowledged"] for each in consumers if each["name"] == "coordinator"):
+                return
+            await asyncio.sleep(0.05)
+
+
 async def _councils_with_kills(stack: Stack, collected: Collector, *names: str) -> list[str]:
     """Run councils while processes are killed, each as often as councils last; return the ids once all have spans."""
     await stack.until_ready()
     await stack.script(duration_ms=300, faults=[], behaviour="normal")
+    await _until_acknowledged(stack)
     collected.forget()
     (await stack.engine.delete("/simulator/calls")).raise_for_status()
     asked = asyncio.create_task(_asked_in_turn(stack))
@@ -117,7 +129,7 @@ async def _councils_with_kills(stack: Stack, collected: Collector, *names: str) 
 
 
 def _assert_whole(collected: Collector, ids: list[str]) -> None:
-    assert collected.orphans() == []
+    assert [span.name for span in collected.orphans()] == []
     workflows = [_of(collected, "invoke_workflow", each) for each in ids]
     assert {len(spans) for spans in workflows} == {1}
     assert len({spans[0].trace_id for spans in workflows}) == len(ids)
