@@ -136,6 +136,7 @@ async def test_answers_503_until_the_keys_are_loaded() -> None:
         assert [error["pointer"] for error in ready.json()["errors"]] == ["keys"]
         assert "nats" not in ready.text
         ring.caught_up = True
+        gateway.gateway["readiness"].clear()
         assert (await gateway.client.get("/readyz")).json()["checks"] == [
             "journal", "streams", "catalog", "keys", "coordinator",
         ]  # fmt: skip
