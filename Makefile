@@ -10,7 +10,7 @@ HAVE_SERVERS := { { ls /usr/lib/postgresql/*/bin/initdb || command -v initdb; } 
 	{ command -v pgbouncer || ls /usr/sbin/pgbouncer; } && command -v prometheus && command -v promtool; } >/dev/null 2>&1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo up test chromium walk test-unit coverage test-browser test-vllm test-weights test-engines test-sdk docs fuzz mutants lint format bench overload chaos attack sbom audit openapi lock clean
+.PHONY: help install demo up test chromium walk test-unit coverage test-browser test-vllm test-weights test-engines test-containers test-sdk docs fuzz mutants lint format bench overload chaos attack sbom audit openapi lock clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -49,7 +49,7 @@ test: $(DEV_STAMP) ## Run the whole test suite: real nats-server, PostgreSQL, Re
 		echo "PostgreSQL, Redis, PgBouncer or Prometheus is missing; as root: apt-get install --no-install-recommends $(SERVERS)" >&2; exit 1; }
 	@$(HAVE_SERVERS) || { apt-get update -qq && \
 		DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $(SERVERS); }
-	$(BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder -m "not vllm and not engines and not browser and not sdk and not walk" --ignore=tests/attack
+	$(BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder -m "not vllm and not engines and not containers and not browser and not sdk and not walk" --ignore=tests/attack
 
 walk: $(DEV_STAMP) ## Walk through the first hour of a new user, from a wheel in an empty folder
 	$(BIN)/pytest tests/e2e/test_first_hour.py
@@ -76,6 +76,15 @@ test-engines: $(DEV_STAMP) ## Build llama.cpp's server and LiteLLM's proxy, and 
 		DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends g++; }
 	$(BIN)/python -m tests.engines.build
 	$(BIN)/pytest -m engines tests/engines
+
+CONTAINER_TOOLS := docker.io debootstrap busybox-static
+HAVE_CONTAINER_TOOLS := type docker dockerd debootstrap busybox >/dev/null 2>&1
+test-containers: $(DEV_STAMP) ## Build the image, start deploy/compose in Docker, kill each container under load, restore a backup; as root
+	@test "$$(id -u)" = 0 || { echo "run it as root: it kills the first processes of containers" >&2; exit 1; }
+	@$(HAVE_CONTAINER_TOOLS) || { apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $(CONTAINER_TOOLS); }
+	$(BIN)/python -m tests.containers.build
+	$(BIN)/pytest tests/containers
 
 chromium: # Installs Debian's, as root
 	@test -x /usr/bin/chromium || test "$$(id -u)" = 0 || { \
@@ -154,4 +163,4 @@ lock: $(DEV_STAMP) ## Resolve the dependencies anew and write the lock files, wi
 		docsite/requirements.in -o docsite/requirements.lock
 
 clean: ## Remove the environments and what tests leave behind
-	rm -rf build .venv .venv-docs .venv-vllm .venv-engines .sdk .deliberate .pytest_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf build .venv .venv-docs .venv-vllm .venv-engines .venv-containers .sdk .deliberate .pytest_cache .ruff_cache .hypothesis *.egg-info

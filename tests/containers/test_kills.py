@@ -1,0 +1,44 @@
+"""Each container is killed while councils run: Docker starts it again, and nothing that was accepted is lost."""
+
+import asyncio
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from tests.containers.docker import Project
+from tests.containers.load import Load
+from tests.containers.test_stack import RUNNING
+
+# A killed Ray starts anew, on two cores in half a minute, and each healthcheck has its interval.
+RESTART_S = 180
+ENDS_AFTER = 4
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Waits for a condition whose check takes a command."""
+    async with asyncio.timeout(RESTART_S):
+        while not await asyncio.to_thread(condition):
+            await asyncio.sleep(0.2)
+
+
+@pytest.mark.parametrize("service", RUNNING)
+async def test_a_killed_container_starts_again_and_every_accepted_council_ends(
+    stack: Project, client: httpx.AsyncClient, service: str
+) -> None:
+    load = Load(client, service)
+    running = asyncio.create_task(load.run())
+    try:
+        await until(lambda: load.in_flight == load.clients)
+        restarts = await asyncio.to_thread(stack.kill, service)
+        await until(lambda: stack.is_restarted(service, restarts))
+        before = len(load.ends)
+        await until(lambda: len(load.ends) >= before + ENDS_AFTER or running.done())
+    finally:
+        load.enough.set()
+        await asyncio.wait_for(running, RESTART_S)
+    assert len(set(load.accepted.values())) == len(load.accepted), "no submission was accepted twice"
+    assert set(load.ends) == set(load.accepted.values()), "nothing accepted is lost"
+    assert {end["status"] for end in load.ends.values()} == {"completed"}
+    listed = await client.get("/deliberations", params={"after": "now", "limit": 100})
+    assert set(load.ends) <= {item["id"] for item in listed.json()["items"]}, "the archive has them"

@@ -1,0 +1,102 @@
+"""The stack of compose.yaml as it is: health, rights, networks, secrets, and a council with a key."""
+
+import json
+
+import httpx
+import pytest
+
+from tests.containers.docker import Project
+from tests.containers.load import council
+from tests.deploy.manifests import compose_services
+
+SERVICES = compose_services()
+ONE_SHOT = ["migration", "streams", "volumes"]
+RUNNING = sorted(set(SERVICES) - set(ONE_SHOT))
+OF_THE_IMAGE = sorted(set(RUNNING) - {"nats"})
+# A line of /proc/1/status each: the user, no capability in any set, no way to gain one, and a seccomp filter.
+STATUS = {"Uid": "10001", "CapEff": "0" * 16, "CapPrm": "0" * 16, "CapBnd": "0" * 16, "NoNewPrivs": "1", "Seccomp": "2"}
+CONNECT = "import socket; socket.create_connection(('{host}', {port}), timeout=3)"
+ATTEMPT = "try: {attempt}\nexcept OSError as exc: print(type(exc).__name__)\nelse: print('connected')"
+
+
+def attempt(host: str, port: int) -> str:
+    return f"import socket\n{ATTEMPT.format(attempt=CONNECT.format(host=host, port=port))}"
+
+
+def test_every_service_is_healthy_and_every_job_has_succeeded(stack: Project) -> None:
+    states = {name: stack.inspect(name)["State"] for name in stack.services()}
+    assert {name: state["Health"]["Status"] for name, state in states.items() if name in RUNNING} == dict.fromkeys(
+        RUNNING, "healthy"
+    )
+    assert {name: (states[name]["Status"], states[name]["ExitCode"]) for name in ONE_SHOT} == dict.fromkeys(
+        ONE_SHOT, ("exited", 0)
+    )
+
+
+@pytest.mark.parametrize("service", RUNNING)
+def test_a_first_process_has_no_rights(stack: Project, service: str) -> None:
+    pid = stack.inspect(service)["State"]["Pid"]
+    with open(f"/proc/{pid}/status") as file:
+        lines = dict(line.strip().split(":\t", 1) for line in file if ":\t" in line)
+    assert {name: lines[name].split()[0] for name in STATUS} == STATUS
+
+
+@pytest.mark.parametrize("service", OF_THE_IMAGE)
+def test_the_root_is_read_only_and_tmp_is_not(stack: Project, service: str) -> None:
+    write = "import pathlib\nfor path in ('/x', '/opt/venv/x', '/tmp/x'):\n try: pathlib.Path(path).touch()\n"
+    report = " except OSError as exc: print(exc.strerror)\n else: print('written')"
+    assert stack.python(service, write + report).splitlines() == [*["Read-only file system"] * 2, "written"]
+
+
+@pytest.mark.parametrize(
+    ("service", "host", "port", "expected"),
+    [
+        ("gateway", "nats", 4222, "connected"),
+        ("gateway", "simulator", 8000, "gaierror"),
+        ("ray", "nats", 4222, "connected"),
+        ("ray", "simulator", 8000, "connected"),
+        ("simulator", "nats", 4222, "gaierror"),
+        ("simulator", "gateway", 8080, "gaierror"),
+        # Ray's daemons listen on loopback alone.
+        ("simulator", "ray", 6379, "ConnectionRefusedError"),
+        ("simulator", "ray", 8265, "ConnectionRefusedError"),
+        ("simulator", "ray", 52365, "ConnectionRefusedError"),
+    ],
+)
+def test_a_service_reaches_those_of_its_networks_alone(
+    stack: Project, service: str, host: str, port: int, expected: str
+) -> None:
+    assert stack.python(service, attempt(host, port)) == expected
+
+
+@pytest.mark.parametrize("service", OF_THE_IMAGE)
+def test_only_services_in_front_have_a_route_to_other_machines(stack: Project, service: str) -> None:
+    routes = stack.python(service, "print(open('/proc/net/route').read())").splitlines()[1:]
+    leads_out = any(line.split()[1] == "00000000" for line in routes)
+    assert leads_out == ("front" in SERVICES[service]["networks"])
+
+
+def test_secrets_are_in_no_log_and_the_log_key_in_no_description_of_a_container(
+    stack: Project, secret_values: dict[str, str], key: str
+) -> None:
+    logs = stack.compose("logs", "--no-color")
+    assert [name for name, value in {**secret_values, "key": key}.items() if value in logs] == []
+    described = json.dumps([stack.inspect(name) for name in stack.services()])
+    assert secret_values["LOG_KEY"] not in described
+    assert stack.python("gateway", "print(open('/run/secrets/log_key').read())") == secret_values["LOG_KEY"]
+
+
+async def test_a_council_with_a_key_runs_to_its_verdict_and_reaches_the_archive(client: httpx.AsyncClient) -> None:
+    assert (await client.get("/deliberations", headers={"Authorization": ""})).status_code == 401
+    ended = await council(client)
+    assert (ended["status"], ended["verdict"]["winner"] is not None) == ("completed", True)
+    listed = await client.get("/deliberations", params={"after": "now"})
+    assert ended["id"] in [item["id"] for item in listed.json()["items"]]
+
+
+def test_the_doctor_finds_no_error(stack: Project, key: str) -> None:
+    admin = stack.exec("gateway", "deliberate", "keys", "create", "doctor", "--scope", "admin").strip()
+    found = json.loads(
+        stack.compose("exec", "-T", "-e", f"DELIBERATE_API_KEY={admin}", "gateway", "deliberate", "doctor", "--json")
+    )
+    assert [finding for finding in found["findings"] if finding["severity"] != "info"] == []
