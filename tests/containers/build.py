@@ -65,7 +65,7 @@ def import_image(folder: Path, name: str, environment: Mapping[str, str], *chang
 
 
 def make_python(folder: Path, name: str, environment: Mapping[str, str]) -> None:
-    """Make Debian bookworm with Python 3.11 and pip, which trusts this machine's certificates for builds behind a proxy."""
+    """Make Debian bookworm with Python 3.11 and pip, which trusts the certificates of this machine."""
     command = ["debootstrap", "--variant=minbase", f"--include={DEBIAN_PACKAGES}", "bookworm", folder]
     run(*command, environment=environment, timeout_s=BUILD_S)
     (folder / "usr/bin/python").symlink_to("python3.11")

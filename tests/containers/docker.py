@@ -94,7 +94,7 @@ class Project:
 
     def up(self) -> None:
         """Start everything as docs/operations.md does; return once every service is healthy."""
-        self.compose("up", "--wait", "--no-build", timeout_s=600)
+        self.compose("up", "--wait", "--no-build", timeout_s=300)
 
     def services(self) -> list[str]:
         return sorted(self.compose("config", "--services").split())

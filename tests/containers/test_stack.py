@@ -15,12 +15,30 @@ RUNNING = sorted(set(SERVICES) - set(ONE_SHOT))
 OF_THE_IMAGE = sorted(set(RUNNING) - {"nats"})
 # A line of /proc/1/status each: the user, no capability in any set, no way to gain one, and a seccomp filter.
 STATUS = {"Uid": "10001", "CapEff": "0" * 16, "CapPrm": "0" * 16, "CapBnd": "0" * 16, "NoNewPrivs": "1", "Seccomp": "2"}
-CONNECT = "import socket; socket.create_connection(('{host}', {port}), timeout=3)"
-ATTEMPT = "try: {attempt}\nexcept OSError as exc: print(type(exc).__name__)\nelse: print('connected')"
-
-
-def attempt(host: str, port: int) -> str:
-    return f"import socket\n{ATTEMPT.format(attempt=CONNECT.format(host=host, port=port))}"
+CONNECT = """
+import socket
+try:
+    socket.create_connection(("{host}", {port}), timeout=3)
+except OSError as exc:
+    print(type(exc).__name__)
+else:
+    print("connected")
+"""
+WRITE = """
+import pathlib
+for path in ("/x", "/opt/venv/x", "/tmp/x"):
+    try:
+        pathlib.Path(path).touch()
+    except OSError as exc:
+        print(exc.strerror)
+    else:
+        print("written")
+"""
+READ_METRICS = """
+import urllib.request as u
+request = u.Request("http://gateway:8080/metrics", headers={{"Authorization": "Bearer {key}"}})
+print(u.urlopen(request, timeout=10).status)
+"""
 
 
 def test_every_service_is_healthy_and_every_job_has_succeeded(stack: Project) -> None:
@@ -43,9 +61,7 @@ def test_a_first_process_has_no_rights(stack: Project, service: str) -> None:
 
 @pytest.mark.parametrize("service", OF_THE_IMAGE)
 def test_the_root_is_read_only_and_tmp_is_not(stack: Project, service: str) -> None:
-    write = "import pathlib\nfor path in ('/x', '/opt/venv/x', '/tmp/x'):\n try: pathlib.Path(path).touch()\n"
-    report = " except OSError as exc: print(exc.strerror)\n else: print('written')"
-    assert stack.python(service, write + report).splitlines() == [*["Read-only file system"] * 2, "written"]
+    assert stack.python(service, WRITE).splitlines() == [*["Read-only file system"] * 2, "written"]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +82,7 @@ def test_the_root_is_read_only_and_tmp_is_not(stack: Project, service: str) -> N
 def test_a_service_reaches_those_of_its_networks_alone(
     stack: Project, service: str, host: str, port: int, expected: str
 ) -> None:
-    assert stack.python(service, attempt(host, port)) == expected
+    assert stack.python(service, CONNECT.format(host=host, port=port)) == expected
 
 
 @pytest.mark.parametrize("service", OF_THE_IMAGE)
@@ -94,9 +110,16 @@ async def test_a_council_with_a_key_runs_to_its_verdict_and_reaches_the_archive(
     assert ended["id"] in [item["id"] for item in listed.json()["items"]]
 
 
-def test_the_doctor_finds_no_error(stack: Project, key: str) -> None:
-    admin = stack.exec("gateway", "deliberate", "keys", "create", "doctor", "--scope", "admin").strip()
-    found = json.loads(
-        stack.compose("exec", "-T", "-e", f"DELIBERATE_API_KEY={admin}", "gateway", "deliberate", "doctor", "--json")
-    )
-    assert [finding for finding in found["findings"] if finding["severity"] != "info"] == []
+@pytest.fixture(scope="module")
+def admin_key(stack: Project) -> str:
+    return stack.exec("gateway", "deliberate", "keys", "create", "admin", "--scope", "admin").strip()
+
+
+def test_the_doctor_finds_nothing_but_the_simulator(stack: Project, admin_key: str) -> None:
+    doctor = ("exec", "-T", "--env", f"DELIBERATE_API_KEY={admin_key}", "gateway", "deliberate", "doctor", "--json")
+    found = json.loads(stack.compose(*doctor))["findings"]
+    assert [finding["code"] for finding in found if finding["part"] != "machine"] == ["simulated"]
+
+
+def test_a_service_in_front_reads_the_metrics_as_monitoring_yaml_does(stack: Project, admin_key: str) -> None:
+    assert stack.python("webhooks", READ_METRICS.format(key=admin_key)) == "200"
