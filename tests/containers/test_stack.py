@@ -15,6 +15,7 @@ RUNNING = sorted(set(SERVICES) - set(ONE_SHOT))
 OF_THE_IMAGE = sorted(set(RUNNING) - {"nats"})
 # A line of /proc/1/status each: the user, no capability in any set, no way to gain one, and a seccomp filter.
 STATUS = {"Uid": "10001", "CapEff": "0" * 16, "CapPrm": "0" * 16, "CapBnd": "0" * 16, "NoNewPrivs": "1", "Seccomp": "2"}
+NETWORKS = {"front": False, "log": True, "engines": True}
 CONNECT = """
 import socket
 try:
@@ -85,11 +86,16 @@ def test_a_service_reaches_those_of_its_networks_alone(
     assert stack.python(service, CONNECT.format(host=host, port=port)) == expected
 
 
-@pytest.mark.parametrize("service", OF_THE_IMAGE)
-def test_only_services_in_front_have_a_route_to_other_machines(stack: Project, service: str) -> None:
-    routes = stack.python(service, "print(open('/proc/net/route').read())").splitlines()[1:]
-    leads_out = any(line.split()[1] == "00000000" for line in routes)
-    assert leads_out == ("front" in SERVICES[service]["networks"])
+def test_only_the_network_in_front_leads_out(stack: Project) -> None:
+    networks = json.loads(stack.docker("network", "inspect", *(f"{stack.name}_{name}" for name in NETWORKS)))
+    assert {found["Name"].partition("_")[2]: found["Internal"] for found in networks} == NETWORKS
+
+
+@pytest.mark.parametrize("service", ["simulator", "ray", "archive"])
+def test_a_service_behind_does_not_reach_the_network_in_front_by_address(stack: Project, service: str) -> None:
+    address = stack.inspect("gateway")["NetworkSettings"]["Networks"][f"{stack.name}_front"]["IPAddress"]
+    assert stack.python("webhooks", CONNECT.format(host=address, port=8080)) == "connected"
+    assert stack.python(service, CONNECT.format(host=address, port=8080)) in ("TimeoutError", "OSError")
 
 
 def test_secrets_are_in_no_log_and_the_log_key_in_no_description_of_a_container(
@@ -112,7 +118,9 @@ async def test_a_council_with_a_key_runs_to_its_verdict_and_reaches_the_archive(
 
 @pytest.fixture(scope="module")
 def admin_key(stack: Project) -> str:
-    return stack.exec("gateway", "deliberate", "keys", "create", "admin", "--scope", "admin").strip()
+    return stack.exec(
+        "gateway", "deliberate", "keys", "create", "admin", "--tenant", "mine", "--scope", "admin"
+    ).strip()
 
 
 def test_the_doctor_finds_nothing_but_the_simulator(stack: Project, admin_key: str) -> None:
