@@ -24,30 +24,39 @@ from ray.serve.schema import ApplicationStatus
 
 from app.deliberation.errors import InvalidRequest
 from app.deliberation.roles import Role, roles_over_nats
+from app.deliberation.specification import TIMEOUT_S_MAX
 from app.process_settings import default_engines, load_roles
 from serve_deployments.arguments import ApplicationArgs, with_engines
-from serve_deployments.deployments import Agent, Coordinator
+from serve_deployments.deployments import Agent, Coordinator, replicas_for_calls
 
 _T = TypeVar("_T")
 
 NAME = "deliberations"
+CONTROLLER = ("SERVE_CONTROLLER_ACTOR", "serve")
 STAGES_PER_REPLICA_MAX = 2_048
-# The calls of one role in a usual council. It decides only when replicas are added.
-CALLS_OF_A_STAGE = 4
+# Replicas report every ten seconds, so that the first comes within about 20 s of the load.
+LOOK_BACK_S = 15.0
+UPSCALE_DELAY_S = 5.0
+DOWNSCALE_DELAY_S = 20.0
+# The first use of a role waits for its replica: the last one stays longer.
+DOWNSCALE_TO_ZERO_DELAY_S = 600.0
 WATCH_INTERVAL_S = 2.0
 DEPLOYED_POLL_S = 0.1
 # Longer than any single step of Serve's controller, deploying included.
 CONTROLLER_SILENCE_MAX_S = 15.0
 RAY_STARTS_WITHIN_S = 600.0
+# Agents whose calls take longer finish them if their cluster runs on.
+SHUTDOWN_WITHIN_S = 10.0
 
 
-def _options(cpus: float) -> dict[str, Any]:
+def _options(cpus: float, drain_s: float) -> dict[str, Any]:
     return {
         # The defaults (5 ongoing, checks every 10 s within 30 s) cap a replica at 10 calls/s and hide a death.
         "health_check_period_s": 2.0,
         "health_check_timeout_s": 5.0,
-        "graceful_shutdown_timeout_s": 5.0,
-        # How often a stopping replica checks for requests under way; their calls outlive them.
+        # A replica that hangs does not get it: RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS.
+        "graceful_shutdown_timeout_s": drain_s,
+        # How often a stopping replica checks for requests under way.
         "graceful_shutdown_wait_loop_s": 0.2,
         # A line per handle call would be the busiest log, and the facts hold the same.
         "logging_config": {"enable_access_log": False},
@@ -60,9 +69,16 @@ def _scale(role: Role) -> dict[str, Any]:
     if bounds.min == bounds.max:
         # With a fixed number handles push no autoscaling metrics.
         return {"num_replicas": bounds.min}
-    # Serve counts stages, but calls fill a replica.
-    target = max(1, role.concurrency // CALLS_OF_A_STAGE)
-    scaling = {"min_replicas": bounds.min, "max_replicas": bounds.max, "target_ongoing_requests": target}
+    scaling = {
+        "min_replicas": bounds.min,
+        "max_replicas": bounds.max,
+        "policy": {"policy_function": replicas_for_calls},
+        "target_ongoing_requests": role.concurrency,
+        "look_back_period_s": LOOK_BACK_S,
+        "upscale_delay_s": UPSCALE_DELAY_S,
+        "downscale_delay_s": DOWNSCALE_DELAY_S,
+        "downscale_to_zero_delay_s": DOWNSCALE_TO_ZERO_DELAY_S,
+    }
     return {"autoscaling_config": scaling}
 
 
@@ -83,7 +99,8 @@ def build(args: ApplicationArgs) -> Application:
             **_scale(role),
             max_ongoing_requests=STAGES_PER_REPLICA_MAX,
             max_queued_requests=STAGES_PER_REPLICA_MAX,
-            **_options(0.1),
+            # No call outlives the deadline of its deliberation.
+            **_options(0.1, TIMEOUT_S_MAX),
         )
         agents[name] = deployment.bind(
             name,
@@ -93,7 +110,7 @@ def build(args: ApplicationArgs) -> Application:
             args.publications,
             args.engine_away_timeout_s,
         )
-    coordinator = _deployment(Coordinator).options(num_replicas=args.coordinator_replicas, **_options(0.1))
+    coordinator = _deployment(Coordinator).options(num_replicas=args.coordinator_replicas, **_options(0.1, 5.0))
     return coordinator.bind(agents, workers, args.nats_url, args.coordinator_slots, args.publications)
 
 
@@ -137,7 +154,7 @@ def _revive_controller() -> None:
     Ray itself does not notice. Without a controller calls go on, but no dead replica is replaced.
     """
     try:
-        controller = cast("Any", ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace="serve"))
+        controller = cast("Any", ray.get_actor(*CONTROLLER))
     except ValueError:
         # There is none: the application's status shows it.
         return
@@ -149,6 +166,14 @@ def _revive_controller() -> None:
     except RayError:
         # Ray is restarting the controller.
         return
+
+
+def _shut_down() -> None:
+    """Stop the application; returns after SHUTDOWN_WITHIN_S at most, unlike `serve.shutdown`."""
+    # The controller ends itself at last, so that its answer is an error.
+    with suppress(ValueError, RayError):
+        controller = cast("Any", ray.get_actor(*CONTROLLER))
+        ray.get(controller.graceful_shutdown.remote(), timeout=SHUTDOWN_WITHIN_S)
 
 
 async def _watched(call: Callable[[], _T]) -> _T:
@@ -216,7 +241,7 @@ def main() -> None:
     deploy(arguments)
     print("ready", flush=True)
     asyncio.run(_stay())
-    serve.shutdown()
+    _shut_down()
     # Otherwise a cluster started by this process (RAY_ADDRESS=local) ends it with SIGABRT.
     ray.shutdown()
 

@@ -8,6 +8,7 @@ from typing import Any
 import ray
 from ray import serve
 from ray.exceptions import RayError
+from ray.serve.config import AutoscalingContext
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
@@ -21,7 +22,7 @@ from app.observability.logs import outlast_output
 from app.observability.process import settle_heap
 from app.observability.traces import tracer_of_environment
 from serve_deployments.agent.agent import APPEND_TIMEOUT_S as AGENT_TIMEOUT_S
-from serve_deployments.agent.agent import FINISH_WITHIN_S, AgentReplica
+from serve_deployments.agent.agent import AgentReplica
 from serve_deployments.coordinator.coordinator import CoordinatorReplica
 from serve_deployments.coordinator.fact_store import APPEND_TIMEOUT_S as COORDINATOR_TIMEOUT_S
 from serve_deployments.coordinator.task_queue import worker_agents
@@ -30,6 +31,7 @@ from serve_deployments.identity import identity
 from serve_deployments.ray_start import keep_replica_on_loopback
 
 Handle = DeploymentHandle[Any]
+CALLS = "calls"
 
 
 class RayAgents:
@@ -69,6 +71,18 @@ def _require_running(*tasks: asyncio.Task[Any]) -> None:
         if task.done():
             error = None if task.cancelled() else task.exception()
             raise RuntimeError(f"a task of the replica has ended: {task.get_name()}") from error
+
+
+def replicas_for_calls(context: AutoscalingContext) -> tuple[float, dict[str, Any]]:
+    """Serve's autoscaling policy for agents: as many replicas as the calls fill, of which each takes `concurrency`.
+
+    So one is added when calls wait. Serve's own policy counts requests, which are stages of any number of calls.
+    """
+    calls = (context.aggregated_metrics or {}).get(CALLS)
+    # No replica has reported yet.
+    if not calls or context.config is None:
+        return context.target_num_replicas, {}
+    return sum(calls.values()) / context.config.target_ongoing_requests, {}
 
 
 class Agent:
@@ -112,9 +126,13 @@ class Agent:
     def check_health(self) -> None:
         _require_running(*self._tasks)
 
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """Called by Serve where the role's number of replicas is not fixed."""
+        return {CALLS: self._replica.in_flight}
+
     async def __del__(self) -> None:
         """Called by Serve before the replica stops: requests are over, but the calls' outcomes still count."""
-        await self._replica.finish(FINISH_WITHIN_S)
+        await self._replica.finish()
         if self._tracer is not None:
             await self._tracer.close()
 

@@ -32,8 +32,6 @@ from serve_deployments.identity import identity
 from serve_deployments.sandbox.checks import Sandbox
 
 APPEND_TIMEOUT_S = 120.0
-# Less than Serve's graceful_shutdown_timeout_s, after which the replica is killed.
-FINISH_WITHIN_S = 4.5
 # Less than the half second that gateways wait for a replica's description (`app.routes.roles`): an engine that hangs
 # must not make its agents seem dead.
 PROBE_WITHIN_S = 0.25
@@ -80,6 +78,11 @@ class AgentReplica:
     def count(self, what: str) -> None:
         self._counts[what] += 1
 
+    @property
+    def in_flight(self) -> int:
+        """Calls that wait for an engine, are at one, or record their outcome."""
+        return len(self._running)
+
     async def listen(self) -> None:
         await self.journal.answer(f"control.role.{self.name}", self.describe)
         await self.journal.hear(SUBJECT, self.viewers.take)
@@ -108,7 +111,7 @@ class AgentReplica:
             "model": model,
             "simulated": bool(model and "simulated" in model),
             "engines": [engine.described(time.monotonic(), self.role.model) for engine in self.engines.engines],
-            "in_flight": len(self._running),
+            "in_flight": self.in_flight,
             "waiting": self.engines.waiting,
             "concurrency": self.role.concurrency,
             "counts": {name: self._counts[name] for name in COUNTS},
@@ -116,7 +119,7 @@ class AgentReplica:
             "costs": dict(self._costs),
         }
 
-    async def finish(self, within_s: float) -> None:
+    async def finish(self, within_s: float | None = None) -> None:
         """Wait for the running calls, at most `within_s`: a recorded outcome is not requested again."""
         running = [task for _, task in self._running.values()]
         if running:

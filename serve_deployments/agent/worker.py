@@ -23,12 +23,14 @@ from app.log.work_queue import QueueItem
 from app.observability.process import health_server, stop_signal
 from app.observability.traces import tracer_of_environment
 from app.process_settings import default_engines, load_roles
-from serve_deployments.agent.agent import APPEND_TIMEOUT_S, FINISH_WITHIN_S, AgentReplica
+from serve_deployments.agent.agent import APPEND_TIMEOUT_S, AgentReplica
 from serve_deployments.arguments import WorkerArgs, with_engines
 from serve_deployments.engine.client import Engines
 
 # Three of them within the shortest `ack_wait`, as for coordinators.
 HEARTBEAT_S = ACK_WAIT_S_MIN / 3
+# Seconds that the calls of a worker may take that ends by an error.
+FINISH_WITHIN_S = 4.5
 # A task that is older may have been another worker's, although the server does not know it any more.
 FRESH_S = 0.5
 

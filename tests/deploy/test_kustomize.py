@@ -5,9 +5,10 @@ import pytest
 
 from tests.deploy import manifests, schemas, wiring
 from tests.deploy.commands import command_faults
-from tests.deploy.manifests import KUSTOMIZE, ROOT, Document, of_kind, pod_of, the
+from tests.deploy.manifests import KUSTOMIZE, ROOT, Document, name_of, of_kind, pod_of, the
 
 UNKNOWN_KINDS = {"ray.io/v1 RayService"}
+CLUSTER_WIDE = ("Namespace", "PriorityClass")
 
 
 def test_resource_files_match_the_schemas() -> None:
@@ -52,7 +53,7 @@ def test_commands_exist_and_take_their_options(variant: list[Document]) -> None:
 
 
 def test_everything_is_in_one_namespace(variant: list[Document]) -> None:
-    spaces = {each["metadata"].get("namespace") for each in variant if each["kind"] != "Namespace"}
+    spaces = {each["metadata"].get("namespace") for each in variant if each["kind"] not in CLUSTER_WIDE}
     assert spaces == {"deliberations"}
 
 
@@ -105,6 +106,26 @@ def test_the_streams_job_and_the_gateway_share_settings(variant: list[Document])
     servers = the(variant, "StatefulSet/nats")["spec"]["replicas"]
     assert int(settings["STREAM_REPLICAS"]) == servers
     assert settings["ACK_WAIT"] == ("6" if servers == 1 else "20")
+
+
+def test_several_pods_of_a_part_spread_over_nodes_and_have_a_disruption_budget(variant: list[Document]) -> None:
+    kinds = [*of_kind(variant, "Deployment"), *of_kind(variant, "StatefulSet")]
+    several = [name_of(each) for each in kinds if each["spec"].get("replicas", 1) > 1]
+    budgets = [each["spec"]["selector"]["matchLabels"] for each in of_kind(variant, "PodDisruptionBudget")]
+    for pod in (pod_of(variant, owner) for owner in [*several, "RayService/agents agents"]):
+        affinity: Document = pod.spec.get("affinity", {}).get("podAntiAffinity", {})
+        required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", [])
+        (spread,) = pod.spec.get("topologySpreadConstraints", required)
+        assert spread["topologyKey"] == "kubernetes.io/hostname", pod.owner
+        assert spread["labelSelector"]["matchLabels"].items() <= pod.labels.items(), pod.owner
+        assert any(budget.items() <= pod.labels.items() for budget in budgets), pod.owner
+
+
+def test_the_log_has_a_higher_priority_than_the_parts_that_need_it(variant: list[Document]) -> None:
+    values = {each["metadata"]["name"]: each["value"] for each in of_kind(variant, "PriorityClass")}
+    owners = ("StatefulSet/nats", "Deployment/gateway", "RayService/agents head", "RayService/agents agents")
+    log, *others = (values[pod_of(variant, owner).spec["priorityClassName"]] for owner in owners)
+    assert log > max(others) and min(others) > 0
 
 
 def test_cluster_routes_name_every_server() -> None:

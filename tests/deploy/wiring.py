@@ -212,6 +212,7 @@ def reference_faults(documents: Sequence[Document]) -> list[str]:
         named += [("PersistentVolumeClaim", claim["claimName"]) for claim in claims]
         named += [("ConfigMap", e["configMapRef"]["name"]) for c in pod.containers for e in c.get("envFrom", [])]
         named += [("ServiceAccount", pod.spec["serviceAccountName"])] if "serviceAccountName" in pod.spec else []
+        named += [("PriorityClass", pod.spec["priorityClassName"])] if "priorityClassName" in pod.spec else []
         faults += [f"{pod.owner}: no {kind} {name}" for kind, name in named if (kind, name) not in have]
     return faults
 

@@ -1,13 +1,15 @@
 import asyncio
 from collections.abc import Callable, Coroutine
+from inspect import signature
 from typing import Any, cast
 
 import pytest
+from ray.serve.config import AutoscalingConfig, AutoscalingContext
 
 from app.deliberation.roles import EngineSpec, Role
 from serve_deployments import deployments
 from serve_deployments.agent.agent import AgentReplica
-from serve_deployments.deployments import Agent
+from serve_deployments.deployments import Agent, replicas_for_calls
 from serve_deployments.engine.client import Engines
 from tests.conditions import until
 from tests.fakes import InMemoryJournal
@@ -53,3 +55,18 @@ async def test_an_agent_whose_task_has_ended_is_unhealthy(of: type, task: str, m
     for running in agent._tasks:  # pyright: ignore[reportPrivateUsage]
         running.cancel()
     await agent._replica.engines.close()  # pyright: ignore[reportPrivateUsage]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "wanted"),
+    [({"calls": {"a": 4.0, "b": 0.0}}, 1.0), ({"calls": {"a": 4.0, "b": 5.0}}, 2.25), ({}, 2)],
+    ids=["calls that one replica takes", "waiting calls", "no replica has reported"],
+)
+def test_serve_wants_the_replicas_that_the_calls_of_a_role_fill(
+    metrics: dict[str, dict[str, float]], wanted: float
+) -> None:
+    options: dict[str, Any] = dict.fromkeys(signature(AutoscalingContext).parameters)
+    options |= {"aggregated_metrics": metrics, "target_num_replicas": 2}
+    options |= {"config": AutoscalingConfig(target_ongoing_requests=4)}
+    context = AutoscalingContext(**options)
+    assert replicas_for_calls(context)[0] == wanted
