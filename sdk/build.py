@@ -67,10 +67,12 @@ def make_node() -> None:
 
 
 def make_clients() -> None:
-    """Generate all clients, and build the streaming helper for TypeScript."""
+    """Generate all clients, and compile the package for TypeScript."""
     for recipe in RECIPES:
         shutil.rmtree(work() / recipe, ignore_errors=True)
         shutil.copytree(HERE / recipe, work() / recipe)
+    for package in ("python", "typescript"):
+        shutil.copy(HERE.parent / "LICENSE", work() / package)
     shutil.rmtree(work() / "openapi", ignore_errors=True)
     shutil.copytree(CONTRACT, work() / "openapi")
     document = work() / "openapi" / "openapi.json"
@@ -80,9 +82,10 @@ def make_clients() -> None:
     types = work() / "openapi-typescript" / "schema.d.ts"
     # By default the generator makes fields with a default value required.
     run(*tool("openapi-typescript", "bin/cli.js"), document, "--default-non-nullable=false", "--output", types)
+    shutil.copytree(work() / "hey-api" / "client", work() / "typescript" / "src" / "client")
     run(*tool("typescript", "bin/tsc"), "--project", work() / "typescript")
-    link = work() / "node_modules" / "deliberation-stream"
-    link.unlink(missing_ok=True)
+    link = work() / "openapi-typescript" / "node_modules" / "deliberation-client"
+    link.parent.mkdir()
     link.symlink_to(work() / "typescript", target_is_directory=True)
 
 

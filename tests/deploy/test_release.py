@@ -1,0 +1,71 @@
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from deploy.release import refusals
+from tests.deploy.manifests import ROOT, project
+
+DATED = "# Changelog\n\n## [0.1.0] - 2026-01-02\n"
+SETTINGS = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
+
+
+def git(root: Path, *arguments: str) -> None:
+    subprocess.run(["git", *SETTINGS, *arguments], cwd=root, check=True, capture_output=True)
+
+
+@pytest.fixture
+def tagged(tmp_path: Path) -> Path:
+    git(tmp_path, "init")
+    return committed(tmp_path, DATED)
+
+
+def committed(root: Path, changelog: str) -> Path:
+    (root / "pyproject.toml").write_text('[project]\nversion = "0.1.0"\n')
+    (root / "CHANGELOG.md").write_text(changelog)
+    git(root, "add", ".")
+    git(root, "commit", "--message", "a")
+    git(root, "tag", "--force", "v0.1.0")
+    return root
+
+
+def test_a_clean_tree_with_the_tag_of_its_version_is_released(tagged: Path) -> None:
+    assert refusals(tagged) == []
+
+
+@pytest.mark.parametrize("name", ["CHANGELOG.md", "new.py"])
+def test_a_dirty_tree_is_refused(tagged: Path, name: str) -> None:
+    with (tagged / name).open("a") as file:
+        file.write("more\n")
+    (reason,) = refusals(tagged)
+    assert "git status" in reason
+
+
+@pytest.mark.parametrize("tag", [None, "v0.2.0"])
+def test_a_commit_without_the_tag_of_its_version_is_refused(tagged: Path, tag: str | None) -> None:
+    git(tagged, "tag", "--delete", "v0.1.0")
+    if tag is not None:
+        git(tagged, "tag", tag)
+    (reason,) = refusals(tagged)
+    assert "git tag v0.1.0" in reason
+
+
+def test_a_tag_on_an_earlier_commit_is_refused(tagged: Path) -> None:
+    git(tagged, "commit", "--allow-empty", "--message", "b")
+    (reason,) = refusals(tagged)
+    assert "git tag v0.1.0" in reason
+
+
+def test_a_changelog_without_the_date_of_the_version_is_refused(tagged: Path) -> None:
+    committed(tagged, DATED.replace("2026-01-02", "unreleased"))
+    (reason,) = refusals(tagged)
+    assert "CHANGELOG.md" in reason
+
+
+def test_every_part_of_a_release_has_one_version() -> None:
+    version = project()["project"]["version"]
+    assert project(ROOT / "sdk" / "python")["project"]["version"] == version
+    assert json.loads((ROOT / "sdk" / "typescript" / "package.json").read_text())["version"] == version
+    assert json.loads((ROOT / "openapi" / "openapi.json").read_text())["info"]["version"] == version
+    assert f"## [{version}] - " in (ROOT / "CHANGELOG.md").read_text()
