@@ -41,11 +41,12 @@ def version_of(root: Path) -> str:
 def refusals(root: Path) -> list[str]:
     """The reasons for which this checkout cannot be released, each with its remedy; empty if it can."""
     version = version_of(root)
+    tags = _git(root, "tag", "--points-at", "HEAD").decode().split()
     dated = re.search(rf"^## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d$", (root / "CHANGELOG.md").read_text(), re.M)
     rules = (
         (not _git(root, "status", "--porcelain"), "files differ from HEAD: commit or remove what `git status` lists"),
         (dated, f"CHANGELOG.md has no date for {version}: write `## [{version}] - YYYY-MM-DD` and commit it"),
-        (f"v{version}" in _git(root, "tag", "--points-at", "HEAD").decode().split(), f"HEAD has no tag: `git tag v{version}`"),
+        (f"v{version}" in tags, f"HEAD has no tag: `git tag v{version}`"),
     )
     return [reason for holds, reason in rules if not holds]
 
@@ -57,7 +58,10 @@ def unpack(root: Path, folder: Path) -> None:
 
 
 def normalise(sdist: Path, time_s: int) -> None:
-    """Give all members of an sdist one time and owner, which setuptools does not (https://github.com/pypa/setuptools/issues/2133)."""
+    """Give all members of an sdist one time and owner.
+
+    Setuptools does not: https://github.com/pypa/setuptools/issues/2133.
+    """
     with tarfile.open(sdist) as archive:
         members = sorted(archive.getmembers(), key=lambda member: member.name)
         contents = {each.name: file.read() for each in members if (file := archive.extractfile(each))}

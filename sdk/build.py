@@ -67,7 +67,7 @@ def make_node() -> None:
 
 
 def make_clients() -> None:
-    """Generate all clients, and compile the package for TypeScript."""
+    """Generate all clients; the package for TypeScript holds functions and the streaming helper."""
     for recipe in RECIPES:
         shutil.rmtree(work() / recipe, ignore_errors=True)
         shutil.copytree(HERE / recipe, work() / recipe)
@@ -82,8 +82,9 @@ def make_clients() -> None:
     types = work() / "openapi-typescript" / "schema.d.ts"
     # By default the generator makes fields with a default value required.
     run(*tool("openapi-typescript", "bin/cli.js"), document, "--default-non-nullable=false", "--output", types)
-    shutil.copytree(work() / "hey-api" / "client", work() / "typescript" / "src" / "client")
     run(*tool("typescript", "bin/tsc"), "--project", work() / "typescript")
+    run(*tool("typescript", "bin/tsc"), "--project", work() / "hey-api", "--declaration")
+    shutil.copytree(work() / "hey-api" / "dist" / "client", work() / "typescript" / "dist" / "client")
     link = work() / "openapi-typescript" / "node_modules" / "deliberation-client"
     link.parent.mkdir()
     link.symlink_to(work() / "typescript", target_is_directory=True)

@@ -21,7 +21,7 @@ from tests.sdk.conftest import output_of
 pytestmark = pytest.mark.sdk
 
 ROOT = build.HERE.parent
-LINKED = ("venv", "node_modules", ".environment.stamp", ".packages.stamp")
+LINKED = ("venv", "node_modules", "package.json", ".environment.stamp", ".packages.stamp")
 PYTHON = f"""
 import sys
 from deliberation_client import Client
@@ -34,7 +34,9 @@ with Client(sys.argv[1], headers={{"Accept": "application/json"}}, timeout=70) a
 print(answer.status, answer.verdict.winner)
 """
 TYPESCRIPT = f"""
-import {{ createClient, createConfig, createDeliberation, EventStream }} from "deliberation-client";
+import {{ createDeliberation }} from "deliberation-client";
+import {{ createClient, createConfig }} from "deliberation-client/client";
+import {{ EventStream }} from "deliberation-client/stream";
 
 const baseUrl = process.argv[1];
 const client = createClient(createConfig({{ baseUrl, headers: {{ Accept: "application/json" }} }}));
@@ -161,7 +163,5 @@ async def test_the_typescript_client_asks_a_council(
 ) -> None:
     install = [build.NODE, build.NPM, "install", "--offline", "--ignore-scripts", "--no-audit", "--silent"]
     await output_of([*install, found(releases[0][0], "*.tgz")], cwd=tmp_path)
-    printed = await output_of(
-        [build.NODE, "--input-type=module", "--eval", TYPESCRIPT, terminal[1]], cwd=tmp_path
-    )
+    printed = await output_of([build.NODE, "--input-type=module", "--eval", TYPESCRIPT, terminal[1]], cwd=tmp_path)
     assert re.fullmatch(r"completed dev-00\d\n", printed)
