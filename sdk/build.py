@@ -78,6 +78,7 @@ def make_clients() -> None:
     document = work() / "openapi" / "openapi.json"
     generator = [python(), "-m", "openapi_python_client", "generate", "--path", document, "--meta", "none"]
     run(*generator, "--config", "config.yaml", "--output-path", "deliberation_client", cwd=work() / "python")
+    (work() / "python" / "deliberation_client" / "py.typed").touch()
     run(*tool("@hey-api/openapi-ts", "bin/run.js"), cwd=work() / "hey-api")
     types = work() / "openapi-typescript" / "schema.d.ts"
     # By default the generator makes fields with a default value required.

@@ -47,6 +47,10 @@ for await (const event of new EventStream(baseUrl, data.id, {{ after: "0" }}))
 """
 
 
+# The folder of each release, and what was printed.
+Releases = tuple[tuple[Path, str], tuple[Path, str]]
+
+
 def tagged_tree(root: Path) -> Path:
     """A repository of the files of this checkout, with a dated changelog and a tag."""
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True)
@@ -75,7 +79,7 @@ async def released(tree: Path, umask: int, **environment: str) -> tuple[Path, st
 
 
 @pytest.fixture(scope="module")
-async def releases(tmp_path_factory: pytest.TempPathFactory) -> tuple[tuple[Path, str], tuple[Path, str]]:
+async def releases(tmp_path_factory: pytest.TempPathFactory) -> Releases:
     """Two releases of one tag, which differ in folder, umask, time zone, hash seed and the times of files."""
     place = tmp_path_factory.mktemp("release")
     programs = place / "programs"
@@ -85,10 +89,9 @@ async def releases(tmp_path_factory: pytest.TempPathFactory) -> tuple[tuple[Path
         (programs / name).chmod(0o755)
     tree = await asyncio.to_thread(tagged_tree, place / "a")
     git(place, "clone", "--quiet", str(tree), str(place / "a longer name"))
-    return (
-        await released(tree, 0o022, TZ="UTC", PYTHONHASHSEED="1"),
-        await released(place / "a longer name", 0o077, TZ="Asia/Tokyo", PYTHONHASHSEED="2"),
-    )
+    first = released(tree, 0o022, TZ="UTC", PYTHONHASHSEED="1")
+    second = released(place / "a longer name", 0o077, TZ="Asia/Tokyo", PYTHONHASHSEED="2")
+    return await asyncio.gather(first, second)
 
 
 def found(dist: Path, pattern: str) -> Path:
@@ -96,25 +99,25 @@ def found(dist: Path, pattern: str) -> Path:
     return path
 
 
-def test_two_builds_have_the_same_bytes(releases: tuple[tuple[Path, str], tuple[Path, str]]) -> None:
+def test_two_builds_have_the_same_bytes(releases: Releases) -> None:
     first, second = ({path.name: path.read_bytes() for path in dist.iterdir()} for dist, _ in releases)
     assert [name for name in first.keys() | second.keys() if first.get(name) != second.get(name)] == []
     kinds = ("*.whl", "*.cdx.json", "asyncapi.yaml", "*.schema.json", "openapi*.json", "*.lock", "*.tar.gz", "*.tgz")
     assert all([*releases[0][0].glob(kind)] for kind in kinds)
 
 
-async def test_the_sums_are_those_of_all_files(releases: tuple[tuple[Path, str], tuple[Path, str]]) -> None:
+async def test_the_sums_are_those_of_all_files(releases: Releases) -> None:
     dist, _ = releases[0]
     checked = await output_of(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=dist)
     listed = {path.name for path in dist.iterdir()} - {"SHA256SUMS"}
     assert {line.removesuffix(": OK") for line in checked.splitlines()} == listed
 
 
-def test_a_missing_image_is_named(releases: tuple[tuple[Path, str], tuple[Path, str]]) -> None:
+def test_a_missing_image_is_named(releases: Releases) -> None:
     assert releases[0][1].splitlines()[-1] == "left out: the image, because neither of podman, docker answers here"
 
 
-def test_the_archives_hold_the_licence_and_no_tests(releases: tuple[tuple[Path, str], tuple[Path, str]]) -> None:
+def test_the_archives_hold_the_licence_and_no_tests(releases: Releases) -> None:
     dist, _ = releases[0]
     for archive in (found(dist, "*.tar.gz"), found(dist, "*.tgz")):
         with tarfile.open(archive) as members:
@@ -123,16 +126,14 @@ def test_the_archives_hold_the_licence_and_no_tests(releases: tuple[tuple[Path, 
 
 
 @pytest.fixture(scope="module")
-async def terminal(
-    releases: tuple[tuple[Path, str], tuple[Path, str]], tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[tuple[Terminal, str]]:
+async def terminal(releases: Releases, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[Terminal, str]]:
     """A terminal in an empty folder, and the URL of a stack of the wheel."""
     place = tmp_path_factory.mktemp("wheel")
     programs = await asyncio.to_thread(installed, found(releases[0][0], "deliberation_gateway*.whl"), place / "wheel")
     folder = place / "empty"
     folder.mkdir()
     terminal = Terminal(folder, programs)
-    async with terminal.up("--simulate", "") as stack:
+    async with terminal.up("--port", "0", "--simulate", "") as stack:
         yield terminal, stack["url"]
 
 
@@ -140,16 +141,14 @@ async def test_the_wheel_asks_a_council(terminal: tuple[Terminal, str]) -> None:
     assert "completed" in await terminal[0].deliberate("ask", TASK, "--role", "DEV", "--watch")
 
 
-async def test_the_sdist_asks_a_council(
-    releases: tuple[tuple[Path, str], tuple[Path, str]], terminal: tuple[Terminal, str], tmp_path: Path
-) -> None:
+async def test_the_sdist_asks_a_council(releases: Releases, terminal: tuple[Terminal, str], tmp_path: Path) -> None:
     programs = await asyncio.to_thread(installed, found(releases[0][0], "*.tar.gz"), tmp_path / "sdist")
     asking = Terminal(terminal[0].folder, programs)
     assert "completed" in await asking.deliberate("ask", TASK, "--role", "DEV", "--watch")
 
 
 async def test_the_python_client_asks_a_council(
-    releases: tuple[tuple[Path, str], tuple[Path, str]], terminal: tuple[Terminal, str], tmp_path: Path
+    releases: Releases, terminal: tuple[Terminal, str], tmp_path: Path
 ) -> None:
     (needed,) = build.work().glob("venv/lib/python*/site-packages")
     wheel = found(releases[0][0], "deliberation_client*.whl")
@@ -159,7 +158,7 @@ async def test_the_python_client_asks_a_council(
 
 
 async def test_the_typescript_client_asks_a_council(
-    releases: tuple[tuple[Path, str], tuple[Path, str]], terminal: tuple[Terminal, str], tmp_path: Path
+    releases: Releases, terminal: tuple[Terminal, str], tmp_path: Path
 ) -> None:
     install = [build.NODE, build.NPM, "install", "--offline", "--ignore-scripts", "--no-audit", "--silent"]
     await output_of([*install, found(releases[0][0], "*.tgz")], cwd=tmp_path)
