@@ -104,10 +104,10 @@ def once(name: str, inputs: bytes, make: Callable[[], None]) -> None:
 
 
 def sources() -> bytes:
-    """The contents of all files that the clients are generated from."""
+    """The contents of all files that the clients are generated from, and of this one."""
     folders = (CONTRACT, *(HERE / recipe for recipe in RECIPES))
     files = sorted(path for folder in folders for path in folder.rglob("*") if path.is_file())
-    return b"".join(str(path).encode() + path.read_bytes() for path in files)
+    return b"".join(str(path).encode() + path.read_bytes() for path in (*files, Path(__file__)))
 
 
 def main() -> None:
