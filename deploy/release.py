@@ -1,7 +1,7 @@
 """`make release`: the files of a release in dist/, from the tag at HEAD.
 
 Wheel, sdist, lock, bill of materials, OpenAPI documents and both clients have the same bytes wherever the same tools
-build the same tag. The image is built where podman or docker answers; its bytes are compared by nobody.
+build the same tag. The image is built where podman or docker can; its bytes differ from build to build.
 
     python -m deploy.release            # in the root of a checkout; SDK_DIR as for sdk/build.py
 """
@@ -95,20 +95,22 @@ def build_clients(dist: Path) -> None:
     clients.run(*pack, cwd=clients.work() / "typescript")
 
 
-def build_image(source: Path, dist: Path, version: str) -> bool:
-    """Build the image and save it; false where no container builder answers."""
-    answering = (name for name in BUILDERS if shutil.which(name) and _answers(name))
-    builder = next(answering, None)
+def build_image(source: Path, dist: Path, version: str) -> str | None:
+    """Build the image and save it, or return why there is none; a builder may lack the base image and a registry."""
+    builder = next((name for name in BUILDERS if _succeeds(name, "info", cwd=source)), None)
     if builder is None:
-        return False
+        return f"neither of {', '.join(BUILDERS)} answers here"
     tag = f"deliberation-gateway:{version}"
-    _run(builder, "build", "--tag", tag, ".", cwd=source)
+    if not _succeeds(builder, "build", "--tag", tag, ".", cwd=source):
+        return f"`{builder} build` failed, with the output above"
     _run(builder, "save", "--output", dist / f"deliberation-gateway-{version}.image.tar", tag, cwd=source)
-    return True
+    return None
 
 
-def _answers(builder: str) -> bool:
-    return subprocess.run([builder, "info"], capture_output=True, timeout=60).returncode == 0
+def _succeeds(*command: str, cwd: Path) -> bool:
+    if shutil.which(command[0]) is None:
+        return False
+    return subprocess.run(command, cwd=cwd, stdout=sys.stderr).returncode == 0
 
 
 def write_sums(dist: Path) -> list[str]:
@@ -140,10 +142,10 @@ def main() -> int:
         for path in (source / "requirements.lock", *(source / "openapi").iterdir()):
             shutil.copy(path, dist)
         build_clients(dist)
-        imaged = build_image(source, dist, version)
+        without_image = build_image(source, dist, version)
     print("\n".join(write_sums(dist)))
-    if not imaged:
-        print(f"left out: the image, because neither of {', '.join(BUILDERS)} answers here")
+    if without_image is not None:
+        print(f"left out: the image, because {without_image}")
     return 0
 
 

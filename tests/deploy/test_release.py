@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.release import refusals
+from deploy.release import build_image, refusals
 from tests.deploy.manifests import ROOT, project
 
 DATED = "# Changelog\n\n## [0.1.0] - 2026-01-02\n"
@@ -61,6 +61,27 @@ def test_a_changelog_without_the_date_of_the_version_is_refused(tagged: Path) ->
     committed(tagged, DATED.replace("2026-01-02", "unreleased"))
     (reason,) = refusals(tagged)
     assert "CHANGELOG.md" in reason
+
+
+@pytest.mark.parametrize(
+    ("program", "reason", "files"),
+    [
+        ("exit 1", "neither of podman, docker answers here", []),
+        ('test "$1" = info', "`podman build` failed, with the output above", []),
+        ('case "$1" in save) echo > "$3" ;; esac', None, ["deliberation-gateway-0.1.0.image.tar"]),
+    ],
+)
+def test_the_image_is_left_out_with_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, reason: str | None, files: list[str]
+) -> None:
+    for name in ("podman", "docker"):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{program}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    dist = tmp_path / "dist"
+    dist.mkdir()
+    assert build_image(tmp_path, dist, "0.1.0") == reason
+    assert [path.name for path in dist.iterdir()] == files
 
 
 def test_every_part_of_a_release_has_one_version() -> None:
