@@ -10,7 +10,7 @@ HAVE_SERVERS := { { ls /usr/lib/postgresql/*/bin/initdb || command -v initdb; } 
 	{ command -v pgbouncer || ls /usr/sbin/pgbouncer; } && command -v prometheus && command -v promtool; } >/dev/null 2>&1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo up test chromium walk test-unit coverage test-browser test-vllm test-weights test-engines test-containers test-sdk docs fuzz mutants lint format bench overload chaos attack sbom audit openapi lock clean
+.PHONY: help install demo up test chromium walk test-unit coverage test-browser test-vllm test-weights test-engines test-containers test-sdk docs fuzz mutants lint format bench overload chaos attack sbom audit release openapi lock clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -153,6 +153,9 @@ sbom: $(DEV_STAMP) ## Write build/sbom.json: the packages of requirements.lock, 
 audit: $(DEV_STAMP) ## Look for known vulnerabilities in all locked packages; says so when there is no network
 	$(BIN)/python deploy/audit.py
 
+release: $(DEV_STAMP) ## Build wheel, sdist, SBOM, documents, clients and image of the tag at HEAD into dist/, with SHA256SUMS
+	$(BIN)/python -m deploy.release
+
 # `ray[serve]` asks for HAProxy, which is under the GPL, and looks for it only with RAY_SERVE_ENABLE_HA_PROXY.
 lock: $(DEV_STAMP) ## Resolve the dependencies anew and write the lock files, with hashes
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
@@ -163,4 +166,4 @@ lock: $(DEV_STAMP) ## Resolve the dependencies anew and write the lock files, wi
 		docsite/requirements.in -o docsite/requirements.lock
 
 clean: ## Remove the environments and what tests leave behind
-	rm -rf build .venv .venv-docs .venv-vllm .venv-engines .venv-containers .sdk .deliberate .pytest_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf build dist .venv .venv-docs .venv-vllm .venv-engines .venv-containers .sdk .deliberate .pytest_cache .ruff_cache .hypothesis *.egg-info

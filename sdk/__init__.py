@@ -1,1 +1,1 @@
-"""Recipes that generate clients of the gateway, and the streaming helper for TypeScript; see docs/sdks.md."""
+"""Recipes that generate and package clients of the gateway; see docs/sdks.md."""

@@ -67,22 +67,27 @@ def make_node() -> None:
 
 
 def make_clients() -> None:
-    """Generate all clients, and build the streaming helper for TypeScript."""
+    """Generate all clients; the package for TypeScript holds functions and the streaming helper."""
     for recipe in RECIPES:
         shutil.rmtree(work() / recipe, ignore_errors=True)
         shutil.copytree(HERE / recipe, work() / recipe)
+    for package in ("python", "typescript"):
+        shutil.copy(HERE.parent / "LICENSE", work() / package)
     shutil.rmtree(work() / "openapi", ignore_errors=True)
     shutil.copytree(CONTRACT, work() / "openapi")
     document = work() / "openapi" / "openapi.json"
     generator = [python(), "-m", "openapi_python_client", "generate", "--path", document, "--meta", "none"]
     run(*generator, "--config", "config.yaml", "--output-path", "deliberation_client", cwd=work() / "python")
+    (work() / "python" / "deliberation_client" / "py.typed").touch()
     run(*tool("@hey-api/openapi-ts", "bin/run.js"), cwd=work() / "hey-api")
     types = work() / "openapi-typescript" / "schema.d.ts"
     # By default the generator makes fields with a default value required.
     run(*tool("openapi-typescript", "bin/cli.js"), document, "--default-non-nullable=false", "--output", types)
     run(*tool("typescript", "bin/tsc"), "--project", work() / "typescript")
-    link = work() / "node_modules" / "deliberation-stream"
-    link.unlink(missing_ok=True)
+    run(*tool("typescript", "bin/tsc"), "--project", work() / "hey-api", "--declaration")
+    shutil.copytree(work() / "hey-api" / "dist" / "client", work() / "typescript" / "dist" / "client")
+    link = work() / "openapi-typescript" / "node_modules" / "deliberation-client"
+    link.parent.mkdir()
     link.symlink_to(work() / "typescript", target_is_directory=True)
 
 
@@ -99,10 +104,10 @@ def once(name: str, inputs: bytes, make: Callable[[], None]) -> None:
 
 
 def sources() -> bytes:
-    """The contents of all files that the clients are generated from."""
+    """The contents of all files that the clients are generated from, and of this one."""
     folders = (CONTRACT, *(HERE / recipe for recipe in RECIPES))
     files = sorted(path for folder in folders for path in folder.rglob("*") if path.is_file())
-    return b"".join(str(path).encode() + path.read_bytes() for path in files)
+    return b"".join(str(path).encode() + path.read_bytes() for path in (*files, Path(__file__)))
 
 
 def main() -> None:

@@ -5,7 +5,7 @@
  *     node roundtrip.js URL KEY    # prints the results as JSON
  */
 
-import { EventStream } from "deliberation-stream";
+import { EventStream } from "deliberation-client/stream";
 import createClient from "openapi-fetch";
 import type { components, paths } from "./schema.js";
 

@@ -19,8 +19,8 @@ IMAGE = "deliberation-gateway"
 Document = dict[str, Any]
 
 
-def project() -> dict[str, Any]:
-    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+def project(folder: Path = ROOT) -> dict[str, Any]:
+    return tomllib.loads((folder / "pyproject.toml").read_text())
 
 
 def pinned(package: str) -> str:

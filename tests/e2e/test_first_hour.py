@@ -30,22 +30,29 @@ STEP_S = 120.0
 WRITE_TIMEOUT_S = 4
 
 
-def installed_wheel(place: Path) -> Path:
-    source, environment = place / "source", place / "environment"
+PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
+
+
+def built_wheel(place: Path) -> Path:
+    source = place / "source"
     for name in ("app", "serve_deployments"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("deliberation_gateway.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    built = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(place), str(source)]
+    built = [*PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(place), str(source)]
     subprocess.run(built, check=True, capture_output=True, timeout=STEP_S)
+    shutil.rmtree(source)
+    (wheel,) = place.glob("*.whl")
+    return wheel
+
+
+def installed(archive: Path, environment: Path, needed: str = sysconfig.get_path("purelib")) -> Path:
+    """The programs of a new environment that holds an archive; its dependencies are those of another environment."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True, timeout=STEP_S)
     (packages,) = environment.glob("lib/python*/site-packages")
-    (packages / "needed.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
-    (wheel,) = place.glob("*.whl")
-    install = [*pip, "--python", str(environment / "bin" / "python"), "install", "--no-deps", "--no-index", str(wheel)]
-    subprocess.run(install, check=True, capture_output=True, timeout=STEP_S)
-    shutil.rmtree(source)
+    (packages / "needed.pth").write_text(f"{needed}\n")
+    install = [*PIP, "--python", str(environment / "bin" / "python"), "install", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*install, "--no-index", str(archive)], check=True, capture_output=True, timeout=STEP_S)
     return environment / "bin"
 
 
@@ -190,7 +197,8 @@ async def come_back_with_keys_and_a_dead_engine(terminal: Terminal, id: str) -> 
 async def test_the_first_hour_goes_as_it_is_written(tmp_path: Path) -> None:
     folder = tmp_path / "empty"
     folder.mkdir()
-    terminal = Terminal(folder, await asyncio.to_thread(installed_wheel, tmp_path))
+    wheel = await asyncio.to_thread(built_wheel, tmp_path)
+    terminal = Terminal(folder, await asyncio.to_thread(installed, wheel, tmp_path / "environment"))
     assert re.match(r"deliberate \d", await terminal.deliberate("--version"))
     assert "completed" in await terminal.deliberate("demo")
     async with terminal.up("--simulate", "") as stack, httpx.AsyncClient(base_url=stack["url"], timeout=70) as client:
