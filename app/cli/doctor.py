@@ -25,6 +25,8 @@ from app.cli.target import GatewayTarget, find_target
 
 # A request takes up to a second, and this machine may be slow.
 CLOCK_DIFFERS_S = 5.0
+# The source of a target that the environment of a part names.
+BESIDE_A_PART = "PORT"
 _STYLES: dict[Severity, str] = {"error": "red", "warning": "yellow", "info": "cyan"}
 _EXITS: dict[Severity, Exit] = {"error": Exit.FAILED, "warning": Exit.WARNED, "info": Exit.SUCCESS}
 
@@ -61,7 +63,9 @@ async def examine(
     if target is not None:
         answered, of_gateway = await _ask(target)
         found += of_gateway
-    if here:
+    # In the container of a part no stack starts, whose data directory and shared memory would be looked at.
+    of_part = target is not None and target.source == BESIDE_A_PART
+    if here and not (answered and of_part):
         found += machine_findings(data_dir or DATA_DIR)
     if here and not answered:
         setup, invalid = setup_of_environment()
@@ -80,7 +84,7 @@ def _target(url: str | None, data_dir: Path | None, api_key: str | None) -> tupl
             raise
         if os.environ.get("NATS_URL"):
             # The environment of a part, as in its container: the gateway listens beside it.
-            return GatewayTarget(f"http://127.0.0.1:{os.environ.get('PORT', '8080')}", api_key, "PORT"), []
+            return GatewayTarget(f"http://127.0.0.1:{os.environ.get('PORT', '8080')}", api_key, BESIDE_A_PART), []
         return None, [finding("no_gateway", error.detail, sentence(error.remedy))]
 
 

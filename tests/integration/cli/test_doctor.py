@@ -307,6 +307,18 @@ async def test_a_gateway_is_asked_for_its_findings(
     assert ("unauthenticated" in codes, "insufficient_scope" in codes) == (of is unknown_key, of is narrow_key)
 
 
+async def test_a_part_that_is_asked_in_its_container_says_nothing_of_a_stack_there(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway = await machine.gateway()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NATS_URL", await machine.log())
+    monkeypatch.setenv("PORT", str(gateway.client.base_url.port))
+    monkeypatch.setattr(doctor, "machine_findings", lambda _: pytest.fail("the machine is looked at"))
+    _, found = await doctor.examine(None, None, None)
+    assert found[0].code == "coordinator_missing", found
+
+
 # What surrounds the command, the shell's words before it, the code of the first finding, and a part of what it says.
 MACHINES: dict[str, tuple[tuple[str, ...], str, str, str]] = {
     "few open files": (HERE, "ulimit -n 512;", "open_files_few", "512 files may be open"),
