@@ -1,7 +1,7 @@
-"""Findings: what is wrong with an installation, why it matters and what mends it; the schema of `GET /doctor`.
+"""Findings: the faults of an installation, their effects and their remedies; the schema of `GET /doctor`.
 
 `/readyz`, `GET /doctor`, `deliberate doctor` and `deliberate up` show the same findings. Each has a code, whose
-kind says which part it is about, how grave it is and why it matters.
+kind names the part, the severity and the effect.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,9 +23,9 @@ class Finding(Resource):
     severity: Severity = Field(
         description="`error`: work is refused, waits or fails; `warning`: it goes on with less; `info`: by choice"
     )
-    detail: str = Field(description="What was found")
+    detail: str = Field(description="The fault")
     why: str = Field(description="Why it matters")
-    remedy: str = Field(description="What mends it, often a command")
+    remedy: str = Field(description="The remedy, often a command")
 
 
 class Diagnosis(Resource):
@@ -60,15 +60,15 @@ KINDS: Mapping[str, FindingKind] = {
     "draining": FindingKind("draining", "error", "This process takes no new work."),
     "catalog_unread": FindingKind("catalog", "error", "The gateway does not know yet which work is unfinished."),
     "keys_unread": FindingKind("keys", "error", "No key is accepted yet."),
-    "spends_unread": FindingKind("spends", "error", "What each tenant may still spend today is unknown."),
+    "spends_unread": FindingKind("spends", "error", "The money that each tenant may still spend today is unknown."),
     "coordinator_missing": FindingKind("coordinator", "error", "Accepted deliberations wait, and none begins."),
     "coordinators_few": FindingKind("coordinator", "warning", "The others have more work; fewer failures are borne."),
     "role_missing": FindingKind("roles", "error", "Deliberations with this role wait."),
     "replicas_few": FindingKind("roles", "warning", "Calls of the role wait longer."),
     "archive_unusable": FindingKind("archive", "error", "Lists, searches and statistics are refused."),
-    "archive_missing": FindingKind("archive", "error", "What ends is in no list; it leaves the log at its retention."),
-    "archive_waits": FindingKind("archive", "error", "What ends is in no list; it leaves the log at its retention."),
-    "archive_behind": FindingKind("archive", "warning", "Lists and statistics lack what ended last."),
+    "archive_missing": FindingKind("archive", "error", "Ended deliberations are in no list, and later in no log."),
+    "archive_waits": FindingKind("archive", "error", "Ended deliberations are in no list, and later in no log."),
+    "archive_behind": FindingKind("archive", "warning", "Lists and statistics lack the deliberations that ended last."),
     "engine_unreachable": FindingKind("engines", "error", "Calls go to other engines of the role, or wait and fail."),
     "engine_key_refused": FindingKind("engines", "error", "Its calls end as `engine_rejected`."),
     "engine_list_unusable": FindingKind("engines", "error", "Without a list or a named `model`, no call is made."),
@@ -94,7 +94,7 @@ KINDS: Mapping[str, FindingKind] = {
     "prefix_cache_idle": FindingKind("engines", "info", "Each member's prompt is computed anew."),
     "priority_off": FindingKind("engines", "info", "Batch work is served before earlier interactive calls end."),
     "simulated": FindingKind("engines", "info", "Verdicts are made up."),
-    "records_unsigned": FindingKind("journal", "info", "Whoever writes to NATS can forge a fact."),
+    "records_unsigned": FindingKind("journal", "info", "A client that may write to NATS can forge a fact."),
     "no_gateway": FindingKind("gateway", "info", "The set-up was checked, and no running part."),
 }
 

@@ -53,7 +53,7 @@ def wait_of(request: Request) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What accompanies a request's body. `hear` gets the id and the `traceparent` of what was accepted."""
+    """The headers beside a request's body. `hear` gets the id and the `traceparent` of an accepted deliberation."""
 
     idempotency_key: str | None = None
     request_id: str | None = None

@@ -54,7 +54,7 @@ COMMANDS: Mapping[str, CommandEntry] = {
     ),
     "doctor": CommandEntry(
         "app.cli.doctor:doctor",
-        "Show what is wrong with a stack or with the set-up here, why it matters, and what mends it.",
+        "Show the faults of a stack or of the set-up here, with their effects and remedies.",
     ),
     "roles": CommandEntry("app.cli.status:roles", "List the roles of agents, or show one."),
     "strategies": CommandEntry(

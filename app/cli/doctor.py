@@ -34,7 +34,7 @@ _EXITS: dict[Severity, Exit] = {"error": Exit.FAILED, "warning": Exit.WARNED, "i
 def doctor(
     url: UrlOption = None, data_dir: StackOption = None, api_key: ApiKeyOption = None, as_json: JsonOption = False
 ) -> None:
-    """Show what is wrong with a stack or with the set-up here, why it matters, and what mends it.
+    """Show the faults of a stack or of the set-up here, with their effects and remedies.
 
     A gateway says it of its whole installation, with a key of the scope admin. Where no gateway answers here, the
     machine and the settings of the environment are checked: NATS_URL, DATABASE_URL, VLLM_URL, ROLES_FILE and all
@@ -63,7 +63,7 @@ async def examine(
     if target is not None:
         answered, of_gateway = await _ask(target)
         found += of_gateway
-    # In the container of a part no stack starts, whose data directory and shared memory would be looked at.
+    # No stack starts in the container of a part, so its data directory and shared memory do not matter.
     of_part = target is not None and target.source == BESIDE_A_PART
     if here and not (answered and of_part):
         found += machine_findings(data_dir or DATA_DIR)

@@ -105,7 +105,7 @@ def _usable(engine: EngineStatus) -> bool:
 
 
 def engine_findings(replicas: Iterable[AgentStatus], *, named: bool) -> list[Finding]:
-    """What keeps calls from the engines of these replicas, or makes them fail: warnings where others take the calls."""
+    """The faults that make calls of these replicas fail. One is a warning where another engine takes the calls."""
     replicas = tuple(replicas)
     usable = {replica.role for replica in replicas if any(map(_usable, replica.engines))}
     restart = f"Restart it, or correct its URL{'' if named else ', which `GET /roles` names'}"
@@ -156,7 +156,7 @@ def engine_findings(replicas: Iterable[AgentStatus], *, named: bool) -> list[Fin
 
 
 def capability_findings(replicas: Iterable[AgentStatus], tokens_max: Mapping[str, int]) -> list[Finding]:
-    """What the engines of these replicas lack; `tokens_max` bounds a completion of each role."""
+    """The features that the replicas' engines lack; `tokens_max` bounds a completion of each role."""
     seen: dict[str, dict[str, EngineStatus]] = {}
     for replica in replicas:
         for engine in replica.engines:

@@ -92,7 +92,7 @@ def _agent(call: AgentCall, end: End, trace: DeliberationTrace, evaluations: Seq
 
 
 def _evaluations(state: State, *, content: bool) -> dict[str, list[SpanEvent]]:
-    """Returns the evaluations of each call whose text was on a ballot or in a comparison that counts."""
+    """Returns the evaluations of each call: a ballot or a comparison that counts has rated its text."""
     versions = {work.spec.agent_id: work.versions for work in works(state)}
     found: dict[str, list[SpanEvent]] = defaultdict(list)
     for call in calls(state):

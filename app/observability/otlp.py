@@ -108,7 +108,7 @@ class OtlpTracer:
     async def _flush_soon(self) -> None:
         await asyncio.sleep(GATHERED_FOR_S)
         async with self._flushing:
-            # What is recorded from now on waits for the flush after this one.
+            # A span that is recorded from now on waits for the next flush.
             self._next_flush = None
             if self._sending is None or not self._sending.is_alive():
                 await self._send_by(self._processor.force_flush)

@@ -55,7 +55,7 @@ class StrategyCounts(BaseModel):
 
 
 class CoordinatorCounts(BaseModel):
-    """The figures of a coordinator since its start: of the deliberations whose end it wrote, and its takeovers.
+    """The figures of a coordinator since its start: the deliberations that it ended, and its takeovers.
 
     A deliberation has one end in the log, so one coordinator counts it.
     """

@@ -47,7 +47,7 @@ class RecordedSpan:
 
 
 class Tracer(Protocol):
-    """Sends spans to a collector. Nothing here blocks the event loop, and what cannot be sent is dropped."""
+    """Sends spans to a collector. Nothing here blocks the event loop. A span that cannot be sent is dropped."""
 
     @property
     def captures_content(self) -> bool:
@@ -65,7 +65,7 @@ class Tracer(Protocol):
         ...
 
     async def close(self) -> None:
-        """Send what is left, for `FLUSH_WITHIN_S` at most."""
+        """Send the remaining spans, for `FLUSH_WITHIN_S` at most."""
         ...
 
 

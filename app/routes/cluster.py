@@ -274,7 +274,7 @@ def _distinct(replicas: Sequence[ReplicaStatus]) -> tuple[ReplicaVersions, ...]:
 
 
 class Survey(NamedTuple):
-    """What the parts answered at one moment; `server_at` is the clock of the log's server, None while it is away."""
+    """The answers of the parts at one moment. `server_at` is the log server's clock, None while it is away."""
 
     cluster: Cluster
     agents: tuple[AgentStatus, ...]

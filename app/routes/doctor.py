@@ -28,7 +28,7 @@ router = api_router("operations")
 
 @router.get(
     "/doctor",
-    summary="What is wrong with the installation, why it matters, and what mends it",
+    summary="The faults of the installation, with their effects and remedies",
     responses={200: answer("The findings", model=Diagnosis), **problems()},
 )
 async def get_diagnosis(gateway: InGateway) -> Response:
@@ -59,7 +59,7 @@ async def _diagnose(gateway: Gateway) -> bytes:
 
 
 def _shortages(cluster: Cluster) -> Iterator[Finding]:
-    """What the inquiry missed of replicas; the other parts that it misses are checked by `/readyz`."""
+    """The replicas that did not answer; `/readyz` checks the other parts."""
     for part, detail in ((each.part, each.detail) for each in cluster.missing):
         if "is not valid" in detail:
             yield finding("reply_invalid", f"{part}: {detail}", "Run one version of all parts.")

@@ -283,7 +283,7 @@ class CoordinatorReplica:
             raise
 
     async def _conclude(self, work: Work, end: End, state: State | None) -> None:
-        """Publish what other services want, and record the deliberation's spans."""
+        """Publish the messages for other services, and record the deliberation's spans."""
         await self._announce(work, end, state)
         if self._tracer is not None and work.trace is not None and state is not None:
             content = self._tracer.captures_content

@@ -48,7 +48,7 @@ class Setup:
 
 
 def machine_findings(data_dir: Path) -> list[Finding]:
-    """What keeps a stack from starting here, or makes it slow."""
+    """The faults of this machine that prevent or slow a stack."""
     return [*_machine(data_dir)]
 
 
@@ -138,7 +138,7 @@ def setup_of_environment() -> tuple[Setup | None, list[Finding]]:
 
 
 async def setup_findings(setup: Setup) -> list[Finding]:
-    """What is wrong with the log, the archive's database and the engines of a set-up."""
+    """The faults of a set-up's log, archive database and engines."""
     # Otherwise each attempt to connect would be logged.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     async with asyncio.TaskGroup() as group:
