@@ -20,6 +20,7 @@ VARIANTS: dict[str, tuple[list[str], list[str]]] = {
             "components/log-key",
             "components/engine-keys",
             "components/tracing",
+            "components/ray-autoscaler",
         ],
     ),
 }

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
@@ -37,6 +38,15 @@ _SECRET_VALUE = _closed(
 _CLUSTER = _closed(
     ["rayVersion", "authOptions", "headGroupSpec", "workerGroupSpecs"],
     rayVersion={"type": "string", "pattern": r"^\d+\.\d+\.\d+$"},
+    enableInTreeAutoscaling={"type": "boolean"},
+    autoscalerOptions=_closed(
+        ["version", "idleTimeoutSeconds", "resources", "securityContext"],
+        version={"enum": ["v1", "v2"]},
+        idleTimeoutSeconds=_COUNT,
+        resources={"type": "object"},
+        securityContext={"type": "object"},
+        volumeMounts={"type": "array"},
+    ),
     authOptions=_closed(["mode"], mode={"const": "token"}, secretName={"type": "string"}),
     gcsFaultToleranceOptions=_closed(
         ["redisAddress"],
@@ -96,7 +106,13 @@ def kubernetes_faults(documents: Sequence[Document]) -> tuple[list[str], set[str
 
 def ray_faults(service: Document) -> list[str]:
     faults = violations(service, RAY_SERVICE)
+    # The operator makes a container of the options; Kubernetes' schema knows their fields.
+    sidecar = service["spec"]["rayClusterConfig"].get("autoscalerOptions", {}) if not faults else {}
+    fields = {name: sidecar[name] for name in ("resources", "securityContext", "volumeMounts") if name in sidecar}
     for pod in pods([service]) if not faults else ():
+        if fields and pod.owner.endswith(" head"):
+            containers = [*pod.containers, {"name": "autoscaler", **fields}]
+            pod = replace(pod, template={**pod.template, "spec": {**pod.spec, "containers": containers}})
         template = {
             "apiVersion": "v1",
             "kind": "PodTemplate",

@@ -7,6 +7,8 @@ from tests.deploy.manifests import Document, put, the
 
 CONTAINER = "spec.template.spec.containers.0"
 RAY = "spec.rayClusterConfig"
+HEAD = f"{RAY}.headGroupSpec.template.spec"
+SCALER = {"version": "v2", "idleTimeoutSeconds": 300, "resources": {}, "securityContext": {}}
 WORKER = f"{RAY}.workerGroupSpecs.0"
 RAY_CONTAINER = f"{WORKER}.template.spec.containers.0"
 SECURITY = "spec.template.spec.securityContext"
@@ -34,6 +36,14 @@ def broken(documents: list[Document], owner: str, path: str, value: object) -> D
         (wiring.reference_faults, "Deployment/gateway", f"{CONTAINER}.volumeMounts.0.name", "role", "no volume role"),
         (wiring.hardening_faults, "StatefulSet/nats", f"{SECURITY}.runAsUser", 0, "runs as root"),
         (wiring.hardening_faults, "Job/streams", "spec.template.spec.enableServiceLinks", True, "every Service"),
+        (wiring.hardening_faults, "RayService/agents", f"{HEAD}.automountServiceAccountToken", True, "has a token"),
+        (
+            wiring.hardening_faults,
+            "RayService/agents",
+            f"{RAY}.enableInTreeAutoscaling",
+            True,
+            "lacks its service account",
+        ),
         (wiring.drain_faults, "Deployment/gateway", GRACE, 30, "30 s of grace"),
     ],
 )
@@ -68,6 +78,8 @@ def test_finds_a_misspelt_field_of_kubernetes(
     [
         ("spec.serveConfig", "", "serveConfig"),
         (f"{RAY}.authOptions.mode", "disabled", "'token' was expected"),
+        (f"{RAY}.autoscalerOptions", {**SCALER, "version": "v3"}, "'v3' is not one of"),
+        (f"{RAY}.autoscalerOptions", {**SCALER, "securityContext": {"privilege": True}}, "privilege"),
         (f"{WORKER}.rayStartParams.num-cpus", 1, "1 is not of type 'string'"),
         (f"{WORKER}.template.spec.enableServiceLink", False, "enableServiceLink"),
     ],

@@ -241,12 +241,19 @@ def image_faults(owner: str, image: str) -> list[str]:
 
 def hardening_faults(documents: Sequence[Document]) -> list[str]:
     faults: list[str] = []
+    # The sidecar of Ray's head changes the RayCluster.
+    scaling = {
+        f"{name_of(each)} head"
+        for each in of_kind(documents, "RayService")
+        if each["spec"]["rayClusterConfig"].get("enableInTreeAutoscaling")
+    }
     for pod in pods(documents):
         context = pod.spec.get("securityContext", {})
+        token = pod.spec.get("automountServiceAccountToken")
         for holds, what in (
             (context.get("runAsNonRoot") is True and context.get("runAsUser", 0) > 0, "runs as root"),
             (context.get("seccompProfile") == {"type": "RuntimeDefault"}, "has no seccomp profile"),
-            (pod.spec.get("automountServiceAccountToken") is False, "has a service account's token"),
+            (token is (pod.owner in scaling), "lacks its service account's token" if not token else "has a token"),
             # A Service named `vllm` or `port` would set VLLM_PORT or PORT_…, which programs read.
             (pod.spec.get("enableServiceLinks") is False, "has every Service in its environment"),
         ):
