@@ -27,6 +27,13 @@ def broken(documents: list[Document], owner: str, path: str, value: object) -> D
         (wiring.environment_faults, "Deployment/gateway", f"{CONTAINER}.env.2.name", "DRAIN_DELY", "DRAIN_DELY"),
         (wiring.environment_faults, "RayService/agents", f"{RAY_CONTAINER}.env.1.name", "RAY_GRPC", "RAY_GRPC"),
         (wiring.environment_faults, "ConfigMap/settings", "data.STREAMS_REPLICAS", "1", "STREAMS_REPLICAS"),
+        (
+            wiring.file_faults,
+            "Job/streams",
+            f"{CONTAINER}.volumeMounts",
+            [],
+            "ROLES_FILE is /etc/deliberate/roles.yaml",
+        ),
         (wiring.selector_faults, "Service/gateway", "spec.selector", {"app": "gatway"}, "selects no pod"),
         (wiring.selector_faults, "Service/nats", "spec.ports.0.targetPort", "clients", "no such port: clients"),
         (wiring.selector_faults, "Deployment/gateway", "spec.selector.matchLabels", {"a": "b"}, "its own pods"),

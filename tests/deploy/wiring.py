@@ -4,11 +4,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import typer
 from pydantic_settings import BaseSettings
 
 from app.archive.process import ArchiveSettings
+from app.cli.admin.streams import streams_cli
 from app.planning.consumer_process import PlanningSettings
 from app.settings import Settings
 from app.webhooks.sender.sender_process import SenderSettings
@@ -49,8 +51,8 @@ def settings_variables(model: type[BaseSettings]) -> set[str]:
 
 
 def streams_variables() -> set[str]:
-    source = (ROOT / "app/cli/admin/streams.py").read_text()
-    return set(re.findall(r'envvar="([A-Z_]+)"', source))
+    command = cast("Any", typer.main.get_group(streams_cli)).commands["apply"]
+    return {name for option in command.params if (name := option.envvar)}
 
 
 @cache
@@ -128,6 +130,22 @@ def environment_faults(documents: Sequence[Document]) -> list[str]:
         if "envFrom" in container:
             readers |= known_variables(part)
     return faults + [f"settings: unknown variable {name}" for name in sorted(shared - readers) if shared]
+
+
+def file_faults(documents: Sequence[Document]) -> list[str]:
+    """Containers that read a file which settings name, and that do not mount its directory."""
+    settings = {c["metadata"]["name"]: c["data"] for c in of_kind(documents, "ConfigMap")}
+    faults: list[str] = []
+    for owner, container in containers(documents):
+        given = {e["name"]: e["value"] for e in container.get("env", []) if "value" in e}
+        for source in container.get("envFrom", []):
+            given = settings[source["configMapRef"]["name"]] | given
+        mounts = [Path(mount["mountPath"]) for mount in container.get("volumeMounts", [])]
+        for name in sorted(given.keys() & known_variables(part_of(container))):
+            path = Path(given[name])
+            if path.is_absolute() and not any(path.is_relative_to(mount) for mount in mounts):
+                faults.append(f"{owner}: {name} is {path}, and no volume is mounted there")
+    return faults
 
 
 def _matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
@@ -285,6 +303,7 @@ def drain_faults(documents: Sequence[Document]) -> list[str]:
 
 FAULTS = (
     environment_faults,
+    file_faults,
     selector_faults,
     address_faults,
     probe_faults,
