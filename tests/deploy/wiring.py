@@ -15,7 +15,7 @@ from app.planning.consumer_process import PlanningSettings
 from app.settings import Settings
 from app.webhooks.sender.sender_process import SenderSettings
 from tests.components.docs.tables import deployer_variables, trace_variables
-from tests.deploy.manifests import IMAGE, ROOT, Document, Pod, containers, name_of, of_kind, pods, project
+from tests.deploy.manifests import IMAGE, Document, Pod, containers, name_of, of_kind, pods, project
 
 USERS = ("GATEWAY", "AGENTS", "STREAMS", "KEYS", "WEBHOOKS", "ARCHIVE", "PLANNING", "PLANNER", "CONTEXT", "WORKER")
 # Variables that third-party programs read.
