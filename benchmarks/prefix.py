@@ -95,12 +95,16 @@ def _answered(body: bytes) -> tuple[RenderedPrompt, str, int]:
     return prompt, choice.text, len(choice.tokens)
 
 
-def answered(call: Call) -> tuple[RenderedPrompt, str, int]:
-    """The prompt of a call as an engine reads it, and the simulator's answer with its tokens."""
+def with_persona(call: Call) -> Call:
+    """A call as its role's replica sends it."""
     *before, last = call.messages
     ending = last.model_copy(update={"content": last.content + persona_section(personas()[call.role])})
-    call = call.model_copy(update={"messages": (*before, ending)})
-    return _answered(request_body(call, SIMULATOR.model, call.seed, stream=False))
+    return call.model_copy(update={"messages": (*before, ending)})
+
+
+def answered(call: Call) -> tuple[RenderedPrompt, str, int]:
+    """The prompt of a call as an engine reads it, and the simulator's answer with its tokens."""
+    return _answered(request_body(with_persona(call), SIMULATOR.model, call.seed, stream=False))
 
 
 def checked(call: Call) -> str:
