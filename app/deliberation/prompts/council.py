@@ -71,7 +71,7 @@ def revise(specification: Specification, own: Labelled, issues: Sequence[Issue],
 
 
 def score(
-    specification: Specification, candidates: Sequence[Labelled], *, texts_first: bool
+    specification: Specification, candidates: Sequence[Labelled], *, texts_first: bool = False
 ) -> tuple[ChatMessage, ...]:
     labels = ", ".join(each.label for each in candidates)
     criteria = ", ".join(criterion.id for criterion in specification.constraints.rubric)
@@ -88,7 +88,7 @@ def score(
 
 
 def judge_pair(
-    specification: Specification, first: Labelled, second: Labelled, *, texts_first: bool
+    specification: Specification, first: Labelled, second: Labelled, *, texts_first: bool = False
 ) -> tuple[ChatMessage, ...]:
     return _arranged(
         specification,

@@ -190,7 +190,7 @@ class StrategyRun:
         return self.concluded(candidates, ballots, aggregation)
 
     def scored(
-        self, candidates: Sequence[Candidate], round: int, stages_left: int, *, texts_first: bool
+        self, candidates: Sequence[Candidate], round: int, stages_left: int, *, texts_first: bool = False
     ) -> Step[list[Ballot]]:
         """Each author scores the others' candidates, all at once. `degraded` reports missing ballots."""
         specification = self.specification
@@ -221,7 +221,7 @@ class StrategyRun:
         return ballots
 
     def judged(
-        self, first: Candidate, second: Candidate, judges: Sequence[str], round: int, *, texts_first: bool
+        self, first: Candidate, second: Candidate, judges: Sequence[str], round: int, *, texts_first: bool = False
     ) -> Step[list[tuple[str, str | None]]]:
         """Compare two candidates in both orders, the last stage: (judge, winner's id) of each ballot, None for a tie.
 
