@@ -6,15 +6,15 @@ A roofline: figures of the model and the card, prompts of the product, texts SIM
     prefill = 2 · parameters · computed tokens / F                 written = 2 · parameters · written tokens / F
     weights = decode steps · weight bytes / (B · C)                cache   = cached tokens read · cache bytes / B
 
-F is the usable share of the card's dense BF16 rate, B its memory bandwidth, C the deliberations at once. A stage takes as
-many decode steps as its longest answer has tokens; in each step, each call reads the cache of its prompt and of what it
-has written. With shared-prefix decode, which vLLM leaves off by default, a stage's common beginning is read once a step.
+F is the usable share of the card's dense BF16 rate, B its memory bandwidth, C the deliberations at once. A stage takes
+as many decode steps as its longest answer has tokens. In each step, each call reads the cache of its prompt and of what
+it has written. With shared-prefix decode, off in vLLM by default, a stage's common beginning is read once a step.
 """
 
 import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from os.path import commonprefix
+from itertools import takewhile
 
 from rich.console import Console
 from rich.table import Table
@@ -22,7 +22,7 @@ from rich.table import Table
 from benchmarks.prefill import Floors
 from benchmarks.prefix import ROLES, SIZES, Sent, specification, stages
 from serve_deployments.simulator.server.engine import PrefixCache
-from serve_deployments.simulator.writer.tokens import split_blocks
+from serve_deployments.simulator.writer.tokens import BLOCK_TOKENS
 
 SAMPLE = 20
 """Deliberations whose means are shown."""
@@ -78,7 +78,8 @@ class Load:
 
     def add(self, stage: Sequence[Sent], part: float) -> None:
         """Count a stage, as `part` of the mean, but for what is computed."""
-        shared = split_blocks(commonprefix([each.prompt.rendered for each in stage]))[0]
+        whole = (each.prompt.blocks[: each.prompt.tokens // BLOCK_TOKENS] for each in stage)
+        shared = BLOCK_TOKENS * sum(1 for _ in takewhile(lambda place: len(set(place)) == 1, zip(*whole, strict=False)))
         steps = max(each.completion_tokens for each in stage)
         self.steps += part * steps
         self.read_shared += part * shared * steps
@@ -126,9 +127,7 @@ class Limit:
         return self.prefill + self.weights * self.at_once + self.cache
 
 
-def limit(
-    load: Load, computed: float, read: float, model: Model, card: Card, at_once: int, usable: float
-) -> Limit:
+def limit(load: Load, computed: float, read: float, model: Model, card: Card, at_once: int, usable: float) -> Limit:
     """The limit where so many tokens are computed and so many cached ones read."""
     per_token = 2 * model.parameters / (card.flops * usable)
     return Limit(

@@ -5,8 +5,8 @@ deliberation, and the instructions of a stage once for each stage. What differs 
 approach, its persona and the letter of its own answer.
 
 - `once` counts each text of a peer once for each stage that reads it, in whatever order.
-- `in_order` keeps the order in which each prompt shows the texts. A model reads a text in the light of all before it, so
-  a text counts again wherever other texts stand before it.
+- `in_order` keeps the order in which each prompt shows the texts. What a model computes of a text depends on all that
+  stands before it, so a text counts again wherever other texts stand before it.
 
 No floor is rounded to whole blocks. A layout may compute less, if a stage finds texts that an earlier one has read.
 """

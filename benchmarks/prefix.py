@@ -2,8 +2,8 @@
 
 Without the option: 200 councils over several engines, by the product's routing and by the fewest requests in flight,
 beside one engine whose cache has room for all. Then each strategy's cached share beside the highest that any layout of
-its prompts could reach (`benchmarks.prefill`). With the option: by strategy on one engine, the prompt tokens of a deliberation,
-the share that is cached, and what they cost, in this checkout and in an earlier revision.
+its prompts could reach (`benchmarks.prefill`). With the option: by strategy on one engine, the prompt tokens of a
+deliberation, the share that is cached, and what they cost, in this checkout and in an earlier revision.
 
 SIMULATED: prompts, seeds and routing are the product's; texts and cache (vLLM's blocks of 16 tokens) the simulator's. A
 replica of each role knows its own requests only. Time is virtual: 20,000 uncached prompt tokens a second, and 20 ms for
@@ -57,7 +57,7 @@ server stops in the middle of a sale, and how a sold-out event is told to all sh
 
 
 def task(number: int, tokens: int) -> str:
-    """A task of about so many tokens, at least the question itself; the rest is Python's own help, from another place."""
+    """A task of about so many tokens: the question, then Python's own help from another place for each number."""
     helped = "\n".join(topics.values())
     _, blocks = split_blocks(f"{TASK.format(number=number)}\n\n{helped[number * 1_009 % 10_000 :][: 12 * tokens]}")
     return "".join(blocks[: tokens // BLOCK_TOKENS])
@@ -368,7 +368,7 @@ def main() -> None:
         "4",
         "÷ ideal in order, 1",
         "4",
-        title="SIMULATED: tokens of a deliberation on one engine, and achieved ÷ ideal cached share (benchmarks.prefill)",
+        title="SIMULATED: tokens of a deliberation on one engine, and achieved ÷ ideal cached share",
     )
     for row in ideals():
         table.add_row(*row)

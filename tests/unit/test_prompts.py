@@ -72,7 +72,9 @@ def test_a_texts_first_place_is_the_same_in_all_prompts_that_begin_with_it() -> 
     assert first_candidates("score") & critiques
 
 
-@pytest.mark.parametrize(("strategy", "purpose"), [("best_of_n", "score"), ("tournament", "judge"), ("debate", "debate")])
+@pytest.mark.parametrize(
+    ("strategy", "purpose"), [("best_of_n", "score"), ("tournament", "judge"), ("debate", "debate")]
+)
 def test_a_stages_prompts_are_alike_up_to_their_first_candidate(strategy: str, purpose: str) -> None:
     ended = run(specification(agents=mixed(), strategy=strategy), Tasteless())
     prompts = [text_of(call) for call in ended.asked(purpose)]

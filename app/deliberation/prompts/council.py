@@ -103,8 +103,7 @@ def judge_pair(
 def _arranged(
     specification: Specification, candidates: Sequence[Labelled], work: str, reply: str, *, texts_first: bool
 ) -> tuple[ChatMessage, ...]:
-    """The work before the candidates, which prompts of a stage show in different orders; or `texts_first`, where
-    prompts of other stages begin with the same candidates."""
+    """The work before the candidates, whose order differs within a stage; after them where other stages begin alike."""
     texts = [each.section for each in candidates]
     return messages(specification, *((*texts, work, reply) if texts_first else (work, reply, *texts)))
 

@@ -176,8 +176,8 @@ class StrategyRun:
         """Choose among candidates: listwise by their authors, unless too few authors are left.
 
         Members without a candidate compare two authors below the quorum as a pair in both orders. A single author wins
-        unreviewed. `stages_left` counts the choice and the stages that may follow it. `texts_first` is for strategies in
-        which other prompts begin with the same candidates.
+        unreviewed. `stages_left` counts the choice and the stages that may follow it. `texts_first` is for strategies
+        in which other prompts begin with the same candidates.
         """
         authors = list(dict.fromkeys(candidate.author for candidate in candidates))
         if len(authors) == 1:

@@ -56,8 +56,8 @@ class SequenceSlots:
 class PrefixCache:
     """The blocks of prompts that are not computed again; holds up to `blocks_max`.
 
-    As in vLLM: whole blocks of `block_tokens` from the start, chained, separated by `cache_salt`, least recently used out.
-    The last token of a prompt is always computed (https://docs.vllm.ai/en/stable/design/prefix_caching/).
+    As in vLLM: whole blocks of `block_tokens` from the start, chained, separated by `cache_salt`, least recently used
+    out. The last token of a prompt is always computed (https://docs.vllm.ai/en/stable/design/prefix_caching/).
     """
 
     def __init__(self, blocks_max: int = 65_536, block_tokens: int = BLOCK_TOKENS) -> None:

@@ -12,7 +12,12 @@ from serve_deployments.simulator.server.completion import RenderedPrompt, render
 from serve_deployments.simulator.writer.tokens import split_blocks
 
 SHARING = {strategy: size for strategy, size in SIZES.items() if size > 1}
-RULES, TASK, WORK, PERSONA = "The rules.", "# Task\nA question.", "# Your work: score\nScore.", "# Who you are\nA tester."
+RULES, TASK, WORK, PERSONA = (
+    "The rules.",
+    "# Task\nA question.",
+    "# Your work: score\nScore.",
+    "# Who you are\nA tester.",
+)
 
 
 def tokens(text: str) -> int:
@@ -72,9 +77,9 @@ def test_a_strategys_prompts_reach_the_ideal_cached_share_of_their_order(
     strategy: str, engines: int, task_tokens: int
 ) -> None:
     size, found = SHARING[strategy], Floors()
-    fleet = Fleet(
-        prefix_first, engines, strategy, size, ROLES[:size], task_tokens=task_tokens, sent=found.add
-    ).run(8, in_flight=4)
+    fleet = Fleet(prefix_first, engines, strategy, size, ROLES[:size], task_tokens=task_tokens, sent=found.add).run(
+        8, in_flight=4
+    )
     assert fleet.cached_share >= 0.95 * (1 - found.in_order / fleet.prompt_tokens)
 
 
