@@ -102,7 +102,7 @@ def load_of(strategy: str, size: int, task_tokens: int) -> tuple[Load, Floors]:
         for place, stage in enumerate(stages(asked)):
             load.add(stage, 1 / SAMPLE)
             for each in stage:
-                floors.add(number, place, each.prompt)
+                floors.add(number, place, each.prompt.rendered)
                 hits = cache.admit(each.prompt.blocks, each.prompt.tokens, None)
                 load.computed += (each.prompt.tokens - hits) / SAMPLE
     return load, floors

@@ -12,11 +12,10 @@ No floor is rounded to whole blocks. A layout may compute less, if a stage finds
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from serve_deployments.simulator.server.completion import RenderedPrompt
 from serve_deployments.simulator.writer.tokens import split_blocks
 
 _BEGIN = re.compile(
@@ -40,14 +39,19 @@ class Piece:
     tokens: int
 
 
-def pieces(rendered: str) -> Iterator[Piece]:
-    """A prompt's pieces in its order; together they are the whole prompt."""
+def simulated_tokens(text: str) -> int:
+    """The tokens of a text in the simulated model."""
+    return split_blocks(text)[0]
+
+
+def pieces(rendered: str, count: Callable[[str], int] = simulated_tokens) -> Iterator[Piece]:
+    """A prompt's pieces in its order; together they are the whole prompt. `count` gives a text's tokens."""
     begins = list(_BEGIN.finditer(rendered))
     ends = [found.start() for found in begins[1:]] + [len(rendered)]
     rules = rendered[: begins[0].start() if begins else None]
-    yield Piece("rules", rules, _tokens(rules))
+    yield Piece("rules", rules, count(rules))
     for found, end in zip(begins, ends, strict=True):
-        tokens = _tokens(rendered[found.start() : end])
+        tokens = count(rendered[found.start() : end])
         match found["heading"], found["label"]:
             case str(heading), _ if heading in _OF_STAGE:
                 yield Piece("instructions", heading, tokens)
@@ -59,22 +63,19 @@ def pieces(rendered: str) -> Iterator[Piece]:
                 yield Piece("task" if label.startswith(_GIVEN) else "text", found["text"], tokens)
 
 
-def _tokens(text: str) -> int:
-    return split_blocks(text)[0]
-
-
 @dataclass
 class Floors:
-    """The two floors of deliberations on one engine, in tokens."""
+    """The two floors of deliberations on one engine, in tokens by `count`."""
 
+    count: Callable[[str], int] = simulated_tokens
     once: int = 0
     in_order: int = 0
     _seen: set[tuple[object, ...]] = field(default_factory=set[tuple[object, ...]])
 
-    def add(self, deliberation: int, stage: int, prompt: RenderedPrompt) -> None:
+    def add(self, deliberation: int, stage: int, rendered: str) -> None:
         """Count what a prompt has that no earlier one had."""
         read: tuple[str, ...] = ()
-        for piece in pieces(prompt.rendered):
+        for piece in pieces(rendered, self.count):
             match piece.kind:
                 case "rules":
                     new = ordered = self._first(piece.key)

@@ -187,7 +187,7 @@ class Fleet:
     roles: Sequence[str] = ROLES[:3]
     blocks_max: int = 65_536
     task_tokens: int | None = None
-    sent: Callable[[int, int, RenderedPrompt], None] | None = None
+    sent: Callable[[int, int, str], None] | None = None
     prompt_tokens: int = 0
     cached_tokens: int = 0
     requests: Counter[int] = field(default_factory=Counter[int])
@@ -236,7 +236,7 @@ class Fleet:
             prompt, text, tokens = answered(call)
             hits = self._caches[view.place].admit(prompt.blocks, prompt.tokens, None)
             if self.sent is not None:
-                self.sent(council.number, council.stage, prompt)
+                self.sent(council.number, council.stage, prompt.rendered)
             self.prompt_tokens += prompt.tokens
             self.cached_tokens += hits
             self.requests[view.place] += 1

@@ -36,7 +36,7 @@ def floors(*stages: Sequence[RenderedPrompt]) -> tuple[int, int]:
     found = Floors()
     for stage, prompts in enumerate(stages):
         for each in prompts:
-            found.add(1, stage, each)
+            found.add(1, stage, each.rendered)
     return found.once, found.in_order
 
 
