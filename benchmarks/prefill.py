@@ -1,8 +1,8 @@
 """The least prompt tokens that an engine has to compute, read off the prompts that were sent.
 
-Two floors of a deliberation. Both count the rules once for each engine, the task with its evidence once for each
-deliberation, and the instructions of a stage once for each stage. What differs in each call counts for each call: its
-approach, its persona and the letter of its own answer.
+Two floors of deliberations. Both count the rules once in all, the task with its evidence once for each deliberation,
+and the instructions of a stage once for each stage. What differs in each call counts for each call: its approach, its
+persona and the letter of its own answer.
 
 - `once` counts each text of a peer once for each stage that reads it, in whatever order.
 - `in_order` keeps the order in which each prompt shows the texts. What a model computes of a text depends on all that
