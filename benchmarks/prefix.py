@@ -1,23 +1,27 @@
 """`python -m benchmarks.prefix [--beside REVISION]`: the share of prompt tokens that engines find in their caches.
 
 Without the option: 200 councils over several engines, by the product's routing and by the fewest requests in flight,
-beside one engine whose cache has room for all. With it: by strategy on one engine, the prompt tokens of a deliberation,
-the share that is cached, and what they cost, in this checkout and in an earlier revision.
+beside one engine whose cache has room for all. Then each strategy's cached share beside the highest that any layout of
+its prompts could reach (`benchmarks.prefill`). With the option: by strategy on one engine, the prompt tokens of a
+deliberation, the share that is cached, and what they cost, in this checkout and in an earlier revision.
 
 SIMULATED: prompts, seeds and routing are the product's; texts and cache (vLLM's blocks of 16 tokens) the simulator's. A
 replica of each role knows its own requests only. Time is virtual: 20,000 uncached prompt tokens a second, and 20 ms for
-each written token, half as much again with 16 requests at once.
+each written token, half as much again with 16 requests at once. A block counts as cached once its prompt is admitted,
+also for prompts that arrive at the same time: vLLM does so when it schedules them (`tests/vllm/test_prefix_cache.py`).
 """
 
 import heapq
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from itertools import count
+from pydoc_data.topics import topics
+from random import Random
 from statistics import median, quantiles
 from typing import Any
 
@@ -26,6 +30,7 @@ import yaml
 from app.deliberation.calls import Ask, Call
 from app.deliberation.decider import Outcomes, Strategy
 from app.deliberation.facts import CallFinished
+from app.deliberation.outputs import CheckOutcome, SandboxReport
 from app.deliberation.prompts.form import persona_section
 from app.deliberation.roles import Role, parse_roles
 from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Constraints, Specification
@@ -35,10 +40,13 @@ from serve_deployments.engine.request_body import request_body
 from serve_deployments.simulator.server.completion import RenderedPrompt, SimulatorSettings, complete, render
 from serve_deployments.simulator.server.engine import PrefixCache
 from serve_deployments.simulator.server.requests import parse_chat
+from serve_deployments.simulator.writer.tokens import BLOCK_TOKENS, split_blocks
 
 COUNCILS = 200
 ROLES = ("DEV", "QA", "ARCHITECT", "DEVOPS", "DATA")
 STRATEGIES_SHOWN = {"council": 3, "debate": 3, "vote": 5, "fuse": 3, "best_of_n": 3, "tournament": 4}
+SIZES = {"single": 1, "independent": 3, **STRATEGIES_SHOWN, "execute": 3, "auto": 3}
+TASK_TOKENS = (200, 2_000, 8_000)
 SIMULATOR = SimulatorSettings()
 PREFILL_TOKENS_PER_S = 20_000
 TOKEN_S = 0.02
@@ -48,11 +56,20 @@ fail now and then, and no seat may be sold twice. Say which tables there are, wh
 server stops in the middle of a sale, and how a sold-out event is told to all shops within a second."""
 
 
-def specification(number: int, strategy: str, size: int, roles: Sequence[str]) -> Specification:
+def task(number: int, tokens: int) -> str:
+    """A task of about so many tokens: the question, then Python's own help from another place for each number."""
+    helped = "\n".join(topics.values())
+    _, blocks = split_blocks(f"{TASK.format(number=number)}\n\n{helped[number * 1_009 % 10_000 :][: 12 * tokens]}")
+    return "".join(blocks[: tokens // BLOCK_TOKENS])
+
+
+def specification(
+    number: int, strategy: str, size: int, roles: Sequence[str], task_tokens: int | None = None
+) -> Specification:
     """The specification of one council; no two tasks are alike."""
     agents = (AgentSpec(agent_id=f"a-{place:03d}", role=roles[place % len(roles)]) for place in range(size))
     return Specification(
-        task=TASK.format(number=number),
+        task=task(number, task_tokens) if task_tokens else TASK.format(number=number),
         agents=tuple(agents),
         strategy=strategy,
         strategy_version=STRATEGIES[strategy].version,
@@ -78,12 +95,60 @@ def _answered(body: bytes) -> tuple[RenderedPrompt, str, int]:
     return prompt, choice.text, len(choice.tokens)
 
 
-def answered(call: Call) -> tuple[RenderedPrompt, str, int]:
-    """The prompt of a call as an engine reads it, and the simulator's answer with its tokens."""
+def with_persona(call: Call) -> Call:
+    """A call as its role's replica sends it."""
     *before, last = call.messages
     ending = last.model_copy(update={"content": last.content + persona_section(personas()[call.role])})
-    call = call.model_copy(update={"messages": (*before, ending)})
-    return _answered(request_body(call, SIMULATOR.model, call.seed, stream=False))
+    return call.model_copy(update={"messages": (*before, ending)})
+
+
+def answered(call: Call) -> tuple[RenderedPrompt, str, int]:
+    """The prompt of a call as an engine reads it, and the simulator's answer with its tokens."""
+    return _answered(request_body(with_persona(call), SIMULATOR.model, call.seed, stream=False))
+
+
+def checked(call: Call) -> str:
+    """A simulated sandbox's report on a call with a check: each program fails about a quarter of the tests."""
+    assert call.check is not None
+    draws = Random(call.check.code)
+    fails = [draws.random() < 0.25 for _ in call.check.tests]
+    outcomes = (
+        CheckOutcome(name=test.name, passed=not failed, reason="returned null" if failed else "", duration_ms=1)
+        for test, failed in zip(call.check.tests, fails, strict=True)
+    )
+    return SandboxReport(outcomes=tuple(outcomes)).model_dump_json()
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A call that was sent to an engine, and the tokens of its answer."""
+
+    call: Call
+    prompt: RenderedPrompt
+    completion_tokens: int
+
+
+def stages(asked: Specification) -> Iterator[list[Sent]]:
+    """A deliberation's calls to engines by stage, each answered by the simulator."""
+    strategy = STRATEGIES[asked.strategy].run(asked)
+    ask, stage = next(strategy), 1
+    while True:
+        sent: list[Sent] = []
+        seen: dict[str, CallFinished] = {}
+        for call in ask.calls:
+            if call.check is not None:
+                text = checked(call)
+            else:
+                prompt, text, tokens = answered(call)
+                sent.append(Sent(call, prompt, tokens))
+            seen[call.call_id] = finished(call, stage, text)
+        if sent:
+            yield sent
+        try:
+            ask = strategy.send(Outcomes(seen))
+        except StopIteration:
+            return
+        stage += 1
 
 
 @dataclass(eq=False)
@@ -95,6 +160,7 @@ class ReplicaView:
     in_flight: int = 0
 
 
+SANDBOX = ReplicaView(-1, "sandbox")
 Route = Callable[[str, Sequence[ReplicaView]], ReplicaView]
 
 
@@ -112,7 +178,7 @@ class Council:
 
 @dataclass
 class Fleet:
-    """Councils over engines in virtual time; `route` chooses as a replica does."""
+    """Councils over engines in virtual time; `route` chooses as a replica does, `sent` is told of each prompt."""
 
     route: Route
     engines: int
@@ -120,6 +186,8 @@ class Fleet:
     size: int = 3
     roles: Sequence[str] = ROLES[:3]
     blocks_max: int = 65_536
+    task_tokens: int | None = None
+    sent: Callable[[int, int, str], None] | None = None
     prompt_tokens: int = 0
     cached_tokens: int = 0
     requests: Counter[int] = field(default_factory=Counter[int])
@@ -155,14 +223,20 @@ class Fleet:
         return self
 
     def _begin(self, number: int, now_s: float) -> None:
-        strategy = STRATEGIES[self.strategy].run(specification(number, self.strategy, self.size, self.roles))
+        asked = specification(number, self.strategy, self.size, self.roles, self.task_tokens)
+        strategy = STRATEGIES[self.strategy].run(asked)
         self._ask(Council(number, strategy, next(strategy), now_s), now_s)
 
     def _ask(self, council: Council, now_s: float) -> None:
         for call in council.ask.calls:
+            if call.check is not None:
+                heapq.heappush(self._due, (now_s, next(self._order), council, call, checked(call), SANDBOX))
+                continue
             view = self.route(f"default.{council.number}", self._views[call.role])
             prompt, text, tokens = answered(call)
             hits = self._caches[view.place].admit(prompt.blocks, prompt.tokens, None)
+            if self.sent is not None:
+                self.sent(council.number, council.stage, prompt.rendered)
             self.prompt_tokens += prompt.tokens
             self.cached_tokens += hits
             self.requests[view.place] += 1
@@ -204,17 +278,51 @@ def round_() -> dict[str, float]:
     return found
 
 
-def main() -> None:
-    """Print the routing's figures beside the alternative's."""
-    from rich.console import Console
-    from rich.table import Table
-
+def prefix_first(deliberation: str, engines: Sequence[ReplicaView]) -> ReplicaView:
+    """The product's routing."""
     from serve_deployments.engine.pool import engine_for
 
-    def prefix_first(deliberation: str, engines: Sequence[ReplicaView]) -> ReplicaView:
-        chosen = engine_for(deliberation, engines)
-        assert chosen is not None
-        return chosen
+    chosen = engine_for(deliberation, engines)
+    assert chosen is not None
+    return chosen
+
+
+def ideals(councils: int = 20) -> Iterator[tuple[str, ...]]:
+    """By strategy, length of task and number of engines: tokens of a deliberation, and the achieved shares' ratios.
+
+    A ratio is the achieved cached share over 1 - floor ÷ prompt tokens; none where a strategy's prompts share nothing.
+    """
+    from benchmarks.prefill import Floors
+
+    for task_tokens in TASK_TOKENS:
+        for strategy, size in SIZES.items():
+            achieved: list[float] = []
+            for engines in (1, 4):
+                floors = Floors()
+                roles = ROLES[:size]
+                fleet = Fleet(
+                    prefix_first, engines, strategy, size, roles, task_tokens=task_tokens, sent=floors.add
+                ).run(councils, in_flight=10)
+                achieved.append(fleet.cached_share)
+            computed = (1 - achieved[0]) * fleet.prompt_tokens
+            tokens = (fleet.prompt_tokens, computed, floors.once, floors.in_order)
+            ratios = (
+                [f"{share / (1 - floor / fleet.prompt_tokens):.3f}" for share in achieved] if size > 1 else ["-", "-"]
+                for floor in (floors.once, floors.in_order)
+            )
+            yield (
+                f"{strategy}, {size}",
+                f"{task_tokens:,}",
+                *(f"{each / councils:,.0f}" for each in tokens),
+                *(f"{share:.3f}" for share in achieved),
+                *(ratio for pair in ratios for ratio in pair),
+            )
+
+
+def main() -> None:
+    """Print the routing's figures beside the alternative's, then the achieved shares beside the ideal ones."""
+    from rich.console import Console
+    from rich.table import Table
 
     table = Table(
         "council",
@@ -246,6 +354,24 @@ def main() -> None:
                     f"{median(fleet.seconds):.1f}",
                     f"{quantiles(fleet.seconds, n=20)[-1]:.1f}",
                 )
+    Console(width=140).print(table)
+    table = Table(
+        "strategy, agents",
+        "task",
+        "prompt tokens",
+        "computed",
+        "each once",
+        "in order",
+        "share, 1 engine",
+        "4 engines",
+        "÷ ideal once, 1",
+        "4",
+        "÷ ideal in order, 1",
+        "4",
+        title="SIMULATED: tokens of a deliberation on one engine, and achieved ÷ ideal cached share",
+    )
+    for row in ideals():
+        table.add_row(*row)
     Console(width=140).print(table)
 
 

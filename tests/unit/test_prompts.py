@@ -72,6 +72,17 @@ def test_a_texts_first_place_is_the_same_in_all_prompts_that_begin_with_it() -> 
     assert first_candidates("score") & critiques
 
 
+@pytest.mark.parametrize(
+    ("strategy", "purpose"), [("best_of_n", "score"), ("tournament", "judge"), ("debate", "debate")]
+)
+def test_a_stages_prompts_are_alike_up_to_their_first_candidate(strategy: str, purpose: str) -> None:
+    ended = run(specification(agents=mixed(), strategy=strategy), Tasteless())
+    prompts = [text_of(call) for call in ended.asked(purpose)]
+    before = {text.partition("Candidate A:")[0] for text in prompts}
+    assert len(prompts) >= 5 and len(before) == 1
+    assert "# Your reply" in before.pop(), "the work and the form of the reply stand before the candidates"
+
+
 def test_the_task_reaches_every_prompt_with_all_that_constrains_it() -> None:
     constraints = Constraints(
         rubric=RUBRIC,

@@ -14,6 +14,8 @@ from tests.conftest import free_port
 from tests.vllm import build, real_model
 
 VLLM_START_S = 240.0
+# Prompts share whole blocks, and a block on the CPU has 128 tokens by default.
+BLOCK_TOKENS = 32
 SIMULATOR_START_S = 30.0
 STOP_S = 20.0
 REAL_OPTIONS = {
@@ -58,7 +60,7 @@ def vllm_server(log: Path, *, real: bool = False) -> Generator[Engine]:
         "--port": str(port),
         "--dtype": "bfloat16" if real else "float32",
         "--max-model-len": "16384",
-        "--block-size": "32",  # prompts share whole blocks, and a block on the CPU has 128 tokens by default
+        "--block-size": str(BLOCK_TOKENS),
     }
     if real:
         options |= REAL_OPTIONS

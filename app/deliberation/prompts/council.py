@@ -70,29 +70,42 @@ def revise(specification: Specification, own: Labelled, issues: Sequence[Issue],
     )
 
 
-def score(specification: Specification, candidates: Sequence[Labelled]) -> tuple[ChatMessage, ...]:
+def score(
+    specification: Specification, candidates: Sequence[Labelled], *, texts_first: bool = False
+) -> tuple[ChatMessage, ...]:
     labels = ", ".join(each.label for each in candidates)
     criteria = ", ".join(criterion.id for criterion in specification.constraints.rubric)
-    return messages(
+    return _arranged(
         specification,
-        *(each.section for each in candidates),
+        candidates,
         f"# Your work: score\nScore each candidate ({labels}) on each criterion ({criteria}) from 0 to 10. Write the "
         "evidence first, in a sentence, then the score. Judge what is there, not its length or style. Equal work gets "
         "equal scores.",
         '# Your reply\nFor every label, in the order shown: {"A": {"criteria": [for every criterion, in the rubric\'s '
         'order: {"id": …, "rationale": …, "score": 0 to 10}]}, …}',
+        texts_first=texts_first,
     )
 
 
-def judge_pair(specification: Specification, first: Labelled, second: Labelled) -> tuple[ChatMessage, ...]:
-    return messages(
+def judge_pair(
+    specification: Specification, first: Labelled, second: Labelled, *, texts_first: bool = False
+) -> tuple[ChatMessage, ...]:
+    return _arranged(
         specification,
-        first.section,
-        second.section,
+        (first, second),
         "# Your work: compare\nNote the strengths and faults of each of the two candidates against the rubric, then "
         "say which is better, or that neither is, and by how much (1 slightly, 3 clearly).",
         '# Your reply\n{"notes_a": …, "notes_b": …, "winner": "A|B|tie", "margin": 1 to 3}',
+        texts_first=texts_first,
     )
+
+
+def _arranged(
+    specification: Specification, candidates: Sequence[Labelled], work: str, reply: str, *, texts_first: bool
+) -> tuple[ChatMessage, ...]:
+    """The work before the candidates, whose order differs within a stage; after them where other stages begin alike."""
+    texts = [each.section for each in candidates]
+    return messages(specification, *((*texts, work, reply) if texts_first else (work, reply, *texts)))
 
 
 def pick(specification: Specification, candidates: Sequence[Labelled]) -> tuple[ChatMessage, ...]:

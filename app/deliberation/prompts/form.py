@@ -1,8 +1,9 @@
 """The form of all prompts.
 
-Texts that more prompts share stand earlier, for the engine's prefix cache. The order is the rules of all prompts, the
-task with its evidence, the candidates, and the work that is asked for. The replica of the agent's role adds the persona
-at the end (docs/decisions/0074).
+Texts that more prompts share stand earlier, for the engine's prefix cache: the rules of all prompts, and the task with
+its evidence. Then comes the work that is asked for, which a stage's prompts share, and the candidates; or first the
+candidates, where other stages' prompts begin with them. The replica of the agent's role adds the persona at the end
+(docs/decisions/0074, 0089).
 
 Peer text is data: fenced with a nonce, introduced as such, never followed. A text keeps its nonce in all prompts; its
 writer had seen none of them. No agent id, role or model appears.
@@ -54,7 +55,7 @@ def _shown(evidence: Evidence, seed: int) -> str:
 
 
 def messages(specification: Specification, *sections: str) -> tuple[ChatMessage, ...]:
-    """A prompt: the rules, the task with rubric and evidence, then the sections that are not empty, the work last."""
+    """A prompt: the rules, the task with rubric and evidence, then the sections that are not empty."""
     body = "\n\n".join([_task(specification), *(section for section in sections if section)])
     return (ChatMessage(role="system", content=_PREAMBLE), ChatMessage(role="user", content=body))
 

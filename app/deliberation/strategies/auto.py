@@ -135,7 +135,7 @@ def _steps() -> tuple[str, ...]:
 
 AUTO = StrategyDefinition(
     name="auto",
-    version=5,
+    version=6,
     summary="Three drafts; unanimous: done; else the rest propose and the chosen strategy goes on from all drafts.",
     steps=_steps(),
     formula="min(3, N) when unanimous, else exactly what the chosen strategy makes",

@@ -33,7 +33,7 @@ def continue_from(run: StrategyRun, drafts: Sequence[Candidate]) -> Step[Conclus
 
 BEST_OF_N = StrategyDefinition(
     name="best_of_n",
-    version=3,
+    version=4,
     summary="Propose; every peer scores the others listwise; select.",
     steps=("propose", "score"),
     formula="2N (1 when N is 1)",

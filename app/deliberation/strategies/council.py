@@ -76,7 +76,7 @@ def continue_from(run: StrategyRun, drafts: Sequence[Candidate]) -> Step[Conclus
         latest.update(revised)
         if parameters.stop == "settled":
             versions = _versions(drafts, latest)
-            ballots = yield from run.scored(versions, round, left - 2)
+            ballots = yield from run.scored(versions, round, left - 2, texts_first=True)
             if not ballots:
                 break
             ranked = run.ranked(versions, ballots, parameters.aggregation)
@@ -87,7 +87,8 @@ def continue_from(run: StrategyRun, drafts: Sequence[Candidate]) -> Step[Conclus
     if scored is not None:
         return run.concluded(*scored, parameters.aggregation)
     versions = _versions(drafts, latest)
-    return (yield from run.select(versions, specification.rounds + 1, aggregation=parameters.aggregation))
+    last = specification.rounds + 1
+    return (yield from run.select(versions, last, aggregation=parameters.aggregation, texts_first=True))
 
 
 def _versions(drafts: Sequence[Candidate], latest: Mapping[str, Candidate]) -> list[Candidate]:
@@ -164,7 +165,7 @@ def _scoring(run: StrategyRun, versions: Sequence[Candidate], coming: Collection
     specification = run.specification
     if not specification.budget.counts_tokens:
         return Cost(calls=len(authors))
-    frame = sum(len(message.content.encode()) for message in score(specification, []))
+    frame = sum(len(message.content.encode()) for message in score(specification, [], texts_first=True))
     empty = Labelled("AA", "", nonce(specification.seed, "reserve"))
     each = len((empty.section + _PER_CANDIDATE).encode())
     sizes = _sizes(run, versions, coming)

@@ -195,14 +195,15 @@ def _prompt(specification: Specification, shown: Sequence[tuple[Labelled, str]],
     ]
     return messages(
         specification,
-        *texts,
-        "# Your work: debate\nAbove are answers that differ. One of them is your own earlier answer; its letter comes "
+        # First, since debaters who read different answers share no text.
+        "# Your work: debate\nBelow are answers that differ. One of them is your own earlier answer; its letter comes "
         "last. Any of them may be right, yours too. Work the task through again and look for the step at which they "
         "part. Change your answer only when you find a concrete error in your own: say in `error` where it stands and "
         "why it is wrong, so that a reader can check it. That others think otherwise, or sound sure, is no error. "
         "Without one leave `error` empty and give your answer again as it is.",
         '# Your reply\n{"reasoning": what you checked, briefly; "error": the error in your earlier answer, or ""; '
         '"answer": the complete answer, changed or not; "confidence": 0 to 100}',
+        *texts,
         # Last, since prompts that show the same answers differ in this line alone.
         f"# Your own answer\nCandidate {own} is your own earlier answer.",
     )
@@ -210,7 +211,7 @@ def _prompt(specification: Specification, shown: Sequence[tuple[Labelled, str]],
 
 DEBATE = StrategyDefinition(
     name="debate",
-    version=5,
+    version=6,
     summary="Draft; unless enough agree, dissenters read a few others and switch for an error; count first and final.",
     steps=("propose", "debate × R"),
     formula="N + dissenters of each round ≤ N(1+R); N when the drafts agree",

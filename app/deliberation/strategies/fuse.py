@@ -50,7 +50,7 @@ def _fuse(specification: Specification) -> Strategy:
 
 
 def continue_from(run: StrategyRun, drafts: Sequence[Candidate]) -> Step[Conclusion]:
-    best = yield from run.select(drafts, ROUND, stages_left=4)
+    best = yield from run.select(drafts, ROUND, stages_left=4, texts_first=True)
     authors = [draft.author for draft in drafts]
     if run.specification.size == 1:
         return best
@@ -63,7 +63,7 @@ def continue_from(run: StrategyRun, drafts: Sequence[Candidate]) -> Step[Conclus
     fused = yield from _fused(run, drafts, single, members)
     if fused is None:
         return replace(best, degraded=tuple(run.degraded))
-    ballots = yield from run.judged(fused, single, members.judges, ROUND)
+    ballots = yield from run.judged(fused, single, members.judges, ROUND, texts_first=True)
     if len(ballots) < 2:
         run.degraded.append("the fused text is not judged in both orders")
     return _gated(run, best, single, fused, ballots)
@@ -134,7 +134,7 @@ def _gating(run: StrategyRun, single: Candidate, writer: str, judges: Sequence[s
     if not specification.budget.counts_tokens:
         return Cost(calls=2)
     unwritten = Labelled("B", "", nonce(specification.seed, "reserve"))
-    prompt = judge_pair(specification, run.shown("A", single), unwritten)
+    prompt = judge_pair(specification, run.shown("A", single), unwritten, texts_first=True)
     fused = run.agent(writer).sampling.max_tokens
     calls = [run.call(run.agent(judges[turn % len(judges)]), prompt, Output(kind="pair")) for turn in range(2)]
     return predicted(specification.budget, calls) + run.reading(judges, 2 * fused)

@@ -160,7 +160,7 @@ def _concluded(
 
 TOURNAMENT = StrategyDefinition(
     name="tournament",
-    version=3,
+    version=4,
     summary="Propose; pairs are judged in both orders by others than their authors; Bradley-Terry ranks.",
     steps=("propose", "judge × rounds of pairs", "score instead, when N is 2"),
     formula="round_robin N + N(N-1), swiss N + 2⌊N/2⌋·min(W, ⌈N/2⌉), knockout N + 2(N-1); 1 when N is 1",

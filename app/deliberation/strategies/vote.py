@@ -155,7 +155,7 @@ def _picked(run: StrategyRun, drafts: Sequence[Candidate]) -> Step[Candidate | N
 
 VOTE = StrategyDefinition(
     name="vote",
-    version=4,
+    version=5,
     summary="Sample in waves; normalise; plurality, stopped as soon as it is decided; a pick where all differ.",
     steps=("propose", "pick"),
     formula="≤ N, + 1 when nothing is counted or no two of 3 or more texts agree",

@@ -56,12 +56,13 @@ class SequenceSlots:
 class PrefixCache:
     """The blocks of prompts that are not computed again; holds up to `blocks_max`.
 
-    As in vLLM: whole blocks of 16 tokens from the start, chained, separated by `cache_salt`, least recently used out.
-    The last token of a prompt is always computed (https://docs.vllm.ai/en/stable/design/prefix_caching/).
+    As in vLLM: whole blocks of `block_tokens` from the start, chained, separated by `cache_salt`, least recently used
+    out. The last token of a prompt is always computed (https://docs.vllm.ai/en/stable/design/prefix_caching/).
     """
 
-    def __init__(self, blocks_max: int = 65_536) -> None:
+    def __init__(self, blocks_max: int = 65_536, block_tokens: int = BLOCK_TOKENS) -> None:
         self._blocks_max = blocks_max
+        self._block_tokens = block_tokens
         self._blocks: OrderedDict[int, None] = OrderedDict()
 
     def admit(self, blocks: list[str], prompt_tokens: int, salt: str | None) -> int:
@@ -70,7 +71,7 @@ class PrefixCache:
         chain = hash(salt)
         hits = 0
         missed = False
-        for place in range(prompt_tokens // BLOCK_TOKENS):
+        for place in range(prompt_tokens // self._block_tokens):
             chain = hash((chain, blocks[place]))
             if chain in stored:
                 stored.move_to_end(chain)
@@ -80,7 +81,7 @@ class PrefixCache:
                 missed = True
         while len(stored) > self._blocks_max:
             stored.popitem(last=False)
-        return min(hits, max(0, prompt_tokens - 1) // BLOCK_TOKENS) * BLOCK_TOKENS
+        return min(hits, max(0, prompt_tokens - 1) // self._block_tokens) * self._block_tokens
 
 
 class EngineMetrics:

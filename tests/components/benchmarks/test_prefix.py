@@ -5,14 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from benchmarks.prefix import ROLES, Fleet, ReplicaView, least_in_flight
-from serve_deployments.engine.pool import engine_for
-
-
-def prefix_first(deliberation: str, engines: Sequence[ReplicaView]) -> ReplicaView:
-    chosen = engine_for(deliberation, engines)
-    assert chosen is not None
-    return chosen
+from benchmarks.prefix import ROLES, Fleet, least_in_flight, prefix_first
 
 
 @pytest.mark.parametrize(("roles", "in_flight"), [(ROLES[:3], 50), (ROLES[:1], 8)])
