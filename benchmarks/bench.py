@@ -158,6 +158,11 @@ class Product:
                 return
             await asyncio.sleep(0.5)
 
+    async def begun(self) -> int:
+        """The deliberations that coordinators have begun, of those that they hold."""
+        coordinators = (await self._client.get("/cluster")).json()["coordinators"]
+        return sum(turn["begun"] for each in coordinators for turn in each["turns"])
+
     async def read(self, deliberation_id: str) -> None:
         (await self._client.get(f"/deliberations/{deliberation_id}")).raise_for_status()
 

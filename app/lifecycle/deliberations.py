@@ -91,6 +91,7 @@ class Deliberations:
     outcomes: Counter[SubmissionOutcome] = field(default_factory=Counter[SubmissionOutcome])
     deleting: dict[str, asyncio.Semaphore] = field(default_factory=dict[str, asyncio.Semaphore])
     quoting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    loading: asyncio.Lock = field(default_factory=asyncio.Lock)
     quoting_of: dict[str, asyncio.Lock] = field(default_factory=dict[str, asyncio.Lock])
 
     async def find(self, tenant: str, deliberation_id: str) -> Found:
@@ -127,7 +128,11 @@ class Deliberations:
         return accepted_at + timedelta(seconds=self.kept_s(tenant)) < self.clock.now()
 
     async def load(self, tenant: str, deliberation_id: str) -> State:
-        return self.state_from(tenant, deliberation_id, await self.journal.facts(tenant, deliberation_id))
+        """The state for a client that waited. Each pass of the loop serves one, and takes new requests between them."""
+        records = await self.journal.facts(tenant, deliberation_id)
+        async with self.loading:
+            await asyncio.sleep(0)
+        return self.state_from(tenant, deliberation_id, records)
 
     def state_from(self, tenant: str, deliberation_id: str, records: Sequence[Record]) -> State:
         self.check_present(tenant, deliberation_id, records)

@@ -206,6 +206,8 @@ async def get_deliberation(
 ) -> Response:
     """The fold of its facts. With `Prefer: wait` a long poll, until the revision differs from the ETag given.
 
+    Facts within 0.1 seconds are one change, and the end is a change at once.
+
     With `view=summary` the outcome, the cost and the times alone.
     """
     shown = query.view

@@ -36,6 +36,7 @@ class RingLimits:
     `page_records` and `page_bytes` bound one read of the log for viewers behind the ring; each such viewer may hold a
     page. `pages_max` pages are shared for `page_fresh_s`. A watch ends `linger_s` after its last viewer left, and
     retries an unavailable log after `retry_s`. After `silence_s` without a live event it checks the log for one.
+    Facts that follow each other within `together_s` are one change.
     """
 
     frames_max: int = 1_024
@@ -47,6 +48,7 @@ class RingLimits:
     linger_s: float = 5.0
     retry_s: float = 1.0
     silence_s: float = 20.0
+    together_s: float = 0.1
 
 
 _Frames = tuple[Sequence[EventFrame], int]
@@ -60,7 +62,8 @@ class Watch:
     """The events stored from now on under some patterns; `run` maintains it.
 
     `ring` is None until the first sync with the log. No event above `begin` is missing; `last_fact_sequence` is the
-    newest fact's. `replaced` is set when another log took this one's place; its events have no position here.
+    newest fact's. `ended` is set by a fact that ends a deliberation. `replaced` is set when another log took this one's
+    place; its events have no position here.
     `observe` receives every event before any viewer does, once or more often.
     """
 
@@ -77,6 +80,7 @@ class Watch:
         self.ring: Ring | None = None
         self.begin = 0
         self.last_fact_sequence = 0
+        self.ended = False
         self.replaced = False
         self.viewers = 0
         self.task: asyncio.Task[None] | None = None
@@ -179,6 +183,7 @@ class Watch:
         ring.push(frame)
         if frame.type not in VIEW_TYPES:
             self.last_fact_sequence = frame.sequence
+            self.ended = self.ended or frame.ends
         self.wake()
 
     async def page(self, patterns: Patterns, after: int) -> _Frames:
@@ -355,13 +360,18 @@ class Feed:
         return Viewer(watch, position, self._limits, stored)
 
     async def changed(self, tenant: str, deliberation_id: str, after_sequence: int, timeout_s: float) -> bool:
-        """Whether a fact above `after_sequence` is stored by `timeout_s` from now; False while draining."""
+        """Whether a fact above `after_sequence` is stored by `timeout_s` from now; False while draining.
+
+        Returns `together_s` after the first such fact, or with the end. Three calls that finish together wake a client
+        once.
+        """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + timeout_s
         async with self.watch(of_deliberation(tenant, deliberation_id)) as watch:
             facts_read = False
             while not self.draining.is_set():
                 if watch.replaced or watch.last_fact_sequence > after_sequence:
+                    await self._settle(watch, min(until_s, loop.time() + self._limits.together_s))
                     return True
                 if watch.ring is not None and after_sequence < watch.begin and not facts_read:
                     # Only the log holds what was stored before the watch began.
@@ -374,3 +384,9 @@ class Feed:
                     return False
                 await watch.changed(until_s)
         return False
+
+    async def _settle(self, watch: Watch, until_s: float) -> None:
+        while not (watch.ended or watch.replaced or self.draining.is_set()):
+            if asyncio.get_running_loop().time() >= until_s:
+                return
+            await watch.changed(until_s)

@@ -47,6 +47,13 @@ OVERLOAD = (
         "tests/components/access/test_spends.py::test_a_refusal_asks_no_context_service",
     ),
     Guard(
+        "new requests are read between clients that learn an end",
+        "app/lifecycle/deliberations.py",
+        "        async with self.loading:\n            await asyncio.sleep(0)\n",
+        "",
+        "tests/components/routes/test_deliberations.py::test_a_new_request_is_answered_while_many_clients_learn_an_end",
+    ),
+    Guard(
         "each spend counts once",
         "app/admission/spends.py",
         "        if record.sequence <= sums.complete_to or record.sequence in sums.above:\n",

@@ -282,6 +282,7 @@ def _gateway(layout: Layout, **variables: str) -> Child:
         variables["KEYS_NATS_URL"] = os.environ.get("KEYS_NATS_URL", layout.nats_url_of("keys"))
     return replace(
         _process(layout, "gateway", "app.main", **variables),
+        niceness=0,
         health_check=partial(checks.responds_to_http, f"{layout.url}/healthz"),
         stop_within_s=settings.drain_delay_s + settings.drain_timeout_s + _STOP_MARGIN_S,
         detail=f"{layout.url}  the dashboard; documentation at /docs",

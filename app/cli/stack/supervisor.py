@@ -29,9 +29,11 @@ from app.cli.render import progress
 from app.cli.render.progress import ProgressReport
 from app.deliberation.errors import DeliberationError
 
-# Of all processes but nats-server, for which everything waits: with 900,000 messages its restart took 6.2 s in the mean
-# in place of 7.7 (`python -m benchmarks.chaos --seconds 4200 --kills-min 500 --keep DIR`, one run each).
-NICENESS = 5
+# Of the processes that do accepted work. Everything waits for nats-server: with 900,000 messages its restart took 6.2 s
+# at a higher priority, else 7.7 (`python -m benchmarks.chaos --seconds 4200 --kills-min 500 --keep DIR`, one run each).
+# New requests wait for the gateway: with 200 deliberations in flight on two cores, their p99 was 373 and 521 ms at one
+# priority, 162 and 201 ms at this difference (`make bench`).
+NICENESS = 10
 STACK_MARK = "DELIBERATE_STACK"
 CHILD_MARK = "DELIBERATE_CHILD"
 FIRST_DELAY_S = 0.2

@@ -30,6 +30,7 @@ from app.cli.render.progress import (
 from app.cli.stack.children import FREE_BYTES_MIN, stack_children, store_health, write_nats_config
 from app.cli.stack.layout import NATS_USERS, Layout, StackOptions, mask_credentials, plan_stack
 from app.cli.stack.supervisor import (
+    NICENESS,
     Activity,
     Child,
     ChildHealth,
@@ -147,6 +148,12 @@ def planned(data_dir: Path, **options: Any) -> Layout:
 
 def children_of(layout: Layout) -> dict[str, Child]:
     return {child.name: child for child in stack_children(layout)}
+
+
+def test_the_log_and_the_gateway_have_cpu_before_the_others(tmp_path: Path) -> None:
+    niceness = {name: child.niceness for name, child in children_of(planned(tmp_path)).items()}
+    assert {name for name, value in niceness.items() if value == 0} == {"nats", "gateway"}
+    assert {value for name, value in niceness.items() if name not in ("nats", "gateway")} == {NICENESS}
 
 
 def test_every_combination_of_external_parts_has_a_valid_order(tmp_path: Path) -> None:

@@ -218,6 +218,17 @@ async def test_prefer_wait_delays_the_answer_until_the_end(gateway: Served) -> N
     assert response.json()["status"] == "completed"
 
 
+async def test_a_new_request_is_answered_while_many_clients_learn_an_end(gateway: Served) -> None:
+    id = await gateway.accepted()
+    await gateway.play(id)
+    loads = [asyncio.create_task(gateway.gateway["deliberations"].load("default", id)) for _ in range(200)]
+    await asyncio.wait(loads, return_when=asyncio.FIRST_COMPLETED)
+    response = await gateway.post(BODY)
+    assert response.status_code == 202
+    assert not all(load.done() for load in loads)
+    assert {state.status for state in await asyncio.gather(*loads)} == {"completed"}
+
+
 @pytest.mark.parametrize(("preference", "applied"), [("wait=0", "wait=0"), ("wait=x", None), ("return=minimal", None)])
 async def test_an_expired_wait_answers_with_the_current_state(
     gateway: Served, preference: str, applied: str | None

@@ -1,6 +1,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given, settings
@@ -167,6 +167,21 @@ async def test_changed_detects_facts_stored_before_and_during_the_call(
                 await write(journal, events[kind])
         async with asyncio.timeout(5):
             assert await waiting is expected
+
+
+async def test_facts_within_a_moment_are_one_change_and_the_end_is_a_change_at_once() -> None:
+    journal, story = LossyJournal(), Story("a")
+    await write(journal, story.accepted())
+    async with Feed(journal, limits=replace(SMALL, together_s=60)) as feed, feed.watch(A) as watch:
+        known = (await begun(watch)).begin
+        waiting = asyncio.create_task(feed.changed(TENANT, "a", known, 120))
+        await write(journal, story.opened())
+        await until(lambda: watch.last_fact_sequence > known)
+        await asyncio.wait([waiting], timeout=0.01)
+        assert not waiting.done()
+        await write(journal, story.completed())
+        async with asyncio.timeout(5):
+            assert await waiting
 
 
 def test_connection_slots_are_limited_per_client_and_in_total() -> None:
