@@ -1,11 +1,12 @@
 """Replays a strategy over the facts and decides the next step (ARCHITECTURE.md, "Deciding is pure")."""
 
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, TypeVar
 
-from app.deliberation.budget import refused_by, spent_on, stage_deadlines
+from app.deliberation.budget import allotted, refused_by, spent_on, stage_deadlines
 from app.deliberation.calls import Ask, Call, Cost, FactProblem
 from app.deliberation.errors import DeadlineExceeded, DeliberationError, InvalidOutput, Poisoned, StrategyDrift
 from app.deliberation.facts import (
@@ -198,6 +199,7 @@ def _replay(state: State, now: datetime, definition: StrategyDefinition, late: b
     try:
         ask = next(strategy)
         while True:
+            ask = ask.model_copy(update={"calls": allotted(state.specification.budget, spent, ask.calls)})
             refused = refused_by(state.specification.budget, spent, ask.calls, ask.reserve)
             stage = None if refused else next(recorded, None)
             if stage is None and (by := refused or ("deadline" if late else None)):
@@ -290,7 +292,9 @@ def _concluded(state: State, now: datetime, conclusion: Conclusion, cut: Sequenc
     causes = dict.fromkeys("deadline" if stage.by == "deadline" else "budget" for stage in cut)
     context = state.specification.context
     missing = [f"no context: {context.detail}"] if context and context.detail is not None else []
-    reasons = (*conclusion.degraded, *sorted(causes), *missing)
+    away = Counter(server for finished in state.finished.values() for server in finished.tools_away)
+    tools = [f"tool server {server} was away in {counted} of the calls" for server, counted in sorted(away.items())]
+    reasons = (*conclusion.degraded, *sorted(causes), *missing, *tools)
     verdict = Verdict(
         **{field.name: getattr(conclusion, field.name) for field in fields(conclusion) if field.name != "degraded"},
         strategy=StrategyRef(name=state.specification.strategy, version=state.specification.strategy_version),

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from app.deliberation.tools import ToolLimits
+
 FailureCode = Literal["server_away", "timeout", "too_large", "refused"]
 
 
@@ -45,3 +47,13 @@ class Toolbox(Protocol):
     async def use(self, name: str, arguments: Mapping[str, Any], within_s: float) -> ToolResult:
         """Use a tool once, within a number of seconds; raises ToolFailure."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class GrantedTools:
+    """The tools of one server that a call may use, by name, within limits that hold for the call."""
+
+    server: str
+    toolbox: Toolbox
+    names: frozenset[str]
+    limits: ToolLimits

@@ -117,6 +117,7 @@ def _criticised(
                     labelled={"A": candidate.id},
                     judging=True,
                     part=part if len(authors) > 1 else None,
+                    tools=True,
                 )
             )
     # The quorum scales with the number of critics per author.
@@ -148,7 +149,7 @@ def _revised(
         mark = nonce(specification.seed, "revise", round, author)
         output = Output(kind="revision", issues=len(open_issues))
         prompt = revise(specification, run.shown("A", latest[author]), open_issues, mark)
-        calls.append(run.call(agent, prompt, output))
+        calls.append(run.call(agent, prompt, output, tools=True))
     reserve = _scoring(run, _versions(drafts, latest), coming=issues)
     outcomes = yield from run.ask("revise", round, calls, quorum=1, stages_left=stages_left, reserve=reserve)
     if not outcomes.admitted:
