@@ -146,7 +146,7 @@ class ToolServer:
     def described(self) -> dict[str, Any]:
         return {
             "name": self.spec.name,
-            "address": self.spec.address,
+            "connected": self._connected is not None,
             "tools": self.tool_names,
             "away_since": None if self.away_since is None else self.away_since.isoformat(),
             "why": self.why,

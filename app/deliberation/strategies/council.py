@@ -23,7 +23,7 @@ from app.deliberation.outputs import Critique, Issue, Output
 from app.deliberation.prompts.council import critique, revise, score
 from app.deliberation.prompts.form import Labelled
 from app.deliberation.specification import Parameters, Specification
-from app.deliberation.strategies.strategy_run import Candidate, Step, StrategyRun, ballot_tokens, written
+from app.deliberation.strategies.strategy_run import Candidate, Step, StrategyRun, ballot_tokens, tool_uses, written
 
 # The longest label, in a prompt's list of labels and between candidates.
 _PER_CANDIDATE = "AA, \n\n"
@@ -183,10 +183,12 @@ def _revising(run: StrategyRun, latest: Mapping[str, Candidate], critiques: Sequ
     """The cost of a stage in which every author revises on these critiques, which are not written yet."""
     specification = run.specification
     if not specification.budget.counts_tokens:
-        return Cost(calls=len(latest))
+        return Cost(calls=sum(1 + tool_uses(run.agent(author)) for author in latest))
     mark = nonce(specification.seed, "reserve")
     calls = [
-        run.call(run.agent(author), revise(specification, run.shown("A", own), (), mark), Output(kind="revision"))
+        run.call(
+            run.agent(author), revise(specification, run.shown("A", own), (), mark), Output(kind="revision"), tools=True
+        )
         for author, own in latest.items()
     ]
     return predicted(specification.budget, calls) + run.reading(latest, sum(call.max_tokens for call in critiques))

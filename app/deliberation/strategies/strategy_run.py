@@ -77,6 +77,10 @@ def _completion_tokens(agent: AgentSpec, least: int) -> int:
     return min(COMPLETION_TOKENS_MAX, max(agent.sampling.max_tokens, least))
 
 
+def tool_uses(agent: AgentSpec) -> int:
+    return agent.tools.uses if agent.tools is not None else 0
+
+
 @dataclass
 class StrategyRun:
     specification: Specification

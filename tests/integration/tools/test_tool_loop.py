@@ -24,7 +24,7 @@ from serve_deployments.simulator.server.app import Simulator
 from serve_deployments.simulator.server.completion import SimulatorSettings
 from tests.conditions import until
 from tests.conftest import free_port
-from tests.integration.agent.test_agent_replica import request
+from tests.integration.agent.test_agent_replica import ANSWER, ScriptedEngine, request, streamed
 from tests.integration.tools.mcp_servers import command, serving, uses
 
 Use = tuple[str, dict[str, Any]]
@@ -74,7 +74,9 @@ class Engine:
 
 
 @asynccontextmanager
-async def agent_of(journal: JetStreamJournal, engine: Engine, *tools: RoleTools) -> AsyncGenerator[AgentReplica]:
+async def agent_of(
+    journal: JetStreamJournal, engine: Engine | ScriptedEngine, *tools: RoleTools
+) -> AsyncGenerator[AgentReplica]:
     engines = Engines([EngineSpec(url="http://engine0")], transport=httpx.MockTransport(engine))
     role = Role(persona="p", tools=tools)
     agent = AgentReplica("DEV", role, engines, journal, stream_deltas=True, engine_away_timeout_s=30)
@@ -123,12 +125,19 @@ async def test_a_model_uses_tools_and_its_answer_cites_what_they_returned(
     assert (second.number, second.turn, second.text) == (2, 2, "once is written")
     (started,) = await facts_of(journal, ToolStarted)
     assert (started.number, started.tool) == (2, "write"), "only what must not be repeated is begun in the log"
-    assert outcome.usage.tool_uses == 2 and outcome.usage.calls == len(engine.bodies) == 3
-    assert [bool(body.get("tools")) for body in engine.bodies] == [True, True, True]
-    assert all("response_format" not in body for body in engine.bodies), "its last reply was in form already"
+    assert outcome.usage.tool_uses == 2 and outcome.usage.calls == len(engine.bodies) == 4
+    offered = [("tools" in body, "response_format" in body) for body in engine.bodies]
+    assert offered == [(True, False)] * 3 + [(False, True)], "a text that is not in form is asked for in its form"
     roles = [message["role"] for message in engine.bodies[-1]["messages"]]
     assert roles == ["system", "user", "assistant", "tool", "assistant", "tool"]
     assert "<<<peer-text" in engine.bodies[-1]["messages"][3]["content"]
+
+
+async def test_an_answer_in_form_beside_tools_is_taken_and_paid_once(journal: JetStreamJournal, tmp_path: Path) -> None:
+    engine = ScriptedEngine(lambda _, number: streamed(ANSWER) if number == 1 else httpx.Response(500))
+    async with agent_of(journal, engine, tools_of(stdio(tmp_path))) as agent:
+        outcome = await finished(agent, request((call(),)))
+    assert outcome.text == ANSWER and outcome.usage.calls == len(engine.bodies) == 1 and "tools" in engine.bodies[0]
 
 
 async def test_calls_without_tools_are_sent_as_ever(journal: JetStreamJournal, tmp_path: Path) -> None:
@@ -160,7 +169,7 @@ async def test_an_engine_without_tools_names_them_in_an_object(journal: JetStrea
         outcome = await finished(agent, request((call(),)))
     assert outcome.answered and "life is forty-two" in (outcome.text or "") and uses(tmp_path) == ["look_up life"]
     assert [message["role"] for message in engine.bodies[-1]["messages"]] == ["system", "user", "assistant", "user"]
-    assert ["tools" in body for body in engine.bodies] == [True, False, False, False], "it is asked with tools once"
+    assert ["tools" in body for body in engine.bodies] == [True, False, False, False], "it refuses tools once"
 
 
 @pytest.mark.parametrize(
