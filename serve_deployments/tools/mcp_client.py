@@ -45,20 +45,25 @@ logging.getLogger("httpx2").setLevel(logging.WARNING)
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 
 
-class _TooLarge(httpx2.ReadError):
-    """A server sent more than `MESSAGE_BYTES_MAX` bytes at once."""
+@dataclass(slots=True)
+class _Wire:
+    """Whether a server has sent more than `MESSAGE_BYTES_MAX` bytes at once, which the package does not tell."""
+
+    overflowed: bool = False
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
-    def __init__(self, inner: httpx2.AsyncByteStream) -> None:
+    def __init__(self, inner: httpx2.AsyncByteStream, wire: _Wire) -> None:
         self._inner = inner
+        self._wire = wire
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         size = 0
         async for chunk in self._inner:
             size += len(chunk)
             if size > MESSAGE_BYTES_MAX:
-                raise _TooLarge(f"more than {MESSAGE_BYTES_MAX:,} bytes in one response")
+                self._wire.overflowed = True
+                raise httpx2.ReadError(f"more than {MESSAGE_BYTES_MAX:,} bytes in one response")
             yield chunk
 
     async def aclose(self) -> None:
@@ -68,6 +73,10 @@ class _BoundedStream(httpx2.AsyncByteStream):
 class _BoundedTransport(httpx2.AsyncHTTPTransport):
     """Responses of a bounded size, none of them encoded: a few bytes may decode to any number."""
 
+    def __init__(self, wire: _Wire) -> None:
+        super().__init__()
+        self._wire = wire
+
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         request.headers["Accept-Encoding"] = "identity"
         response = await super().handle_async_request(request)
@@ -75,7 +84,7 @@ class _BoundedTransport(httpx2.AsyncHTTPTransport):
             await response.aclose()
             raise httpx2.ReadError("an encoded response, although none was asked for")
         assert isinstance(response.stream, httpx2.AsyncByteStream)
-        response.stream = _BoundedStream(response.stream)
+        response.stream = _BoundedStream(response.stream, self._wire)
         return response
 
 
@@ -87,6 +96,7 @@ class Connected:
     client: Client
     tools: Sequence[Tool]
     secrets: tuple[str, ...]
+    wire: _Wire
 
     async def use(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         """The result of a tool; raises ToolFailure. Cancelling gives it up, and tells the server."""
@@ -94,6 +104,11 @@ class Connected:
             result = await self.client.call_tool(name, dict(arguments))
         except Exception as error:
             # A broad except: the package raises many kinds of errors for what a server sends, some of them bare.
+            if self.wire.overflowed:
+                self.wire.overflowed = False
+                raise ToolFailure(
+                    "too_large", f"the server sent more than {MESSAGE_BYTES_MAX:,} bytes at once"
+                ) from None
             raise _failure(error, self.secrets) from None
         return ToolResult(_without(_text(result), self.secrets), failed=bool(result.is_error))
 
@@ -102,6 +117,7 @@ class Connected:
 async def connection(spec: McpServer, within_s: float) -> AsyncGenerator[Connected]:
     """A connection whose handshake and list of tools came within a time; raises ToolFailure."""
     secrets: tuple[str, ...] = ()
+    wire = _Wire()
     async with AsyncExitStack() as stack:
         try:
             async with asyncio.timeout(within_s):
@@ -111,11 +127,11 @@ async def connection(spec: McpServer, within_s: float) -> AsyncGenerator[Connect
                 secrets += tuple(word for word in words if len(word) >= _SECRET_CHARS_MIN)
                 if spec.url is not None:
                     timeout = httpx2.Timeout(within_s, read=None)
-                    http = httpx2.AsyncClient(headers=headers, timeout=timeout, transport=_BoundedTransport())
+                    http = httpx2.AsyncClient(headers=headers, timeout=timeout, transport=_BoundedTransport(wire))
                     await stack.enter_async_context(http)
-                    transport = streamable_http_client(spec.url, http_client=http, max_sse_event_size=MESSAGE_BYTES_MAX)
+                    transport = streamable_http_client(spec.url, http_client=http, max_sse_event_size=None)
                 else:
-                    transport = _process(spec.command or ())
+                    transport = _process(spec.command or (), wire)
                 client = await stack.enter_async_context(Client(transport, cache=None))
                 tools = await _tools(spec.name, client)
         except ToolFailure:
@@ -126,7 +142,7 @@ async def connection(spec: McpServer, within_s: float) -> AsyncGenerator[Connect
             # A broad except, as in `Connected.use`.
             failure = _failure(error, secrets)
             raise ToolFailure("server_away", failure.detail) from None
-        yield Connected(spec.name, client, tools, secrets)
+        yield Connected(spec.name, client, tools, secrets, wire)
 
 
 async def _headers(spec: McpServer) -> dict[str, str]:
@@ -180,8 +196,6 @@ def _failure(error: BaseException, secrets: Sequence[str]) -> ToolFailure:
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     detail = _without(str(error), secrets)[:DETAIL_CHARS_MAX] or type(error).__name__
-    if isinstance(error, _TooLarge):
-        return ToolFailure("too_large", detail)
     if isinstance(error, MCPError) and error.code not in (mcp_types.CONNECTION_CLOSED, mcp_types.PARSE_ERROR):
         return ToolFailure("refused", detail)
     if isinstance(error, ValidationError):
@@ -199,7 +213,7 @@ def _without(text: str, secrets: Sequence[str]) -> str:
 
 
 @asynccontextmanager
-async def _process(command: Sequence[str]) -> AsyncGenerator[Streams]:
+async def _process(command: Sequence[str], wire: _Wire) -> AsyncGenerator[Streams]:
     """A server's process: a message on each line of its output. It ends with the connection, and its children too."""
     process = await asyncio.create_subprocess_exec(
         *command,
@@ -216,8 +230,8 @@ async def _process(command: Sequence[str]) -> AsyncGenerator[Streams]:
     async def read() -> None:
         assert process.stdout is not None
         async with heard:
-            with suppress(ValueError, OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
-                while line := await process.stdout.readline():
+            with suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+                while line := await _line(process.stdout, wire):
                     try:
                         message = mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False)
                     except ValueError:
@@ -244,6 +258,15 @@ async def _process(command: Sequence[str]) -> AsyncGenerator[Streams]:
             with anyio.CancelScope(shield=True):
                 await _stop(process)
             group.cancel_scope.cancel()
+
+
+async def _line(output: asyncio.StreamReader, wire: _Wire) -> bytes:
+    """The next line; nothing at the end, and after a line that is too long."""
+    try:
+        return await output.readline()
+    except ValueError:
+        wire.overflowed = True
+        return b""
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:

@@ -89,10 +89,12 @@ class ToolServer:
         try:
             return await connected.use(name, arguments)
         except ToolFailure as failure:
-            if failure.code != "server_away":
+            if failure.code not in ("server_away", "too_large"):
                 raise
             if connected is self._connected:
                 self._lose(failure.detail)
+            if failure.code == "too_large":
+                raise
             repeatable = any(tool.name == name and tool.repeatable for tool in connected.tools)
             raise _LostConnection(failure.detail, repeatable=repeatable) from None
 

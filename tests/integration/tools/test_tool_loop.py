@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import httpx
 import pytest
 
 from app.deliberation.calls import Call, ChatMessage, StageRequest
-from app.deliberation.facts import CallFinished, ToolStarted, ToolUsed, decode
+from app.deliberation.errors import CallCancelled
+from app.deliberation.facts import CallFinished, CancelRequested, ToolStarted, ToolUsed, decode
 from app.deliberation.outputs import Output
 from app.deliberation.roles import EngineSpec, Role
 from app.deliberation.specification import ToolAllowance
@@ -200,7 +202,15 @@ async def test_values_of_secret_keys_reach_the_tool_and_no_fact(journal: JetStre
 
 
 @pytest.mark.parametrize(
-    ("kind", "code"), [("hangs", "timeout"), ("crashes", "server_away"), ("floods", "server_away"), ("forges", None)]
+    ("kind", "code"),
+    [
+        ("hangs", "timeout"),
+        ("drips", "timeout"),
+        ("crashes", "server_away"),
+        ("floods", "too_large"),
+        ("lies", "refused"),
+        ("forges", None),
+    ],
 )
 async def test_an_evil_server_fails_its_own_use_alone(
     journal: JetStreamJournal, tmp_path: Path, kind: str, code: str | None
@@ -215,6 +225,43 @@ async def test_an_evil_server_fails_its_own_use_alone(
     begin, *inside, end = told.split("\n")[1:]
     assert begin.startswith("<<<peer-text ") and end == begin.replace("<<<peer-text", "<<<end-of-peer-text")
     assert not any(line.startswith("<<<") for line in inside), "a forged fence is no fence"
+
+
+@pytest.mark.parametrize("kind", ["floods", "floods-json"])
+async def test_a_flood_over_http_ends_at_its_bound(journal: JetStreamJournal, tmp_path: Path, kind: str) -> None:
+    async with serving(kind, tmp_path, free_port()) as url:
+        async with agent_of(journal, Engine(LOOK_UP), tools_of(McpServer(name="shelf", url=url))) as agent:
+            outcome = await finished(agent, request((call(),)))
+    (used,) = await facts_of(journal, ToolUsed)
+    assert outcome.answered and used.failed and used.problem.code == "too_large" and used.text == ""
+
+
+async def test_a_hanging_server_keeps_no_other_call_of_its_replica_waiting(
+    journal: JetStreamJournal, tmp_path: Path
+) -> None:
+    hangs = RoleTools(mcp=stdio(tmp_path, "hangs"), allow=("look_up",))
+    async with agent_of(journal, Engine(LOOK_UP), hangs) as agent:
+        stuck = asyncio.get_running_loop().create_task(agent.run_stage(request((call(),), deliberation_id="stuck")))
+        await until(lambda: uses(tmp_path) != [])
+        outcome = await finished(agent, request((call(2, uses=0),), deliberation_id="beside"))
+        assert outcome.answered and not stuck.done()
+        await agent.journal.append("default", CancelRequested(deliberation_id="stuck", ts=datetime.now(UTC)))
+        await stuck
+    (cut,) = await facts_of(journal, CallFinished, "stuck")
+    assert cut.problem.code == CallCancelled.code and not await facts_of(journal, ToolUsed, "stuck")
+
+
+async def test_the_secret_of_a_header_is_in_no_fact_even_if_the_server_returns_it(
+    journal: JetStreamJournal, tmp_path: Path
+) -> None:
+    secret = tmp_path / "headers"
+    secret.write_text("Authorization: Bearer s3cret-of-the-server\n")
+    async with serving("echoes", tmp_path, free_port()) as url:
+        server = McpServer(name="shelf", url=url, headers_file=str(secret))
+        async with agent_of(journal, Engine(LOOK_UP), tools_of(server)) as agent:
+            await finished(agent, request((call(),)))
+    (used,) = await facts_of(journal, ToolUsed)
+    assert used.text == "[secret]"
 
 
 async def test_a_council_goes_on_without_a_server_that_is_away_and_says_so(journal: JetStreamJournal) -> None:
