@@ -85,8 +85,10 @@ class StrategyDefinition:
     """A strategy as `GET /strategies` describes it. `version` changes whenever its calls or prompts change.
 
     `parameters` is the model of the request's `parameters`; `rounds` is False when the strategy ignores rounds.
-    `size` is the council's size where a request gives none; None leaves the size to the gateway. `steps` are purposes
-    in order: ` × R` repeats one in each round, other words after ` × ` are for readers. `test` refuses `answer_schema`.
+    `formula` counts calls, and `tool_calls` those of them that may use tools: each makes one more request to an engine
+    after each use. `size` is the council's size where a request gives none; None leaves the size to the gateway.
+    `steps` are purposes in order: ` × R` repeats one in each round, other words after ` × ` are for readers. `test`
+    refuses `answer_schema`.
     """
 
     name: str
@@ -95,6 +97,7 @@ class StrategyDefinition:
     steps: tuple[str, ...]
     formula: str
     source: str
+    tool_calls: str
     run: Callable[[Specification], Strategy]
     parameters: type[Parameters] = Parameters
     rounds: bool = False

@@ -37,7 +37,7 @@ UNKNOWN_OUTCOME = FactProblem(
 )
 _SECRET = ("password", "passwd", "secret", "token", "api_key", "apikey", "authorization", "credential", "private_key")
 
-Ask = Callable[[ToolTurn], Awaitable[EngineReply]]
+AskEngine = Callable[[ToolTurn], Awaitable[EngineReply]]
 
 log = structlog.get_logger(__name__)
 
@@ -73,7 +73,7 @@ class ToolLoop:
     def used(self) -> int:
         return len(self._uses)
 
-    async def run(self, ask: Ask) -> EngineReply | None:
+    async def run(self, ask: AskEngine) -> EngineReply | None:
         """A valid answer that came without a further tool call, else None: then `answering` is the turn to ask by.
 
         Raises CallFailure of requests to engines, and JournalUnavailable when a use cannot be recorded.

@@ -9,8 +9,8 @@ import logging
 import os
 import re
 import signal
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -42,7 +42,7 @@ logging.getLogger("mcp").setLevel(logging.CRITICAL)
 logging.getLogger("client").setLevel(logging.CRITICAL)
 logging.getLogger("httpx2").setLevel(logging.WARNING)
 
-Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
+MessageStreams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 
 
 @dataclass(slots=True)
@@ -100,49 +100,59 @@ class Connected:
 
     async def use(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         """The result of a tool; raises ToolFailure. Cancelling gives it up, and tells the server."""
-        try:
+        with _failures(self.secrets, self.wire):
             result = await self.client.call_tool(name, dict(arguments))
-        except Exception as error:
-            # A broad except: the package raises many kinds of errors for what a server sends, some of them bare.
-            if self.wire.overflowed:
-                self.wire.overflowed = False
-                raise ToolFailure(
-                    "too_large", f"the server sent more than {MESSAGE_BYTES_MAX:,} bytes at once"
-                ) from None
-            raise _failure(error, self.secrets) from None
         return ToolResult(_without(_text(result), self.secrets), failed=bool(result.is_error))
 
 
 @asynccontextmanager
 async def connection(spec: McpServer, within_s: float) -> AsyncGenerator[Connected]:
     """A connection whose handshake and list of tools came within a time; raises ToolFailure."""
-    secrets: tuple[str, ...] = ()
     wire = _Wire()
     async with AsyncExitStack() as stack:
+        headers = await _headers(spec)
+        secrets = tuple(value for value in headers.values() if len(value) >= _SECRET_CHARS_MIN)
+        words = (word for value in secrets for word in value.split()[1:])
+        secrets += tuple(word for word in words if len(word) >= _SECRET_CHARS_MIN)
         try:
-            async with asyncio.timeout(within_s):
-                headers = await _headers(spec)
-                secrets = tuple(value for value in headers.values() if len(value) >= _SECRET_CHARS_MIN)
-                words = (word for value in secrets for word in value.split()[1:])
-                secrets += tuple(word for word in words if len(word) >= _SECRET_CHARS_MIN)
-                if spec.url is not None:
-                    timeout = httpx2.Timeout(within_s, read=None)
-                    http = httpx2.AsyncClient(headers=headers, timeout=timeout, transport=_BoundedTransport(wire))
-                    await stack.enter_async_context(http)
-                    transport = streamable_http_client(spec.url, http_client=http, max_sse_event_size=None)
-                else:
-                    transport = _process(spec.command or (), wire)
-                client = await stack.enter_async_context(Client(transport, cache=None))
-                tools = await _tools(spec.name, client)
-        except ToolFailure:
-            raise
+            with _failures(secrets, wire):
+                async with asyncio.timeout(within_s):
+                    client = await stack.enter_async_context(await _client(spec, headers, wire, within_s, stack))
+                    tools = await _tools(spec.name, client)
         except TimeoutError:
             raise ToolFailure("server_away", f"no list of tools within {within_s:.3g} s") from None
-        except Exception as error:
-            # A broad except, as in `Connected.use`.
-            failure = _failure(error, secrets)
+        except ToolFailure as failure:
             raise ToolFailure("server_away", failure.detail) from None
         yield Connected(spec.name, client, tools, secrets, wire)
+
+
+async def _client(
+    spec: McpServer, headers: dict[str, str], wire: _Wire, within_s: float, stack: AsyncExitStack
+) -> Client:
+    if spec.url is None:
+        return Client(_process(spec.command or (), wire), cache=None)
+    timeout = httpx2.Timeout(within_s, read=None)
+    http = httpx2.AsyncClient(headers=headers, timeout=timeout, transport=_BoundedTransport(wire))
+    await stack.enter_async_context(http)
+    return Client(streamable_http_client(spec.url, http_client=http, max_sse_event_size=None), cache=None)
+
+
+@contextmanager
+def _failures(secrets: Sequence[str], wire: _Wire) -> Generator[None]:
+    """Raise any error as a ToolFailure, but for TimeoutError.
+
+    The package raises many kinds of errors for what a server sends, some of them groups, and names no base of them.
+    """
+    try:
+        yield
+    except TimeoutError:
+        raise
+    except Exception as error:
+        if wire.overflowed:
+            wire.overflowed = False
+            detail = f"the server sent more than {MESSAGE_BYTES_MAX:,} bytes at once"
+            raise ToolFailure("too_large", detail) from None
+        raise _failure(error, secrets) from None
 
 
 async def _headers(spec: McpServer) -> dict[str, str]:
@@ -213,7 +223,7 @@ def _without(text: str, secrets: Sequence[str]) -> str:
 
 
 @asynccontextmanager
-async def _process(command: Sequence[str], wire: _Wire) -> AsyncGenerator[Streams]:
+async def _process(command: Sequence[str], wire: _Wire) -> AsyncGenerator[MessageStreams]:
     """A server's process: a message on each line of its output. It ends with the connection, and its children too."""
     process = await asyncio.create_subprocess_exec(
         *command,

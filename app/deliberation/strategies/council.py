@@ -210,6 +210,7 @@ COUNCIL = StrategyDefinition(
     steps=("propose", "critique × R", "revise × R", "score"),
     formula="≤ N + R·N(k+1) + N, k = min(critics, N-1): 2N(R+1) for one; N·max(0, R-1) more if settled; 1 when N is 1",
     source="arXiv:2509.05396, arXiv:2510.07517, arXiv:2512.23213",
+    tool_calls="N + R·N(k+1)",
     run=_council,
     parameters=CouncilParameters,
     rounds=True,

@@ -216,6 +216,7 @@ DEBATE = StrategyDefinition(
     steps=("propose", "debate × R"),
     formula="N + dissenters of each round ≤ N(1+R); N when the drafts agree",
     source="arXiv:2508.17536, arXiv:2504.05047, arXiv:2406.11776, arXiv:2502.04790, arXiv:2509.05396",
+    tool_calls="N(1+R)",
     run=_debate,
     parameters=DebateParameters,
     rounds=True,

@@ -325,6 +325,7 @@ EXECUTE = StrategyDefinition(
     steps=("propose", "test", "check", "repair × R", "check × R"),
     formula="N + T + repairs ≤ N + T + N·R, T = min(test_writers, N)",
     source="arXiv:2207.10397, arXiv:2312.13010",
+    tool_calls="N + N·R",
     run=_execute,
     parameters=ProgramParameters,
     rounds=True,
