@@ -113,6 +113,6 @@ async def test_a_recorded_use_is_an_event_and_counts_in_the_resource(gateway: Se
     )  # fmt: skip
     await gateway.append(use)
     await gateway.play(id)
-    response = await gateway.client.get(f"/deliberations/{id}/events", headers={"Accept": "text/event-stream"})
+    response = await gateway.client.get(f"/deliberations/{id}/events?after=0", headers={"Accept": "text/event-stream"})
     (event,) = [line for line in response.text.splitlines() if '"type":"tool.used"' in line]
     assert '"text":"forty-two"' in event

@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from uuid import uuid4
 
 import httpx
 from mcp.server import MCPServer
@@ -96,6 +97,10 @@ def server(kind: str, folder: Path) -> MCPServer:
         executed(f"write {text}")
         while (folder / "hold").exists():
             await asyncio.sleep(0.02)
+        if kind == "receipts":
+            receipt = uuid4().hex
+            executed(f"receipt {receipt}")
+            return receipt
         return f"{text} is written"
 
     return made
