@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -318,3 +320,9 @@ async def test_two_replicas_that_run_one_call_execute_what_must_not_be_repeated_
         await asyncio.gather(one.run_stage(asked), other.run_stage(asked))
     assert uses(tmp_path) == ["write once"]
     assert len(await facts_of(journal, ToolUsed)) == len(await facts_of(journal, CallFinished)) == 1
+
+
+def test_an_agent_loads_no_code_of_tools_before_it_uses_one() -> None:
+    program = "import sys, serve_deployments.agent.worker; print([each for each in sys.modules if each == 'mcp'])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
