@@ -27,12 +27,14 @@ from app.cli.stack.supervisor import marked
 from app.deliberation.facts import TERMINAL_STATUS, Completed, ToolUsed
 from app.deliberation.roles import AgentRunner
 from benchmarks.bench import running_stack, simulator
+from tests.conditions import until
 from tests.integration.tools.mcp_servers import command, uses
 
 CALL_MS = 40
 IN_FLIGHT = 10
-KILL_EVERY_S = 0.8
-END_WITHIN_S = 240
+# Between two kills so many uses are made: processes that are killed as they start use nothing.
+USES_BETWEEN = 6
+END_WITHIN_S = 540
 BODY = {"task": "Which receipts are there?", "role": "DEV", "num_agents": 3, "strategy": "council", "rounds": 1}
 
 
@@ -80,9 +82,13 @@ async def _end(client: httpx.AsyncClient, id: str) -> str:
         await asyncio.sleep(0.1)
 
 
-async def _kill(mark: str, wanted: int, victims: Sequence[str], found: Findings, rng: random.Random) -> None:
+async def _kill(
+    mark: str, wanted: int, victims: Sequence[str], found: Findings, rng: random.Random, directory: Path
+) -> None:
+    made = 0
     while found.kills.total() < wanted:
-        await asyncio.sleep(KILL_EVERY_S)
+        await until(lambda made=made: len(uses(directory)) >= made + USES_BETWEEN, END_WITHIN_S)
+        made = len(uses(directory))
         victim = victims[found.kills.total() % len(victims)]
         running = marked(mark, victim)
         if running:
@@ -112,7 +118,7 @@ async def measure(count: int, kills: int, agents: AgentRunner) -> Findings:
                     await _read(client, id, found)
 
             victims = ["worker", "gateway", "worker", "coordinator"]
-            killing = asyncio.create_task(_kill(stack.mark, kills, victims, found, random.Random(1)))
+            killing = asyncio.create_task(_kill(stack.mark, kills, victims, found, random.Random(1), directory))
             async with asyncio.timeout(END_WITHIN_S), asyncio.TaskGroup() as group:
                 for number in range(count):
                     group.create_task(one(number))
