@@ -185,6 +185,11 @@ class StreamedChoice:
     def __post_init__(self) -> None:
         self.bytes_max = max(TEXT_BYTES_MIN, TEXT_BYTES_PER_TOKEN * self.call.max_tokens)
 
+    @property
+    def calls(self) -> bool:
+        """Whether a tool call has begun."""
+        return bool(self.arguments or (self.tool_calls is not None and self.tool_calls.calls))
+
     def hear(self, message: Mapping[str, Any]) -> None:
         """Take a delta, or the message of a whole completion."""
         content = message.get("content")
@@ -420,8 +425,7 @@ class StreamedReply:
         finally:
             self._charge()
         for choice in self.open:
-            called = choice.arguments or (choice.tool_calls is not None and choice.tool_calls.calls)
-            if not choice.finish_reason and (choice.piece or choice.reasoning or called or choice.refusal):
+            if not choice.finish_reason and (choice.piece or choice.reasoning or choice.calls or choice.refusal):
                 choice.finish("stop")
         if not any(choice.finish_reason for choice in self.choices):
             raise self._nonsense(engine, bytes(content), "answered nonsense")
@@ -569,7 +573,7 @@ class StreamedReply:
             self._fail(engine, heard)
 
     def _fail(self, engine: Replying, error: object) -> None:
-        begun = any(choice.texts or choice.piece or choice.reasoning or choice.arguments for choice in self.choices)
+        begun = any(choice.texts or choice.piece or choice.reasoning or choice.calls for choice in self.choices)
         what = "failed in mid-stream" if begun else "answered an error with status 200"
         said = json.dumps(error, ensure_ascii=False).encode("utf-8", "replace")
         detail = f"{engine.label} {what}: {engine.quote(said)!r}"
