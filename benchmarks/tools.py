@@ -1,7 +1,7 @@
 """`python -m benchmarks.tools`: councils that use tools while processes of the stack are killed.
 
 Each use of the tool `write` gives a receipt that no other use gives, and its server keeps a list. So the log shows a
-use that was made twice, or recorded without having been made. The engine is the simulator.
+use that was made twice, or recorded without having been made. Workers run the agents; the engine is the simulator.
 """
 
 import argparse
@@ -25,7 +25,6 @@ from rich.table import Table
 from app.cli.stack.layout import StackOptions
 from app.cli.stack.supervisor import marked
 from app.deliberation.facts import TERMINAL_STATUS, Completed, ToolUsed
-from app.deliberation.roles import AgentRunner
 from benchmarks.bench import running_stack, simulator
 from tests.conditions import until
 from tests.integration.tools.mcp_servers import command, uses
@@ -97,7 +96,7 @@ async def _kill(
                 found.kills[victim] += 1
 
 
-async def measure(count: int, kills: int, agents: AgentRunner) -> Findings:
+async def measure(count: int, kills: int) -> Findings:
     found = Findings()
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
@@ -107,7 +106,7 @@ async def measure(count: int, kills: int, agents: AgentRunner) -> Findings:
         roles = directory / "roles.yaml"
         roles.write_text(yaml.safe_dump({"roles": {"DEV": role}}))
         data, engine = directory / "log", simulator(CALL_MS)
-        options = StackOptions(data_dir=data, port=0, nats_port=0, simulate=engine, agents=agents, roles_file=roles)
+        options = StackOptions(data_dir=data, port=0, nats_port=0, simulate=engine, agents="nats", roles_file=roles)
         async with running_stack(options) as stack, httpx.AsyncClient(base_url=stack.url, timeout=30) as client:
             gate = asyncio.Semaphore(IN_FLIGHT)
 
@@ -151,9 +150,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=100, help="councils")
     parser.add_argument("--kills", type=int, default=40)
-    parser.add_argument("--agents", choices=["ray", "nats"], default="nats", help="what runs the agents")
     options = parser.parse_args()
-    found = uvloop.run(measure(options.count, options.kills, options.agents))
+    found = uvloop.run(measure(options.count, options.kills))
     table = Table("councils", "kills", "receipts recorded", "receipts given", "failed uses", "violations")
     table.add_row(
         str(dict(found.statuses)), str(dict(found.kills)), str(len(found.receipts)), str(len(found.made)),

@@ -4,7 +4,7 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -314,12 +314,18 @@ async def test_a_recorded_use_is_made_once_and_a_begun_one_that_must_not_be_repe
 async def test_two_replicas_that_run_one_call_execute_what_must_not_be_repeated_once(
     journal: JetStreamJournal, tmp_path: Path
 ) -> None:
+    (tmp_path / "hold").touch()
     asked = request((call(),))
-    tools: Sequence[RoleTools] = (tools_of(stdio(tmp_path)),)
-    async with agent_of(journal, Engine(WRITE), *tools) as one, agent_of(journal, Engine(WRITE), *tools) as other:
-        await asyncio.gather(one.run_stage(asked), other.run_stage(asked))
-    assert uses(tmp_path) == ["write once"]
-    assert len(await facts_of(journal, ToolUsed)) == len(await facts_of(journal, CallFinished)) == 1
+    tools = tools_of(stdio(tmp_path))
+    async with agent_of(journal, Engine(WRITE), tools) as one, agent_of(journal, Engine(WRITE), tools) as other:
+        held = asyncio.get_running_loop().create_task(one.run_stage(asked))
+        await until(lambda: uses(tmp_path) == ["write once"])
+        await other.run_stage(asked.model_copy(update={"resumed": True}))
+        assert uses(tmp_path) == ["write once"], "the other one did not begin it again"
+        (tmp_path / "hold").unlink()
+        await held
+    (used,) = await facts_of(journal, ToolUsed)
+    assert used.problem.code == "unknown_outcome" and len(await facts_of(journal, CallFinished)) == 1
 
 
 def test_an_agent_loads_no_code_of_tools_before_it_uses_one() -> None:
