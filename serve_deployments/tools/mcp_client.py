@@ -134,7 +134,9 @@ async def _client(
     timeout = httpx2.Timeout(within_s, read=None)
     http = httpx2.AsyncClient(headers=headers, timeout=timeout, transport=_BoundedTransport(wire))
     await stack.enter_async_context(http)
-    return Client(streamable_http_client(spec.url, http_client=http, max_sse_event_size=None), cache=None)
+    # A server that hangs would answer no end of the session either.
+    transport = streamable_http_client(spec.url, http_client=http, max_sse_event_size=None, terminate_on_close=False)
+    return Client(transport, cache=None)
 
 
 @contextmanager
