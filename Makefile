@@ -143,7 +143,7 @@ chaos: $(DEV_STAMP) ## Kill, stop and cut off everything at random for two minut
 	$(BIN)/python -m benchmarks.chaos --doors 60 --in-flight 12 --agents nats
 
 attack: $(DEV_STAMP) ## Play what an attacker would try against running gateways, and print the figures; ATTACKS='-m "not long"' for a part
-	$(BIN)/pytest tests/attack $(ATTACKS)
+	$(BIN)/pytest tests/attack tests/integration/tools $(ATTACKS)
 
 sbom: $(DEV_STAMP) ## Write build/sbom.json: the packages of requirements.lock, hashes and licences; another licence fails
 	@mkdir -p build

@@ -133,6 +133,7 @@ class Agent:
     async def __del__(self) -> None:
         """Called by Serve before the replica stops: requests are over, but the calls' outcomes still count."""
         await self._replica.finish()
+        await self._replica.close()
         if self._tracer is not None:
             await self._tracer.close()
 

@@ -74,6 +74,7 @@ CLUSTER = (
     "serve_deployments.ray_start",
     "serve_deployments.identity",
     "serve_deployments.sandbox",
+    "serve_deployments.tools",
     "serve_deployments.engine",
     "serve_deployments.arguments",
     "serve_deployments.agent",
@@ -105,19 +106,21 @@ DRIVERS: dict[str, tuple[str, ...]] = {
     "uvicorn": ("app.routes", "app.main", "app.cli", "serve_deployments.simulator"),
     "typer": ("app.cli", "serve_deployments.simulator"),
     "rich": ("app.cli",),
-    "mcp": ("app.facades.mcp", "app.cli"),
-    "mcp_types": ("app.facades.mcp",),
+    "mcp": ("app.facades.mcp", "app.cli", "serve_deployments.tools"),
+    "mcp_types": ("app.facades.mcp", "serve_deployments.tools"),
     "requests": (),
     "opentelemetry": ("app.observability",),
 }
 
 # The functions that may catch an error of any kind. A defect in one deliberation, call or delivery does not end the
-# others. Any error of a program under test is that program's failure.
+# others. Any error of a program under test is that program's failure; one that a tool server causes is the server's.
 BROAD_EXCEPTS = {
     ("app.log.queue_worker", "_redelivery_delay"),
     ("serve_deployments.agent.agent", "_outcome_of"),
     ("serve_deployments.coordinator.coordinator", "_supervised"),
     ("serve_deployments.sandbox.zygote", "_run"),
+    ("serve_deployments.tools.mcp_client", "_failures"),
+    ("serve_deployments.tools.servers", "_keep"),
 }
 # Nodes that no rule is about, nor any of their children.
 LEAVES = (ast.Name, ast.Constant, ast.expr_context, ast.operator, ast.cmpop, ast.alias)

@@ -47,6 +47,7 @@ ACCESS: Mapping[str, tuple[Scope, ...] | None] = {
     "list_roles": ("read",),
     "get_role": ("read",),
     "list_strategies": ("read",),
+    "list_tools": ("read",),
     "list_models": ("read",),
     "get_model": ("read",),
     "get_metrics": ("admin",),

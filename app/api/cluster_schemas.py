@@ -9,6 +9,7 @@ from app.api.schemas import Resource
 from app.deliberation.facts import Unreachable
 from app.deliberation.roles import KeyRejected
 from app.deliberation.specification import Priority, Sampling
+from app.deliberation.tools import ToolLimits
 
 CircuitState = Literal["closed", "open", "half_open"]
 
@@ -84,6 +85,38 @@ class RoleList(Resource):
     """All roles."""
 
     items: tuple[RoleResource, ...]
+
+
+class ToolServerHealth(Resource):
+    """A tool server as the replicas of a role see it. Without a replica that answered, nothing is known of it."""
+
+    connected: int = Field(description="Replicas with a connection to it")
+    tools: tuple[str, ...] = Field(description="Names of its tools, also of those that the role may not use")
+    away_since: AwareDatetime | None = Field(description="Since when a replica cannot connect to it; null when all can")
+    why: str = Field(description="Why not; mostly empty")
+
+
+class ToolServerView(Resource):
+    """A tool server of a role, and what the role's agents may use of it."""
+
+    name: str
+    address: str = Field(description="Its URL, or the program that is started, without arguments")
+    allow: tuple[str, ...] = Field(description="Names of tools")
+    per_call: ToolLimits
+    health: ToolServerHealth | None = Field(description="Null where no replica of the role answered")
+
+
+class RoleToolsView(Resource):
+    """The tools of one role."""
+
+    role: str
+    servers: tuple[ToolServerView, ...]
+
+
+class ToolList(Resource):
+    """The tools of all roles that have some."""
+
+    items: tuple[RoleToolsView, ...]
 
 
 class MissingPart(Resource):

@@ -69,6 +69,7 @@ KINDS: Mapping[str, FindingKind] = {
     "archive_missing": FindingKind("archive", "error", "Ended deliberations are in no list, and later in no log."),
     "archive_waits": FindingKind("archive", "error", "Ended deliberations are in no list, and later in no log."),
     "archive_behind": FindingKind("archive", "warning", "Lists and statistics lack the deliberations that ended last."),
+    "tool_server_away": FindingKind("tools", "warning", "Its tools are missing; councils go on and say so."),
     "engine_unreachable": FindingKind("engines", "error", "Calls go to other engines of the role, or wait and fail."),
     "engine_key_refused": FindingKind("engines", "error", "Its calls end as `engine_rejected`."),
     "engine_list_unusable": FindingKind("engines", "error", "Without a list or a named `model`, no call is made."),

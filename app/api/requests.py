@@ -31,6 +31,7 @@ from app.deliberation.decider import StrategyDefinition
 from app.deliberation.facts import CancelledBy
 from app.deliberation.specification import TIMEOUT_S_MAX, TOKEN_PATTERN, Amount, OnDeadline, Priority, WebhookFormat
 from app.deliberation.strategies import STRATEGIES
+from app.deliberation.tools import ToolName
 
 TASK_CHARS_MAX = 32_768
 AGENTS_MAX = 32
@@ -156,6 +157,9 @@ class BudgetRequest(RequestModel):
 
     max_tokens: MaybeWhole = Field(default=None, ge=1)
     max_calls: MaybeWhole = Field(default=None, ge=1)
+    max_tool_uses: MaybeWhole = Field(
+        default=None, ge=0, exclude_if=lambda given: given is None, description="Uses of tools by all agents"
+    )
     max_cost: MaybeAmount = Field(
         default=None,
         gt=0,
@@ -324,6 +328,13 @@ class DeliberationRequest(RequestModel):
         exclude_if=lambda given: not given,
         description="Ids of ended deliberations: their verdicts become evidence, cut to the tokens that are left",
     )
+    tools: list[ToolName] | None = Field(
+        default=None,
+        max_length=64,
+        exclude_if=lambda given: given is None,
+        description="Tools that agents may use, of those that their roles allow; all of them if absent, none if empty. "
+        "`GET /tools` lists them",
+    )
     webhook: WebhookRequest | None = Field(default=None, description="Receiver of the end, or of chosen events")
 
     @field_validator("task")
@@ -414,7 +425,20 @@ def _gateway_faults(request: DeliberationRequest, gateway: dict[str, Any]) -> li
             if role is not None and (engine := role.unpriced_engine) is not None:
                 detail = f"Role {name} has an engine without prices: {engine}"
                 faults.append(body_fault("/budget/max_cost", "unpriced_role", detail, _UNPRICED_REMEDY))
+    faults += _tool_faults(request, gateway)
     if request.webhook is not None and gateway.get("webhooks") is None:
         remedy = "Leave it out, or have the operator set WEBHOOKS and run a sender."
         faults.append(body_fault("/webhook", "webhooks_off", "This gateway sends no webhooks", remedy))
     return faults
+
+
+def _tool_faults(request: DeliberationRequest, gateway: dict[str, Any]) -> list[FieldProblem]:
+    roles = [gateway["roles"].get(entry.role) for entry in request.roster]
+    allowed = {name for role in roles if role is not None for each in role.tools for name in each.allow}
+    listed = f"Give some of {', '.join(sorted(allowed))}." if allowed else "Leave it out: its roles have no tools."
+    remedy = listed if gateway.get("read", True) else "Give some that GET /tools lists; that needs the scope read."
+    return [
+        body_fault(f"/tools/{place}", "unknown_tool", "No role of the council has this tool", remedy)
+        for place, name in enumerate(request.tools or ())
+        if name not in allowed
+    ]

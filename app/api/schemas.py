@@ -263,6 +263,9 @@ class StrategyResource(Resource):
     summary: str
     steps: tuple[str, ...]
     calls: str = Field(description="Model requests without failures: N agents, R rounds")
+    tool_calls: str = Field(
+        description="Those of `calls` that may use tools; after each use one makes one more model request"
+    )
     source: str
     fields: tuple[str, ...] = Field(description="Request fields that configure it, besides task and council")
     parameters: dict[str, Any] = Field(description="JSON Schema of the request's `parameters`, with the defaults")
@@ -275,6 +278,7 @@ class StrategyResource(Resource):
             summary=definition.summary,
             steps=definition.steps,
             calls=definition.formula,
+            tool_calls=definition.tool_calls,
             source=definition.source,
             fields=(("rounds",) if definition.rounds else ()) + _COMMON_FIELDS,
             parameters=definition.parameters.model_json_schema(),

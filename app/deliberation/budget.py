@@ -12,6 +12,8 @@ from app.deliberation.specification import Budget
 # UTF-8 bytes per token, low on purpose: the estimate errs towards refusing, so that a ceiling holds. Bytes, because a
 # Chinese character or an emoji takes a token or more, and three or four bytes.
 BYTES_PER_TOKEN = 3
+# A tool call in a prompt, beside the tool's result: its name, its arguments and the fence.
+TOOL_CALL_BYTES = 8_192 + 512
 
 
 def spent_on(budget: Budget, calls: Sequence[Call], seen: Mapping[str, CallFinished]) -> Cost:
@@ -22,7 +24,28 @@ def spent_on(budget: Budget, calls: Sequence[Call], seen: Mapping[str, CallFinis
     asked = [call for call in calls if call.check is None]
     requests = sum(max(1, seen[call.call_id].usage.calls) if call.call_id in seen else 1 for call in asked)
     costs = sum((_cost_of(budget, finished) for finished in seen.values()), Cost())
-    return costs.model_copy(update={"calls": requests})
+    uses = sum(
+        seen[call.call_id].usage.tool_uses if call.call_id in seen else call.tools.uses
+        for call in asked
+        if call.tools is not None
+    )
+    return costs.model_copy(update={"calls": requests, "tool_uses": uses})
+
+
+def allotted(budget: Budget, spent: Cost, calls: Sequence[Call]) -> tuple[Call, ...]:
+    """The calls of a stage with the uses of tools that the budget leaves, in equal shares; the first get the rest."""
+    asked = [call.call_id for call in calls if call.tools is not None]
+    if budget.max_tool_uses is None or not asked:
+        return tuple(calls)
+    share, rest = divmod(max(0, budget.max_tool_uses - spent.tool_uses), len(asked))
+    found: list[Call] = []
+    for call in calls:
+        if (allowance := call.tools) is not None:
+            uses = min(allowance.uses, share + (asked.index(call.call_id) < rest))
+            tools = allowance.model_copy(update={"uses": uses}) if uses else None
+            call = call.model_copy(update={"tools": tools})
+        found.append(call)
+    return tuple(found)
 
 
 def _cost_of(budget: Budget, finished: CallFinished) -> Cost:
@@ -43,11 +66,18 @@ def tokens_of(text: str) -> int:
 
 
 def predicted(budget: Budget, calls: Iterable[Call]) -> Cost:
-    """The cost of calls, erring upwards: prompts by length, completions at their bound, no repeated attempts."""
+    """The cost of calls, erring upwards: prompts by length, completions at their bound, no repeated attempts.
+
+    A call with tools makes a request after each use, whose prompt holds the results so far: half of them on average.
+    """
     total = Cost()
     for call in calls:
+        uses = call.tools.uses if call.tools is not None else 0
+        results = (call.tools.bytes + uses * TOOL_CALL_BYTES if call.tools is not None else 0) // BYTES_PER_TOKEN
         prompt = sum(len(message.content.encode()) for message in call.messages) // BYTES_PER_TOKEN
-        total += Cost(calls=1) + priced(budget, call.role, prompt, call.max_tokens)
+        tokens = (1 + uses) * prompt + (1 + uses) * results // 2 + (results if uses else 0)
+        total += Cost(calls=1 + uses, tool_uses=uses)
+        total += priced(budget, call.role, tokens, (1 + uses) * call.max_tokens)
     return total
 
 
@@ -58,7 +88,8 @@ def refused_by(
     asked = [call for call in calls if call.check is None]
     if not asked:
         return None
-    if budget.max_calls is not None and spent.calls + len(asked) + reserve.calls > budget.max_calls:
+    requests = sum(1 + (call.tools.uses if call.tools is not None else 0) for call in asked)
+    if budget.max_calls is not None and spent.calls + requests + reserve.calls > budget.max_calls:
         return "calls"
     if not budget.counts_tokens:
         return None
@@ -81,7 +112,7 @@ def needs_of_first_stage(budget: Budget, calls: Sequence[Call]) -> str:
     shorter = "" if only_calls else "lower sampling.max_tokens, "
     limits = ", ".join(f"budget.{name} is {limit}" for name, limit in ceilings.items() if limit is not None)
     return (
-        f"the first stage needs {len(calls)} calls and {needed.tokens} tokens, "
+        f"the first stage needs {needed.calls} calls and {needed.tokens} tokens, "
         f"{answers} of them for answers at their longest{cost}; {limits}. "
         f"Raise it, {shorter}or ask fewer agents."
     )

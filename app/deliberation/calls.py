@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import AwareDatetime, Field
 
 from app.deliberation.outputs import Output, TestCase
-from app.deliberation.specification import Amount, Currency, Prices, Priority, Purpose, Token, Value
+from app.deliberation.specification import Amount, Currency, Prices, Priority, Purpose, Token, ToolAllowance, Value
 
 # An engine may report any number of tokens. Up to this amount a JSON number holds millionths exactly.
 AMOUNT_MAX = Decimal(10**9)
@@ -38,7 +38,8 @@ class Call(Value, frozen=True):
     """One model request, complete but for the engine that will serve it.
 
     `labels` has the candidate behind each letter shown in the prompt; it is recorded and never sent. With a `check` no
-    engine is asked: a sandbox runs that program, and its report is the answer.
+    engine is asked: a sandbox runs that program, and its report is the answer. With `tools` the model may use them
+    before it answers.
     """
 
     call_id: Token
@@ -53,6 +54,7 @@ class Call(Value, frozen=True):
     seed: int
     labels: dict[str, str] = {}
     check: Check | None = None
+    tools: ToolAllowance | None = Field(default=None, exclude_if=lambda given: given is None)
 
 
 class StageRequest(Value, frozen=True):
@@ -85,15 +87,19 @@ def priority_number(priority: Priority, accepted_at: datetime) -> int:
 
 
 class Cost(Value, frozen=True):
-    """Engine requests, tokens and their price: spent by closed stages, or predicted for later ones."""
+    """Engine requests, tokens, their price and uses of tools: spent by closed stages, or predicted for later ones."""
 
     calls: int = 0
     tokens: int = 0
     amount: Amount = Decimal(0)
+    tool_uses: int = 0
 
     def __add__(self, other: "Cost") -> "Cost":
         return Cost(
-            calls=self.calls + other.calls, tokens=self.tokens + other.tokens, amount=self.amount + other.amount
+            calls=self.calls + other.calls,
+            tokens=self.tokens + other.tokens,
+            amount=self.amount + other.amount,
+            tool_uses=self.tool_uses + other.tool_uses,
         )
 
 
@@ -161,6 +167,7 @@ class Usage(Value, frozen=True):
     completion_tokens: int = 0
     cached_tokens: int = 0
     calls: int = 0
+    tool_uses: int = Field(default=0, exclude_if=lambda uses: not uses)
     cost: UsageCost | None = None
 
     @staticmethod
@@ -170,6 +177,7 @@ class Usage(Value, frozen=True):
             completion_tokens=sum(each.completion_tokens for each in spent),
             cached_tokens=sum(each.cached_tokens for each in spent),
             calls=sum(each.calls for each in spent),
+            tool_uses=sum(each.tool_uses for each in spent),
             cost=_total_cost(spent),
         )
 

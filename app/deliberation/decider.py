@@ -1,11 +1,12 @@
 """Replays a strategy over the facts and decides the next step (ARCHITECTURE.md, "Deciding is pure")."""
 
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, TypeVar
 
-from app.deliberation.budget import refused_by, spent_on, stage_deadlines
+from app.deliberation.budget import allotted, refused_by, spent_on, stage_deadlines
 from app.deliberation.calls import Ask, Call, Cost, FactProblem
 from app.deliberation.errors import DeadlineExceeded, DeliberationError, InvalidOutput, Poisoned, StrategyDrift
 from app.deliberation.facts import (
@@ -84,8 +85,10 @@ class StrategyDefinition:
     """A strategy as `GET /strategies` describes it. `version` changes whenever its calls or prompts change.
 
     `parameters` is the model of the request's `parameters`; `rounds` is False when the strategy ignores rounds.
-    `size` is the council's size where a request gives none; None leaves the size to the gateway. `steps` are purposes
-    in order: ` × R` repeats one in each round, other words after ` × ` are for readers. `test` refuses `answer_schema`.
+    `formula` counts calls, and `tool_calls` those of them that may use tools: each makes one more request to an engine
+    after each use. `size` is the council's size where a request gives none; None leaves the size to the gateway.
+    `steps` are purposes in order: ` × R` repeats one in each round, other words after ` × ` are for readers. `test`
+    refuses `answer_schema`.
     """
 
     name: str
@@ -94,6 +97,7 @@ class StrategyDefinition:
     steps: tuple[str, ...]
     formula: str
     source: str
+    tool_calls: str
     run: Callable[[Specification], Strategy]
     parameters: type[Parameters] = Parameters
     rounds: bool = False
@@ -198,6 +202,7 @@ def _replay(state: State, now: datetime, definition: StrategyDefinition, late: b
     try:
         ask = next(strategy)
         while True:
+            ask = ask.model_copy(update={"calls": allotted(state.specification.budget, spent, ask.calls)})
             refused = refused_by(state.specification.budget, spent, ask.calls, ask.reserve)
             stage = None if refused else next(recorded, None)
             if stage is None and (by := refused or ("deadline" if late else None)):
@@ -290,7 +295,9 @@ def _concluded(state: State, now: datetime, conclusion: Conclusion, cut: Sequenc
     causes = dict.fromkeys("deadline" if stage.by == "deadline" else "budget" for stage in cut)
     context = state.specification.context
     missing = [f"no context: {context.detail}"] if context and context.detail is not None else []
-    reasons = (*conclusion.degraded, *sorted(causes), *missing)
+    away = Counter(server for finished in state.finished.values() for server in finished.tools_away)
+    tools = [f"tool server {server} was away in {counted} of the calls" for server, counted in sorted(away.items())]
+    reasons = (*conclusion.degraded, *sorted(causes), *missing, *tools)
     verdict = Verdict(
         **{field.name: getattr(conclusion, field.name) for field in fields(conclusion) if field.name != "degraded"},
         strategy=StrategyRef(name=state.specification.strategy, version=state.specification.strategy_version),

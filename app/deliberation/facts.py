@@ -159,10 +159,54 @@ class CallFinished(Envelope, frozen=True):
     usage_estimated: bool = False
     duration_ms: int
     ttft_ms: int | None = None
+    tools_away: tuple[str, ...] = Field(
+        default=(), exclude_if=lambda away: not away, description="Tool servers that could not be reached"
+    )
 
     @property
     def answered(self) -> bool:
         return self.problem is None
+
+
+class _ToolCall(Envelope, frozen=True):
+    """A use of a tool by an agent's call; `number` counts its uses from 1, `turn` the replies that asked for them.
+
+    `tool_call_id` and `name` are those of the model's reply. `arguments` is its JSON, cut at 8 KiB, without the values
+    of keys that read like a secret's; `server` and `tool` are empty where the model named no tool that it has.
+    """
+
+    call_id: Token
+    agent_id: Token
+    role: str
+    stage: int
+    number: int
+    turn: int
+    server: str
+    tool: str
+    tool_call_id: str
+    name: str
+    arguments: str
+
+
+class ToolStarted(_ToolCall, frozen=True):
+    """A use begins of a tool that must not be repeated: its server marks it neither as read-only nor as idempotent."""
+
+    type: Literal["tool.started"] = "tool.started"
+
+
+class ToolUsed(_ToolCall, frozen=True):
+    """A use of a tool ended; the model sees this record. `text` is the result, cut at the call's limit.
+
+    `bytes` is the size of the whole result. `failed` says that the tool reports an error itself, or that there is no
+    result; then `problem` tells why.
+    """
+
+    type: Literal["tool.used"] = "tool.used"
+    text: str = ""
+    failed: bool = False
+    problem: FactProblem | None = None
+    bytes: int = 0
+    duration_ms: int = 0
 
 
 class StageClosed(Envelope, frozen=True):
@@ -373,7 +417,7 @@ class Deleted(Envelope, frozen=True):
 
 
 End = Completed | Failed | Cancelled | TimedOut
-Fact = Accepted | StageOpened | CallFinished | StageClosed | CancelRequested | Resumed | End
+Fact = Accepted | StageOpened | CallFinished | ToolStarted | ToolUsed | StageClosed | CancelRequested | Resumed | End
 View = CallStarted | CallDelta | CallWaiting
 Event = Fact | View | Deleted
 
@@ -423,6 +467,10 @@ def suffix(event: Event) -> str:
             return f"call.{event.call_id}.waiting"
         case CallFinished():
             return f"call.{event.call_id}.finished"
+        case ToolStarted():
+            return f"call.{event.call_id}.tool.{event.number}.started"
+        case ToolUsed():
+            return f"call.{event.call_id}.tool.{event.number}.used"
         case CancelRequested():
             return "cancel"
         case Resumed():
@@ -433,5 +481,14 @@ def suffix(event: Event) -> str:
             return "deleted"
 
 
-FACT_SUFFIXES: tuple[str, ...] = ("accepted", "stage.*.*", "call.*.finished", "cancel", "takeover.*", "end", "deleted")
+FACT_SUFFIXES: tuple[str, ...] = (
+    "accepted",
+    "stage.*.*",
+    "call.*.finished",
+    "call.*.tool.*.*",
+    "cancel",
+    "takeover.*",
+    "end",
+    "deleted",
+)
 """Patterns that together match every fact of a deliberation, its tombstone too, and no view."""

@@ -28,6 +28,8 @@ from app.deliberation.facts import (
     StageOpened,
     StageUsage,
     TimedOut,
+    ToolStarted,
+    ToolUsed,
     TotalUsage,
     decode,
 )
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 PENDING, IN_PROGRESS, CANCELLING = "pending", "in_progress", "cancelling"
 TERMINAL: frozenset[str] = frozenset(TERMINAL_STATUS.values())
 
-_WORK = ("stage.opened", "call.finished", "stage.closed")
+_WORK = ("stage.opened", "call.finished", "tool.started", "tool.used", "stage.closed")
 _LATE = ("deliberation.cancelling", "deliberation.resumed")
 
 # The life of a deliberation: (status, fact) → status. `fold` raises on a pair that is missing here.
@@ -153,7 +155,8 @@ def apply(state: State, fact: Fact, sequence: int = 0) -> State:
 
 
 def _changes(
-    state: State, fact: StageOpened | CallFinished | StageClosed | CancelRequested | Resumed | End
+    state: State,
+    fact: StageOpened | CallFinished | ToolStarted | ToolUsed | StageClosed | CancelRequested | Resumed | End,
 ) -> dict[str, Any]:
     match fact:
         case StageOpened():
@@ -163,6 +166,9 @@ def _changes(
             after_cancel = state.after_cancel if state.cancel is None else (*state.after_cancel, fact.call_id)
             finished = _finished(state, fact)
             return {"finished": finished, "after_cancel": after_cancel, "takeovers_without_progress": 0}
+        case ToolStarted() | ToolUsed():
+            # The outcome of its call counts the uses.
+            return {"takeovers_without_progress": 0}
         case StageClosed():
             return {"stages": _closed(state, fact), "takeovers_without_progress": 0}
         case CancelRequested():

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from app.deliberation.budget import BYTES_PER_TOKEN, needs_of_first_stage, refused_by
+from app.deliberation.budget import BYTES_PER_TOKEN, TOOL_CALL_BYTES, allotted, needs_of_first_stage, refused_by
 from app.deliberation.calls import Call, Cost, Usage, UsageCost
 from app.deliberation.choice.anonymity import nonce
 from app.deliberation.decider import Outcomes, StrategyDefinition
@@ -23,7 +23,7 @@ from app.deliberation.facts import CallFinished
 from app.deliberation.outputs import VERSION_KINDS, Output, json_schema
 from app.deliberation.prompts.form import persona_section, schema_section
 from app.deliberation.roles import Role
-from app.deliberation.specification import Budget, Purpose, Specification, Value
+from app.deliberation.specification import Budget, Purpose, Specification, ToolAllowance, Value
 
 TEMPLATE_TOKENS = 64
 """Tokens that an engine's chat template adds to a prompt at most, as is assumed."""
@@ -31,7 +31,8 @@ ASSUMED_BYTES_PER_TOKEN = 4
 ASSUMED_TOKENS = 400
 ASSUMED_REVIEW_TOKENS = 200
 ASSUMED_SHARE = Decimal("0.5")
-_COUNTS = ("calls", "prompt_tokens", "completion_tokens")
+ASSUMED_TOOL_USES = 2
+_COUNTS = ("calls", "prompt_tokens", "completion_tokens", "tool_uses")
 _REVIEWS = ("critique", "score", "pair", "choice", "analysis")
 # A repair shows this many failed tests, each cut, with a reason of at most 500 characters (`sandbox/verdict.py`).
 _TESTS_SHOWN, _TEST_CHARS, _REASON_BYTES, _REASON_TOKENS = 8, 4_000, 1_500, 16
@@ -77,6 +78,8 @@ class BudgetOutlook(Value, frozen=True):
 
 class Quote(Value, frozen=True):
     """The price of a deliberation that does not run: one request for each call, before repeated attempts.
+
+    A call with tools makes one more after each use; `tool_uses` counts the uses.
 
     Costs are at the dearest engine of each role; `cost` is null where none has a price.
     """
@@ -131,8 +134,24 @@ class _Planned:
         else:
             prompt = own // ASSUMED_BYTES_PER_TOKEN
         prompt += sum(text.tokens(history) for text in self.quoted)
-        used = Usage(prompt_tokens=prompt, completion_tokens=_completion(self.call).tokens(history), calls=1)
+        completion = _completion(self.call).tokens(history)
+        used = Usage(prompt_tokens=prompt, completion_tokens=completion, calls=1)
+        if (tools := self.call.tools) is not None:
+            used = _with_tools(used, tools, most=history is None)
         return used.at(role.dearest(self.call.role))
+
+
+def _with_tools(used: Usage, tools: ToolAllowance, *, most: bool) -> Usage:
+    """The usage of a call that makes a request after each use; its prompts hold half of the results on average."""
+    uses = tools.uses if most else min(ASSUMED_TOOL_USES, tools.uses)
+    share = Decimal(uses) / tools.uses
+    results = int(tools.bytes * share + uses * TOOL_CALL_BYTES) // BYTES_PER_TOKEN
+    return Usage(
+        prompt_tokens=(1 + uses) * used.prompt_tokens + (1 + uses) * results // 2 + results,
+        completion_tokens=(1 + uses) * used.completion_tokens,
+        calls=1 + uses,
+        tool_uses=uses,
+    )
 
 
 @lru_cache(maxsize=256)
@@ -234,6 +253,7 @@ def quote(
     """The price of a specification; without a history all is assumed. The largest council takes a second."""
     bare, known, budget = _bare(specification), history or QuoteHistory(), specification.budget
     first = next(definition.run(specification))
+    first_calls = allotted(budget, Cost(), first.calls)
     most = _Way(bare).planned(definition)
     # Bytes of task and evidence: every prompt repeats them, and the bare specification lacks them.
     extra = _bytes(first.calls[0]) - most[0].bytes
@@ -264,8 +284,8 @@ def quote(
     )
     at_most = _merged([Usage.total(list(way.values())) for way in bounds], max)
     expected = Usage.total([stage.expected for stage in stages])
-    refused = refused_by(budget, Cost(), first.calls, first.reserve)
-    needs = needs_of_first_stage(budget, first.calls) if refused else ""
+    refused = refused_by(budget, Cost(), first_calls, first.reserve)
+    needs = needs_of_first_stage(budget, first_calls) if refused else ""
     return Quote(
         strategy=specification.strategy,
         members=specification.size,
@@ -318,8 +338,8 @@ def _merged(usages: Sequence[Usage], rule: Callable[[Sequence[Decimal]], Decimal
     def merged(of: Callable[[Usage], int | Decimal], scale: int = 1) -> int:
         return ceil(rule([Decimal(of(each)) for each in usages]) * scale)
 
-    calls, prompt, completion = (merged(lambda each, name=name: getattr(each, name)) for name in _COUNTS)
-    found = Usage(calls=calls, prompt_tokens=prompt, completion_tokens=completion)
+    calls, prompt, completion, uses = (merged(lambda each, name=name: getattr(each, name)) for name in _COUNTS)
+    found = Usage(calls=calls, prompt_tokens=prompt, completion_tokens=completion, tool_uses=uses)
     currency = next((each.cost.currency for each in usages if each.cost), None)
     if currency is None:
         return found

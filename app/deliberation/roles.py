@@ -25,6 +25,7 @@ from pydantic import (
 
 from app.deliberation.errors import InvalidRequest, fault_of
 from app.deliberation.specification import Amount, Prices, RolePrices, Sampling, Structured, Value
+from app.deliberation.tools import RoleTools, distinct
 
 ROLE_PATTERN = r"^[A-Z][A-Z0-9_-]{0,31}$"
 ENGINE_PATTERN = r"^[a-z][a-z0-9_-]{0,31}$"
@@ -289,6 +290,9 @@ class Role(_Declared):
     )
     agents: AgentRunner | None = Field(
         default=None, description="`ray` for replicas in Ray Serve, `nats` for workers; that of AGENTS when absent"
+    )
+    tools: Annotated[tuple[RoleTools, ...], AfterValidator(distinct)] = Field(
+        default=(), max_length=16, description="Tool servers, and which of their tools the role's agents may use"
     )
 
     @property

@@ -96,13 +96,25 @@ class Sampling(Value, frozen=True):
     top_p: float | None = Field(default=None, gt=0, le=1)
 
 
+class ToolAllowance(Value, frozen=True):
+    """The tools that a call may use: their names, how many uses in all, and how many bytes of results in all."""
+
+    names: tuple[str, ...]
+    uses: int = Field(ge=1)
+    bytes: int = Field(ge=1)
+
+
 class AgentSpec(Value, frozen=True):
-    """One member of the council; its sampling is resolved: request over role over default, and diverse already."""
+    """One member of the council; its sampling is resolved: request over role over default, and diverse already.
+
+    `tools` are those of its role that the request leaves; its ballots, checks and tests use none.
+    """
 
     agent_id: Token
     role: str
     model: str | None = None
     sampling: Sampling = Sampling()
+    tools: ToolAllowance | None = Field(default=None, exclude_if=lambda given: given is None)
 
 
 class RolePrices(Prices, frozen=True):
@@ -120,6 +132,7 @@ class Budget(Value, frozen=True):
     max_tokens: int | None = Field(default=None, ge=1)
     max_calls: int | None = Field(default=None, ge=1)
     max_cost: Amount | None = None
+    max_tool_uses: int | None = Field(default=None, ge=0, exclude_if=lambda given: given is None)
     prices: tuple[RolePrices, ...] = ()
 
     @property

@@ -154,7 +154,7 @@ class Telling:
                 yield StageEnded(state, state.stages[event.stage - 1].opened, event)
             case facts.CancelRequested():
                 yield Cancelling(state)
-            case facts.Resumed():
+            case facts.Resumed() | facts.ToolStarted() | facts.ToolUsed():
                 pass
             case facts.Completed() | facts.Failed() | facts.Cancelled() | facts.TimedOut():
                 yield from self._cut(state, "end")

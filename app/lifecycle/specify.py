@@ -31,6 +31,7 @@ from app.deliberation.specification import (
     StoryContext,
     Webhook,
 )
+from app.deliberation.tools import allowance
 
 ID_CHARS = 26
 _TIME_BITS = 48
@@ -108,6 +109,7 @@ def agents(request: DeliberationRequest, roles: Mapping[str, Role]) -> tuple[Age
                     role=entry.role,
                     model=entry.model or role.model,
                     sampling=_sampling(request.sampling, role, entry.temperature, first=not members),
+                    tools=allowance(role.tools, request.tools),
                 )
             )
     return tuple(members)

@@ -13,7 +13,15 @@ Patterns = tuple[str, ...]
 
 _SHARE_MIN = 8
 # Every event of a deliberation except `call.delta`.
-_WITHOUT_DELTAS = ("*", "stage.>", "takeover.>", "call.*.started", "call.*.waiting", "call.*.finished")
+_WITHOUT_DELTAS = (
+    "*",
+    "stage.>",
+    "takeover.>",
+    "call.*.started",
+    "call.*.waiting",
+    "call.*.finished",
+    "call.*.tool.*.*",
+)
 
 
 def of_deliberation(tenant: str, deliberation_id: str) -> Patterns:

@@ -155,6 +155,25 @@ def engine_findings(replicas: Iterable[AgentStatus], *, named: bool) -> list[Fin
     )
 
 
+def tool_findings(replicas: Iterable[AgentStatus], *, named: bool) -> list[Finding]:
+    """The tool servers to which replicas cannot connect."""
+    found: dict[str, tuple[set[str], str]] = {}
+    for replica in replicas:
+        for server in replica.tools:
+            if server.away_since is not None:
+                roles, why = found.get(server.name, (set[str](), server.why))
+                found[server.name] = roles | {replica.role}, why
+    remedy = "Start it, or correct `tools` of the role; `GET /tools` shows its address and since when it is away."
+    return [
+        finding(
+            "tool_server_away",
+            f"Tool server {name} of {', '.join(sorted(roles))} cannot be used{f': {why}' if named else ''}",
+            remedy,
+        )
+        for name, (roles, why) in found.items()
+    ]
+
+
 def capability_findings(replicas: Iterable[AgentStatus], tokens_max: Mapping[str, int]) -> list[Finding]:
     """The features that the replicas' engines lack; `tokens_max` bounds a completion of each role."""
     seen: dict[str, dict[str, EngineStatus]] = {}

@@ -62,6 +62,16 @@ class EngineStatus(BaseModel):
     recent: tuple[tuple[Figure | None, Figure, Figure], ...] = Field(default=(), max_length=64)
 
 
+class ToolServerStatus(BaseModel):
+    """A tool server as a replica knows it; neither connected nor away before the first connection."""
+
+    name: str
+    tools: tuple[str, ...] = ()
+    connected: bool = False
+    away_since: AwareDatetime | None = None
+    why: str = ""
+
+
 class ProcessStatus(BaseModel):
     replica: str
     started_at: AwareDatetime | None = None
@@ -91,6 +101,7 @@ class AgentStatus(ReplicaStatus):
     lenient: dict[str, int] = Field(default_factory=dict[str, int])
     costs: dict[str, int] = Field(default_factory=dict[str, int])
     engines: tuple[EngineStatus, ...] = ()
+    tools: tuple[ToolServerStatus, ...] = ()
 
 
 class CoordinatorStatus(ReplicaStatus):

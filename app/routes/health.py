@@ -20,6 +20,7 @@ from app.observability.checks import (
     log_findings,
     projector_findings,
     silence,
+    tool_findings,
 )
 from app.observability.metrics import CONTENT_TYPE
 from app.observability.replica_status import (
@@ -59,7 +60,8 @@ async def _engine_findings(gateway: Gateway, *, named: bool) -> list[Finding]:
     # No more replies than replicas that always run, so that a role below its maximum costs no time. A role that nothing
     # has used has none, and that is known at once.
     found = await asyncio.gather(*(replicas_of(gateway, name, role, max(1, role.replicas.min)) for name, role in roles))
-    return engine_findings(chain.from_iterable(found), named=named)
+    replicas = tuple(chain.from_iterable(found))
+    return [*engine_findings(replicas, named=named), *tool_findings(replicas, named=named)]
 
 
 async def _faults(gateway: Gateway, *, named: bool) -> list[Finding]:
@@ -96,8 +98,8 @@ async def get_health() -> Response:
 async def get_readiness(gateway: InGateway) -> Response:
     """Ready: the log is reachable with its declared streams, the catalog is loaded, a coordinator answers, no draining.
 
-    `degraded` lists missing webhook senders and takers of plans, faults of the archive, and engines that are
-    unreachable or refuse their key. Another gateway would have the same faults.
+    `degraded` lists missing webhook senders and takers of plans, faults of the archive, engines that are unreachable or
+    refuse their key, and tool servers that are away. Another gateway would have the same faults.
     """
     if gateway["feed"].draining.is_set():
         raise NotReady("Not ready: draining", [as_problem(DRAINING)])

@@ -1,4 +1,4 @@
-"""Routes: roles and strategies."""
+"""Routes: roles, their tools, and strategies."""
 
 import asyncio
 from collections.abc import Sequence
@@ -7,7 +7,17 @@ from typing import Annotated
 from fastapi import Path as PathParameter
 from fastapi import Response
 
-from app.api.cluster_schemas import EngineView, LiveRole, ReplicaBounds, RoleList, RoleResource
+from app.api.cluster_schemas import (
+    EngineView,
+    LiveRole,
+    ReplicaBounds,
+    RoleList,
+    RoleResource,
+    RoleToolsView,
+    ToolList,
+    ToolServerHealth,
+    ToolServerView,
+)
 from app.api.responses import answer, problems
 from app.api.schemas import StrategyList, StrategyResource, dump
 from app.api.suggestions import did_you_mean
@@ -101,6 +111,49 @@ async def get_role(
         meant = did_you_mean(role, roles)
         raise NotFound(f"This role does not exist. {meant}The roles are {', '.join(sorted(roles))}.")
     return Response(dump(await _described(gateway, name, roles[name])), media_type="application/json")
+
+
+async def _tools(gateway: Gateway, name: str, role: Role) -> RoleToolsView:
+    replicas = await replicas_of(gateway, name, role)
+    return RoleToolsView(
+        role=name,
+        servers=tuple(
+            ToolServerView(
+                name=each.mcp.name,
+                address=each.mcp.address,
+                allow=each.allow,
+                per_call=each.per_call,
+                health=tool_health(each.mcp.name, replicas),
+            )
+            for each in role.tools
+        ),
+    )
+
+
+def tool_health(server: str, replicas: Sequence[AgentStatus]) -> ToolServerHealth | None:
+    seen = [each for replica in replicas for each in replica.tools if each.name == server]
+    if not seen:
+        return None
+    away = min((each for each in seen if each.away_since), key=lambda each: str(each.away_since), default=None)
+    return ToolServerHealth(
+        connected=sum(each.connected for each in seen),
+        tools=tuple(sorted({tool for each in seen for tool in each.tools})),
+        away_since=away and away.away_since,
+        why=away.why if away else "",
+    )
+
+
+@router.get(
+    "/tools",
+    summary="Tools that agents may use, with the health of their servers",
+    responses={200: answer("The tools of all roles that have some", model=ToolList), **problems()},
+)
+async def list_tools(gateway: InGateway) -> Response:
+    """`health` is null for a server when no replica of its role answered within half a second."""
+    async with asyncio.TaskGroup() as group:
+        roles = [(name, role) for name, role in gateway["roles"].items() if role.tools]
+        tasks = [group.create_task(_tools(gateway, name, role)) for name, role in roles]
+    return Response(dump(ToolList(items=tuple(task.result() for task in tasks))), media_type="application/json")
 
 
 @router.get(

@@ -35,6 +35,7 @@ from serve_deployments.engine.client import Engines
 from serve_deployments.engine.replies import EngineReply, Meter, OnText, StreamedReply
 from serve_deployments.engine.request_body import BeforeSending, request_body
 from serve_deployments.engine.state import EngineState
+from serve_deployments.engine.tool_calls import ToolTurn
 from tests.fakes import InMemoryJournal
 
 DEADLINE_S = 1_800.0
@@ -125,6 +126,7 @@ class RecordedEngines(Engines):
         priority: int = 0,
         before_sending: BeforeSending | None = None,
         shows_schema: bool = False,
+        turn: ToolTurn | None = None,
     ) -> EngineReply:
         reply = await super().complete(
             engine,
@@ -138,6 +140,7 @@ class RecordedEngines(Engines):
             priority=priority,
             before_sending=before_sending,
             shows_schema=shows_schema,
+            turn=turn,
         )
         self.figures.request(
             trace.partition(".")[0], reply.usage.model_dump(), reply.ttft_s, first=trace.endswith(".1")

@@ -7,7 +7,7 @@ outcomes from the log. Facts stop calls: a task of the queue cannot be cancelled
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -30,6 +30,8 @@ from serve_deployments.engine.client import Engines
 from serve_deployments.engine.samples import SampleGroup, sample_groups
 from serve_deployments.identity import identity
 from serve_deployments.sandbox.checks import Sandbox
+from serve_deployments.tools.servers import ToolServers
+from serve_deployments.tools.toolbox import GrantedTools
 
 APPEND_TIMEOUT_S = 120.0
 # Less than the half second that gateways wait for a replica's description (`app.routes.roles`): an engine that hangs
@@ -74,9 +76,14 @@ class AgentReplica:
         self._costs: Counter[str] = Counter()
         self._requests = 0
         self._cancellations = CancellationListener(journal, self._stop)
+        self._tools = ToolServers(role.tools)
 
     def count(self, what: str) -> None:
         self._counts[what] += 1
+
+    def toolboxes(self, request: StageRequest, call: Call) -> Sequence[GrantedTools]:
+        del request
+        return self._tools.granted(call)
 
     @property
     def in_flight(self) -> int:
@@ -117,6 +124,7 @@ class AgentReplica:
             "counts": {name: self._counts[name] for name in COUNTS},
             "lenient": dict(self._lenient),
             "costs": dict(self._costs),
+            "tools": self._tools.described(),
         }
 
     async def finish(self, within_s: float | None = None) -> None:
@@ -124,6 +132,10 @@ class AgentReplica:
         running = [task for _, task in self._running.values()]
         if running:
             await asyncio.wait(running, timeout=within_s)
+
+    async def close(self) -> None:
+        """End the connections to tool servers, with the processes of those that are commands."""
+        await self._tools.close()
 
     async def run_stage(self, request: StageRequest) -> None:
         """Run a stage's calls at once; returns when the outcome of each is in the log, where coordinators hear it.
@@ -151,7 +163,7 @@ class AgentReplica:
             recorded, attempts = await self._history(request)
             running |= self._running_of(request)
         calls = [call for call in request.calls if call.call_id not in recorded]
-        groups = sample_groups(self.engines, calls)
+        groups = sample_groups(self.engines, [call for call in calls if call.tools is None])
         return {
             running.get(call.call_id)
             or self._start_call(request, call, attempts.get(call.call_id, 0), unrecorded_at, groups.get(call.call_id))
@@ -215,6 +227,9 @@ class AgentReplica:
     async def _outcome_of(self, run: CallRun) -> CallFinished:
         try:
             return await run.outcome()
+        except JournalUnavailable:
+            # A use of a tool that cannot be recorded: as with an outcome, the coordinator asks again.
+            raise
         except Exception as error:
             # A named place for a broad except: a defect ends its call, which coordinators would else repeat for ever.
             log.exception("call_broke")

@@ -1,7 +1,7 @@
 """A call from its request to its outcome. The methods of `CallRun` stand in the order in which an answer passes them.
 
-`outcome` → `_answer` (again after an invalid reply) → `_retried` → `_on_an_engine` (the pool chooses it) → `_hedged` →
-`_attempt` → `_send`. A check runs in the sandbox instead.
+`outcome` → `_answer` (tools first; again after an invalid reply) → `_retried` → `_on_an_engine` (the pool chooses it) →
+`_hedged` → `_attempt` → `_send`. A check runs in the sandbox instead.
 """
 
 import asyncio
@@ -29,18 +29,22 @@ from app.deliberation.errors import (
 from app.deliberation.facts import CallDelta, CallFinished, CallStarted, CallWaiting, UnreachableEngine
 from app.deliberation.ports import Journal
 from app.deliberation.roles import Role
+from app.deliberation.specification import ToolAllowance
 from app.log.text_viewers import TextViewers
 from app.observability import conventions as names
 from app.observability.trace_context import SpanRef, active_span, new_span_id
 from app.observability.traces import RecordedSpan, Tracer
 from serve_deployments.agent.outcome_check import OutcomeCheck
+from serve_deployments.agent.tool_loop import ToolLoop
 from serve_deployments.agent.validation import valid_reply
 from serve_deployments.engine.client import Engines
 from serve_deployments.engine.reachability import Outage
 from serve_deployments.engine.replies import EngineReply, Meter, StreamedChoice
 from serve_deployments.engine.samples import Sample, SampleGroup
 from serve_deployments.engine.state import EngineFull, EngineState, EngineUnreachable, RetryLater
+from serve_deployments.engine.tool_calls import ToolTurn
 from serve_deployments.sandbox.checks import Sandbox
+from serve_deployments.tools.toolbox import GrantedTools
 
 # Named as the model of a check, which asks no engine.
 CHECKED_BY = "sandbox"
@@ -79,6 +83,10 @@ class CallContext(Protocol):
     def journal(self) -> Journal: ...
 
     def count(self, what: str) -> None: ...
+
+    def toolboxes(self, request: StageRequest, call: Call) -> Sequence[GrantedTools]:
+        """The tools that a call may use, from each of their servers; of two with one name the first is used."""
+        ...
 
 
 def cache_salt(tenant: str) -> str:
@@ -137,6 +145,8 @@ class CallRun:
         # The attempt that brought the reply; two may run at once.
         self._answered_by: int | None = None
         self._shows_schema = False
+        self._tools: ToolLoop | None = None
+        self._turn: ToolTurn | None = None
 
     async def outcome(self) -> CallFinished:
         try:
@@ -183,8 +193,11 @@ class CallRun:
     async def _answer(self) -> EngineReply:
         """A valid reply. After an invalid one all attempts are made once more, with another seed.
 
-        The second prompt shows the schema too: an engine may ignore `response_format` without a word.
+        The second prompt shows the schema too: an engine may ignore `response_format` without a word. Where the call
+        has tools, the model uses them first.
         """
+        if self.call.tools is not None and (reply := await self._with_tools(self.call.tools)) is not None:
+            return reply
         try:
             return await valid_reply(self.call, await self._retried())
         except InvalidOutput as invalid:
@@ -192,6 +205,19 @@ class CallRun:
             log.info("output_invalid", call_id=self.call.call_id, error=str(invalid.__cause__ or "cut off"))
         self._shows_schema = True
         return await valid_reply(self.call, await self._retried())
+
+    async def _with_tools(self, allowance: ToolAllowance) -> EngineReply | None:
+        context = self._context
+        granted = context.toolboxes(self.request, self.call)
+        self._tools = ToolLoop(context.journal, self.request, self.call, allowance, granted, self._left_s)
+
+        async def ask(turn: ToolTurn) -> EngineReply:
+            self._turn = turn
+            return await self._retried()
+
+        reply = await self._tools.run(ask)
+        self._turn = self._tools.answering
+        return reply
 
     async def _retried(self) -> EngineReply:
         """The first reply of at most three attempts; raises the last CallFailure.
@@ -345,6 +371,7 @@ class CallRun:
                 priority=request.priority,
                 before_sending=self._outcome_check.require_absent,
                 shows_schema=self._shows_schema,
+                turn=self._turn,
             )
         except EngineUnreachable:
             sent = 0
@@ -369,6 +396,7 @@ class CallRun:
 
     def _finished(self, reply: EngineReply | None, problem: FactProblem | None) -> CallFinished:
         now, ttft_s = datetime.now(UTC), reply and reply.ttft_s
+        tools = self._tools
         return CallFinished(
             deliberation_id=self.request.deliberation_id,
             ts=now,
@@ -385,10 +413,11 @@ class CallRun:
             structured=reply and reply.structured,
             lenient=reply.lenient if reply else (),
             # Of earlier replicas' requests only their number is known. Requests that reached no engine do not count.
-            usage=self._usage + Usage(calls=self._before),
+            usage=self._usage + Usage(calls=self._before, tool_uses=tools.used if tools else 0),
             usage_estimated=self._usage_estimated,
             duration_ms=round((now - self._began_at).total_seconds() * 1_000),
             ttft_ms=None if ttft_s is None else round(ttft_s * 1_000),
+            tools_away=tools.away if tools else (),
         )
 
 

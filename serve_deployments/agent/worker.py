@@ -95,8 +95,9 @@ async def workers_of(args: WorkerArgs) -> AsyncGenerator[Sequence[RoleWorker]]:
         args.nats_url, name="worker", timeout_s=APPEND_TIMEOUT_S, signer=LogSigner.of_environment()
     )
     tracer = tracer_of_environment("agent")
+    workers: list[RoleWorker] = []
     try:
-        workers = [
+        workers += [
             RoleWorker(
                 AgentReplica(
                     name,
@@ -114,6 +115,7 @@ async def workers_of(args: WorkerArgs) -> AsyncGenerator[Sequence[RoleWorker]]:
         await asyncio.gather(*(worker.replica.engines.probe() for worker in workers))
         yield workers
     finally:
+        await asyncio.gather(*(worker.replica.close() for worker in workers))
         await journal.close()
         if tracer is not None:
             await tracer.close()

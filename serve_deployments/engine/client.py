@@ -11,6 +11,7 @@ import time
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Sequence
 from contextlib import aclosing, nullcontext, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple, NoReturn, cast
@@ -48,6 +49,7 @@ from serve_deployments.engine.state import (
     RetryLater,
     refusal_of,
 )
+from serve_deployments.engine.tool_calls import ToolCallsHeard, ToolTurn
 
 PROBE_TIMEOUT_S = 2.0
 # Strangers may ask a gateway whether it is ready, and so its replicas for their engines, at any rate.
@@ -294,6 +296,7 @@ class Engines(EnginePool):
         priority: int = 0,
         before_sending: BeforeSending | None = None,
         shows_schema: bool = False,
+        turn: ToolTurn | None = None,
     ) -> EngineReply:
         """Send one request for `call`. With `on_text` it is streamed, and `on_text` gets each piece of text.
 
@@ -301,7 +304,8 @@ class Engines(EnginePool):
         not begin stay open. The engine's state remembers refused fields, a refused `priority` and an ignored `n`, and
         the request is sent again without them; so is one whose key has been replaced meanwhile.
 
-        With `shows_schema` the prompt ends with the answer's schema. `meter` holds the cost, also after a failure.
+        With `shows_schema` the prompt ends with the answer's schema. `meter` holds the cost, also after a failure. The
+        tools of a `turn` are offered; its reply has the tool calls.
         `salt` is `cache_salt` of the tenant. `before_sending` is awaited right before the body is written; when it
         raises CallCancelled, nothing is sent.
 
@@ -314,6 +318,7 @@ class Engines(EnginePool):
             reading = on_text
         else:
             reading = StreamedReply([StreamedChoice(call, trace, on_text, meter)])
+        offers = turn is not None and bool(turn.offered)
         choices, meters = len(reading.choices), [choice.meter for choice in reading.choices]
         dialect, known_salt, requests = engine.dialect(model), salt if engine.extended else None, 0
         while True:
@@ -328,8 +333,12 @@ class Engines(EnginePool):
                 dialect=dialect,
                 choices=choices,
                 shows_schema=shows_schema,
+                turn=turn,
             )
-            reading.structured = dialect.structured
+            native = "tools" not in dialect.lacking
+            reading.structured = None if offers else dialect.structured
+            for choice in reading.choices:
+                choice.tool_calls = ToolCallsHeard() if offers and native else None
             key = engine.key.headers
             body = RequestBody(content, before_sending, meters, yields=sent is not None and sent >= BATCH_AFTER)
             requests += 1
@@ -342,7 +351,8 @@ class Engines(EnginePool):
                 if not await engine.key.refresh() and engine.key.headers == key:
                     raise
             except FieldsRefused as refused:
-                dialect = _without(engine, model, dialect, refused, several=choices > 1)
+                fields = refused.fields if offers and native else refused.fields - {"tools"}
+                dialect = _without(engine, model, dialect, refused, fields, several=choices > 1)
             except (EngineRejected, EngineUnavailable) as refused:
                 if sent is None or _NO_PRIORITY not in str(refused).lower():
                     raise
@@ -355,6 +365,8 @@ class Engines(EnginePool):
                 engine.remember(model, dialect, own_schema=not call.output.answer_schema)
                 if reading.ignored_n:
                     _without_n(engine)
+                if turn is not None and offers and not native:
+                    return replace(reply, tool_calls=turn.chosen(reply.text))
                 return reply
 
     async def _request(
@@ -429,15 +441,17 @@ class Engines(EnginePool):
             await response.aclose()
 
 
-def _without(engine: EngineState, model: str, dialect: Dialect, refused: FieldsRefused, *, several: bool) -> Dialect:
+def _without(
+    engine: EngineState, model: str, dialect: Dialect, refused: FieldsRefused, fields: frozenset[str], *, several: bool
+) -> Dialect:
     """The dialect without the refused fields; raises what the refusal means else when they cannot be left out."""
-    if several and "n" in refused.fields:
+    if several and "n" in fields:
         _without_n(engine)
         raise refused.otherwise from None
-    adapted = dialect.without(refused.fields - {"n"}, fixed=engine.spec.structured is not None)
+    adapted = dialect.without(fields - {"n"}, fixed=engine.spec.structured is not None)
     if adapted is None:
         raise refused.otherwise from None
-    log.info("engine_adapted", engine=engine.label, model=model, refused=sorted(refused.fields))
+    log.info("engine_adapted", engine=engine.label, model=model, refused=sorted(fields))
     return adapted
 
 

@@ -24,6 +24,7 @@ from app.deliberation.calls import Call, Usage
 from app.deliberation.errors import EngineUnavailable
 from app.deliberation.specification import Structured
 from app.sse import EventTooLong, SseDecoder
+from serve_deployments.engine.tool_calls import ToolCall, ToolCallsHeard
 
 # How much of an engine's reply goes into an error.
 DETAIL_CHARACTERS = 300
@@ -79,6 +80,8 @@ class Replying(Protocol):
 class EngineReply:
     """A complete reply. `reasoning` came in fields of its own. `withheld` says why the model gave no answer.
 
+    `tool_calls` are those of tools that the request offered.
+
     `remark` explains an answer that is missing or cut off, in words for the user; mostly empty.
     """
 
@@ -91,6 +94,7 @@ class EngineReply:
     withheld: str = ""
     remark: str = ""
     lenient: tuple[str, ...] = ()
+    tool_calls: tuple[ToolCall, ...] = ()
 
 
 def _count(claimed: object, most: int) -> int | None:
@@ -162,8 +166,10 @@ class StreamedChoice:
     on_end: Callable[[EngineReply], None] | None = None
     texts: list[str] = field(default_factory=list[str])
     reasoning: list[str] = field(default_factory=list[str])
-    # The arguments of the first tool. No tool is offered, so that its arguments can only be the answer.
+    # The arguments of the first tool. Where no tool is offered, its arguments can only be the answer.
     arguments: list[str] = field(default_factory=list[str])
+    # Tool calls, where tools are offered.
+    tool_calls: ToolCallsHeard | None = None
     refusal: str = ""
     remark: str = ""
     piece: str = ""
@@ -179,6 +185,11 @@ class StreamedChoice:
     def __post_init__(self) -> None:
         self.bytes_max = max(TEXT_BYTES_MIN, TEXT_BYTES_PER_TOKEN * self.call.max_tokens)
 
+    @property
+    def calls(self) -> bool:
+        """Whether a tool call has begun."""
+        return bool(self.arguments or (self.tool_calls is not None and self.tool_calls.calls))
+
     def hear(self, message: Mapping[str, Any]) -> None:
         """Take a delta, or the message of a whole completion."""
         content = message.get("content")
@@ -192,7 +203,9 @@ class StreamedChoice:
         elif isinstance(content, dict):
             # Some engines parse the answer, and forget to write it as a text again.
             self.piece += json.dumps(content, ensure_ascii=False)
-        if (message.get("tool_calls") or message.get("function_call")) and (arguments := _arguments(message)):
+        if self.tool_calls is not None:
+            self._written(self.tool_calls.hear(message))
+        elif (message.get("tool_calls") or message.get("function_call")) and (arguments := _arguments(message)):
             self.arguments.append(arguments)
             self._written(len(arguments.encode("utf-8", "replace")))
         for name in ("reasoning_content", "reasoning"):
@@ -266,11 +279,14 @@ class StreamedChoice:
             withheld = f"a content filter of the engine stopped the answer after {len(text)} characters"
         elif reason == "length" and not remark:
             remark = self._why_cut()
-        elif reason in _TOOLS:
+        elif reason in _TOOLS and self.tool_calls is None:
             remark = "the model called a tool in place of an answer"
         reasoning = _whole("".join(self.reasoning))
         usage = self.meter.usage
-        return EngineReply(text, reason, usage, self.ttft_s, structured, reasoning, withheld, remark, lenient)
+        tool_calls = () if self.tool_calls is None or withheld else self.tool_calls.calls
+        return EngineReply(
+            text, reason, usage, self.ttft_s, structured, reasoning, withheld, remark, lenient, tool_calls
+        )
 
     def _why_cut(self) -> str:
         usage, most = self.meter.usage, self.call.max_tokens
@@ -409,7 +425,7 @@ class StreamedReply:
         finally:
             self._charge()
         for choice in self.open:
-            if not choice.finish_reason and (choice.piece or choice.reasoning or choice.arguments or choice.refusal):
+            if not choice.finish_reason and (choice.piece or choice.reasoning or choice.calls or choice.refusal):
                 choice.finish("stop")
         if not any(choice.finish_reason for choice in self.choices):
             raise self._nonsense(engine, bytes(content), "answered nonsense")
@@ -557,7 +573,7 @@ class StreamedReply:
             self._fail(engine, heard)
 
     def _fail(self, engine: Replying, error: object) -> None:
-        begun = any(choice.texts or choice.piece or choice.reasoning or choice.arguments for choice in self.choices)
+        begun = any(choice.texts or choice.piece or choice.reasoning or choice.calls for choice in self.choices)
         what = "failed in mid-stream" if begun else "answered an error with status 200"
         said = json.dumps(error, ensure_ascii=False).encode("utf-8", "replace")
         detail = f"{engine.label} {what}: {engine.quote(said)!r}"

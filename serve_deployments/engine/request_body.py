@@ -17,6 +17,7 @@ from app.deliberation.outputs import json_schema
 from app.deliberation.prompts.form import schema_section
 from app.deliberation.specification import Structured
 from serve_deployments.engine.replies import Meter
+from serve_deployments.engine.tool_calls import ToolTurn
 
 STREAM_INTERVAL_TOKENS = 4
 # The statuses with which servers refuse a field; a failed chat template is a server's error to some.
@@ -27,6 +28,9 @@ _OPTIONAL = ("max_tokens", "stream_options", "seed", "temperature", "top_p")
 _FIELDS = {name: re.compile(rf"(?<![a-z_]){name}(?![a-z_])") for name in (*_OPTIONAL, "n")}
 _STRUCTURED = re.compile(r"response[_ ](?:format|schema)|json[_ ](?:schema|object|mode)|structured output|grammar")
 _SYSTEM = re.compile(r"system (?:role|message|prompt)")
+# vLLM without a tool parser, llama.cpp's server without a template, Ollama, and others.
+_TOOLS = re.compile(r"tool[_ -]choice|(?<![a-z_])tools?(?![a-z_])|tool[_ -]call|function[_ -]call")
+_TOOLS_REFUSED = re.compile(r"requires|not supported|no support|not enabled")
 _REFUSED = re.compile(
     r"unsupported|not support|unknown|unrecogni|unexpected|extra (?:inputs|fields)|extra_forbidden|not permitted|"
     r"not allowed|not available|unavailable|leave it unset|input should be '|"
@@ -85,12 +89,15 @@ def request_body(
     dialect: Dialect = VLLM,
     choices: int = 1,
     shows_schema: bool = False,
+    turn: ToolTurn | None = None,
 ) -> bytes:
     """The JSON of a chat completion, from an allow-list of fields: no field of a gateway's client passes through.
 
-    `salt` (of the tenant) and `priority` add vLLM's own fields; they are None for engines that might refuse them.
+    `salt` (of the tenant) and `priority` add vLLM's own fields; they are None for engines that might refuse them. With
+    a `turn` the prompt goes on with what tools returned, and its tools are offered in place of the answer's form.
     """
-    body: dict[str, Any] = {"model": model, "messages": _messages(call, dialect, shows_schema=shows_schema)}
+    native = "tools" not in dialect.lacking
+    body: dict[str, Any] = {"model": model, "messages": _messages(call, dialect, shows_schema=shows_schema, turn=turn)}
     optional: dict[str, Any] = {
         "temperature": call.temperature,
         "max_tokens": call.max_tokens,
@@ -101,13 +108,19 @@ def request_body(
     body |= {name: value for name, value in optional.items() if value is not None and name not in dialect.lacking}
     if "max_tokens" in dialect.lacking:
         body["max_completion_tokens"] = call.max_tokens
+    offers = turn is not None and bool(turn.offered)
+    form = turn.schema if turn is not None and offers else json_schema(call.output)
+    if turn is not None and offers and native:
+        body["tools"] = turn.fields
     match dialect.structured:
+        case _ if offers and native:
+            pass
         case "json_schema":
-            schema = {"name": call.output.kind, "schema": json_schema(call.output), "strict": True}
+            schema = {"name": "tool" if offers else call.output.kind, "schema": form, "strict": not offers}
             body["response_format"] = {"type": "json_schema", "json_schema": schema}
         case "json_object":
             # A grammar to llama-cpp-python and some hosted engines; others refuse or ignore it.
-            shown = {} if "schema" in dialect.lacking else {"schema": json_schema(call.output)}
+            shown = {} if "schema" in dialect.lacking else {"schema": form}
             body["response_format"] = {"type": "json_object", **shown}
         case "prompt":
             pass
@@ -129,13 +142,20 @@ def request_body(
     return to_json(body)
 
 
-def _messages(call: Call, dialect: Dialect, *, shows_schema: bool) -> list[dict[str, str]]:
-    messages = [{"role": message.role, "content": message.content} for message in call.messages]
+def _messages(call: Call, dialect: Dialect, *, shows_schema: bool, turn: ToolTurn | None) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = [{"role": each.role, "content": each.content} for each in call.messages]
+    if turn is not None:
+        messages[-1]["content"] += turn.section
     if shows_schema or dialect.structured != "json_schema":
         messages[-1]["content"] += schema_section(json_schema(call.output))
     if "system" in dialect.lacking and len(messages) > 1 and messages[0]["role"] == "system":
         system, first, *rest = messages
         messages = [{"role": "user", "content": f"{system['content']}\n\n{first['content']}"}, *rest]
+    if turn is not None:
+        native = "tools" not in dialect.lacking
+        messages += turn.messages(native=native)
+        if turn.offered and not native:
+            messages[-1]["content"] += turn.listing
     return messages
 
 
@@ -186,6 +206,8 @@ def refused_fields(status: int, content: bytes) -> frozenset[str]:
         # Claude takes one of the two.
         found -= {"temperature"} if "top_p" in found and "both" in text else set()
         found |= {"system"} if _SYSTEM.search(text) else set()
+    if _TOOLS.search(text) and (_refuses(text) or _TOOLS_REFUSED.search(text)):
+        found.add("tools")
     return frozenset(found)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from secrets import compare_digest
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
@@ -111,13 +112,23 @@ class FaultPlan:
         return fault.first is None or matched <= fault.first
 
 
+class ScriptedToolCall(BaseModel):
+    """A tool call that a completion makes, whether the tool is offered or not."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    arguments: dict[str, Any] = {}
+
+
 class Script(BaseModel):
     """One set of instructions; unknown fields are refused.
 
     `duration_ms` is the time of a whole completion, spread evenly over its tokens; it overrides `ttft_ms` and
     `per_token_ms`. `jitter` scales a completion's times by a seeded factor in [1 - jitter, 1 + jitter]. `tokens` fixes
     a completion's length; `chunk_tokens` is the least number per streamed chunk. `reply` names the recorded reply that
-    each completion gets.
+    each completion gets. Where a request offers tools, `tool_calls` are made one after the other before the answer;
+    without any, so many as `tool_uses` of the offered tools are called in turn.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -133,6 +144,8 @@ class Script(BaseModel):
     api_keys: tuple[SecretStr, ...] = ()
     lacks: tuple[Lack, ...] = ()
     reply: str | None = None
+    tool_calls: tuple[ScriptedToolCall, ...] = ()
+    tool_uses: int = Field(default=2, ge=0, le=64)
 
     @field_validator("reply")
     @classmethod

@@ -7,6 +7,7 @@ from tests.mutants.guard import Guard
 from tests.mutants.overload import OVERLOAD
 from tests.mutants.readings import READINGS_GUARDS
 from tests.mutants.signatures import SIGNATURES
+from tests.mutants.tools import TOOL_GUARDS
 from tests.mutants.traces import TRACES
 from tests.mutants.workers import WORKERS
 
@@ -19,4 +20,5 @@ GUARDS: tuple[Guard, ...] = (
     *WORKERS,
     *READINGS_GUARDS,
     *TRACES,
+    *TOOL_GUARDS,
 )

@@ -17,6 +17,8 @@ from app.deliberation.facts import (
     StageClosed,
     StageOpened,
     TimedOut,
+    ToolStarted,
+    ToolUsed,
     Verdict,
 )
 from app.deliberation.specification import (
@@ -38,6 +40,13 @@ RUBRIC = (Criterion(id="right", description="Is it right?", weight=2), Criterion
 BROKEN = FactProblem(code="engine_unavailable", detail="broken off", retryable=True)
 
 _Fact = TypeVar("_Fact", bound=Fact)
+
+
+def use(of: type[ToolStarted | ToolUsed], number: int = 1, **fields: Any) -> ToolStarted | ToolUsed:
+    """A fact about a use of a tool by the first agent's first call."""
+    about = {"call_id": "s1-dev-001", "agent_id": "dev-001", "role": "DEV", "stage": 1, "number": number, "turn": 1}
+    named = {"server": "shelf", "tool": "look_up", "name": "look_up", "tool_call_id": "t1", "arguments": "{}"}
+    return of(deliberation_id=ID, ts=NOW, **{**about, **named, **fields})
 
 
 def in_seconds(seconds: float) -> datetime:

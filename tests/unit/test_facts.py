@@ -25,6 +25,8 @@ from app.deliberation.facts import (
     Standing,
     StrategyRef,
     TimedOut,
+    ToolStarted,
+    ToolUsed,
     TotalUsage,
     UnreachableEngine,
     Verdict,
@@ -36,7 +38,7 @@ from app.deliberation.facts import (
 )
 from tests.fakes import subject_matches
 from tests.story import Story
-from tests.unit.facts_of import BROKEN, ID, NOW, accepted, cancelling, closed, finished, opened, taken_over
+from tests.unit.facts_of import BROKEN, ID, NOW, accepted, cancelling, closed, finished, opened, taken_over, use
 
 VERDICT = Verdict(
     winner="dev-001",
@@ -75,6 +77,9 @@ EVENTS: list[tuple[Event, str]] = [
     ),
     (finished(usage=Usage(prompt_tokens=5, calls=1)), "call.s1-dev-001.finished"),
     (finished(text=None), "call.s1-dev-001.finished"),
+    (finished().model_copy(update={"tools_away": ("shelf",)}), "call.s1-dev-001.finished"),
+    (use(ToolStarted), "call.s1-dev-001.tool.1.started"),
+    (use(ToolUsed, 2, text="é", failed=True, problem=BROKEN, bytes=2), "call.s1-dev-001.tool.2.used"),
     (closed(12, seen=["dev-001"]), "stage.12.closed"),
     (cancelling("enough"), "cancel"),
     (taken_over(3), "takeover.3"),

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from app.deliberation.calls import Usage
 from app.deliberation.errors import Gone, UnexpectedFact
-from app.deliberation.facts import Cancelled, Completed, Deleted, Fact, Failed, TimedOut
+from app.deliberation.facts import Cancelled, Completed, Deleted, Fact, Failed, TimedOut, ToolStarted, ToolUsed
 from app.deliberation.fold import TERMINAL, TRANSITIONS, State, apply, fold, usage
 from app.deliberation.specification import Prices
 from tests.unit.facts_of import (
@@ -22,6 +22,7 @@ from tests.unit.facts_of import (
     run,
     specification,
     taken_over,
+    use,
 )
 
 ENDS: dict[str, type[Completed | Failed | Cancelled | TimedOut]] = {
@@ -31,8 +32,8 @@ ENDS: dict[str, type[Completed | Failed | Cancelled | TimedOut]] = {
     "timeout": TimedOut,
 }
 ENDINGS = {f"deliberation.{status}": status for status in ENDS}
-LATE = ("stage.opened", "call.finished", "stage.closed", "deliberation.cancelling", "deliberation.resumed")
-WORK = LATE[:3]
+WORK = ("stage.opened", "call.finished", "tool.started", "tool.used", "stage.closed")
+LATE = (*WORK, "deliberation.cancelling", "deliberation.resumed")
 
 # A copy of the table in the code, which is under test.
 ALLOWED: dict[str, dict[str, str]] = {
@@ -72,6 +73,10 @@ def fact_of(kind: str, stage: int) -> Fact:
             return opened(stage)
         case "call.finished":
             return finished("dev-002")
+        case "tool.started":
+            return use(ToolStarted)
+        case "tool.used":
+            return use(ToolUsed)
         case "stage.closed":
             return closed(seen=["dev-001"])
         case "deliberation.cancelling":

@@ -40,10 +40,10 @@ class Engine:
 
 
 @contextlib.contextmanager
-def vllm_server(log: Path, *, real: bool = False) -> Generator[Engine]:
+def vllm_server(log: Path, *, real: bool = False, parser: str = "") -> Generator[Engine]:
     """A vLLM that serves the tiny model, or the real one; all of its processes are gone afterwards.
 
-    VLLM_TEST_URL names one that already runs: then none is started or stopped.
+    VLLM_TEST_URL names one that already runs: then none is started or stopped. With a `parser` it reads tool calls.
     """
     if url := os.environ.get("VLLM_TEST_URL"):
         yield Engine(url=url, model=_served_model(url), log=log, start_s=0.0)
@@ -68,6 +68,8 @@ def vllm_server(log: Path, *, real: bool = False) -> Generator[Engine]:
     if real:
         # Of layers with a window vLLM keeps the last window alone: a prompt that parts earlier would find nothing.
         flags += ["--no-enable-chunked-prefill", "--disable-hybrid-kv-cache-manager"]
+    if parser:
+        flags += ["--enable-auto-tool-choice", "--tool-call-parser", parser]
     environment = {
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",

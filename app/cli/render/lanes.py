@@ -177,6 +177,8 @@ class CouncilView:
                 self.notice = event.detail
             case facts.CallFinished():
                 self._finish(event)
+            case facts.ToolStarted() | facts.ToolUsed():
+                self._lane(event.agent_id, event.role)
             case facts.StageClosed():
                 self._close()
             case facts.CancelRequested():

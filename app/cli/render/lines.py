@@ -53,6 +53,14 @@ def _finished(event: facts.CallFinished) -> str:
     return f"  {event.agent_id} answered {took}: {len(event.text or ''):,} characters, {event.usage.tokens:,} tokens"
 
 
+def tool_text(use: facts.ToolUsed) -> str:
+    """One use of a tool in a line: the tool, its server, the time, and its size or failure."""
+    took = f"{use.name} of {use.server or 'no server'} in {seconds(use.duration_ms / 1_000)}"
+    if use.problem is not None:
+        return f"{took}: {use.problem.code}: {use.problem.detail}"
+    return f"{took}: {'it failed, ' if use.failed else ''}{use.bytes:,} bytes"
+
+
 def _describe(event: facts.Event) -> str | None:
     match event:
         case facts.Accepted():
@@ -69,6 +77,10 @@ def _describe(event: facts.Event) -> str | None:
             return f"  {event.agent_id} waits: {event.detail}"
         case facts.CallFinished():
             return _finished(event)
+        case facts.ToolStarted():
+            return f"  {event.agent_id} begins {event.name} of {event.server}"
+        case facts.ToolUsed():
+            return f"  {event.agent_id} used {tool_text(event)}"
         case facts.StageClosed():
             return f"stage {event.stage} closed ({event.reason}): {len(event.seen)} seen"
         case facts.CancelRequested():

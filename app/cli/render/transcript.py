@@ -13,18 +13,20 @@ from pydantic_core import from_json
 
 from app.api.schemas import Deliberation, Proposal
 from app.cli.render.lanes import is_simulated, stage_text
+from app.cli.render.lines import tool_text
 from app.cli.render.report import SIMULATED, TALLY_CHARS_MAX, confidence, degraded_text, dissent, overview, votes_text
 from app.cli.render.text import counted, figure, line_of, printable, prose, seconds
-from app.deliberation.facts import CallFinished, Fact, PlannedCall, StageClosed, StageOpened, Verdict
+from app.deliberation.facts import CallFinished, Fact, PlannedCall, StageClosed, StageOpened, ToolUsed, Verdict
 from app.deliberation.fold import TERMINAL
 from app.deliberation.outputs import ANSWER_FIELDS
 from app.deliberation.specification import Evidence
 from app.webhooks.resources import Delivery
 
-EVENT_TYPES = "stage.opened,call.finished,stage.closed"
+EVENT_TYPES = "stage.opened,tool.used,call.finished,stage.closed"
 # The field of each form that is shown alone; its name stands before its text.
 _SHOWN: Mapping[str, str] = {**ANSWER_FIELDS, "tests": "tests"}
 _TITLES = {"answer": "Answer", "code": "Program", "tests": "Tests"}
+USE_CHARS_MAX = 200
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>#|~&])")
 
 
@@ -83,7 +85,16 @@ def _answer(kind: str, fields: dict[str, Any]) -> Iterator[str]:
         yield f"{_fenced(answer if isinstance(answer, str) else prose(json.dumps({name: answer})))}\n"
 
 
-def _call(call: PlannedCall | None, finished: CallFinished, *, late: bool) -> Iterator[str]:
+def _uses(uses: Sequence[ToolUsed]) -> Iterator[str]:
+    if uses:
+        yield "Tools:\n"
+        yield from (
+            f"- {_inline(tool_text(use))}; arguments {_inline(line_of(use.arguments, USE_CHARS_MAX))}" for use in uses
+        )
+        yield ""
+
+
+def _call(call: PlannedCall | None, finished: CallFinished, uses: Sequence[ToolUsed], *, late: bool) -> Iterator[str]:
     kind = "answer" if call is None else call.output
     fields = _fields(finished.text or "")
     about = [_inline(finished.role)]
@@ -95,6 +106,7 @@ def _call(call: PlannedCall | None, finished: CallFinished, *, late: bool) -> It
     yield f"{', '.join(about)}\n"
     if call is not None and call.labels:
         yield f"Shown: {', '.join(f'{label} is {_text_of(shown)}' for label, shown in call.labels.items())}\n"
+    yield from _uses(uses)
     if finished.problem is not None:
         yield f"Failed: {finished.problem.code}: {_inline(finished.problem.detail)}\n"
     elif kind in _SHOWN and _SHOWN[kind] in fields:
@@ -106,6 +118,7 @@ def _call(call: PlannedCall | None, finished: CallFinished, *, late: bool) -> It
 def _stages(facts: Sequence[Fact]) -> Iterator[str]:
     closed = {fact.stage: fact for fact in facts if isinstance(fact, StageClosed)}
     finished = [fact for fact in facts if isinstance(fact, CallFinished)]
+    used = [fact for fact in facts if isinstance(fact, ToolUsed)]
     for stage in (fact for fact in facts if isinstance(fact, StageOpened)):
         calls = {call.call_id: call for call in stage.calls}
         end = closed.get(stage.stage)
@@ -113,7 +126,8 @@ def _stages(facts: Sequence[Fact]) -> Iterator[str]:
         for fact in finished:
             if fact.stage == stage.stage:
                 late = end is not None and fact.answered and fact.call_id not in end.seen
-                yield from _call(calls.get(fact.call_id), fact, late=late)
+                uses = [use for use in used if use.call_id == fact.call_id]
+                yield from _call(calls.get(fact.call_id), fact, uses, late=late)
         answered = {fact.call_id for fact in finished}
         if missing := [call_id for call_id in calls if call_id not in answered]:
             yield f"Without an answer: {', '.join(missing)}\n"

@@ -140,6 +140,7 @@ AUTO = StrategyDefinition(
     steps=_steps(),
     formula="min(3, N) when unanimous, else exactly what the chosen strategy makes",
     source="arXiv:2511.11306, arXiv:2401.10480",
+    tool_calls="those of the chosen strategy",
     run=_auto,
     parameters=AutoParameters,
     rounds=True,

@@ -25,6 +25,7 @@ SINGLE = StrategyDefinition(
     steps=("propose",),
     formula="1",
     source="baseline",
+    tool_calls="1",
     run=_single,
     size=1,
 )
@@ -35,5 +36,6 @@ INDEPENDENT = StrategyDefinition(
     steps=("propose",),
     formula="N",
     source="baseline",
+    tool_calls="N",
     run=_independent,
 )

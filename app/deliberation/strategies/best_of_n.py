@@ -38,6 +38,7 @@ BEST_OF_N = StrategyDefinition(
     steps=("propose", "score"),
     formula="2N (1 when N is 1)",
     source="arXiv:2512.23213, arXiv:2601.08835",
+    tool_calls="N",
     run=_best_of_n,
     parameters=BestOfNParameters,
 )

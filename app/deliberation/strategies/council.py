@@ -23,7 +23,7 @@ from app.deliberation.outputs import Critique, Issue, Output
 from app.deliberation.prompts.council import critique, revise, score
 from app.deliberation.prompts.form import Labelled
 from app.deliberation.specification import Parameters, Specification
-from app.deliberation.strategies.strategy_run import Candidate, Step, StrategyRun, ballot_tokens, written
+from app.deliberation.strategies.strategy_run import Candidate, Step, StrategyRun, ballot_tokens, tool_uses, written
 
 # The longest label, in a prompt's list of labels and between candidates.
 _PER_CANDIDATE = "AA, \n\n"
@@ -117,6 +117,7 @@ def _criticised(
                     labelled={"A": candidate.id},
                     judging=True,
                     part=part if len(authors) > 1 else None,
+                    tools=True,
                 )
             )
     # The quorum scales with the number of critics per author.
@@ -148,7 +149,7 @@ def _revised(
         mark = nonce(specification.seed, "revise", round, author)
         output = Output(kind="revision", issues=len(open_issues))
         prompt = revise(specification, run.shown("A", latest[author]), open_issues, mark)
-        calls.append(run.call(agent, prompt, output))
+        calls.append(run.call(agent, prompt, output, tools=True))
     reserve = _scoring(run, _versions(drafts, latest), coming=issues)
     outcomes = yield from run.ask("revise", round, calls, quorum=1, stages_left=stages_left, reserve=reserve)
     if not outcomes.admitted:
@@ -182,10 +183,12 @@ def _revising(run: StrategyRun, latest: Mapping[str, Candidate], critiques: Sequ
     """The cost of a stage in which every author revises on these critiques, which are not written yet."""
     specification = run.specification
     if not specification.budget.counts_tokens:
-        return Cost(calls=len(latest))
+        return Cost(calls=sum(1 + tool_uses(run.agent(author)) for author in latest))
     mark = nonce(specification.seed, "reserve")
     calls = [
-        run.call(run.agent(author), revise(specification, run.shown("A", own), (), mark), Output(kind="revision"))
+        run.call(
+            run.agent(author), revise(specification, run.shown("A", own), (), mark), Output(kind="revision"), tools=True
+        )
         for author, own in latest.items()
     ]
     return predicted(specification.budget, calls) + run.reading(latest, sum(call.max_tokens for call in critiques))
@@ -207,6 +210,7 @@ COUNCIL = StrategyDefinition(
     steps=("propose", "critique × R", "revise × R", "score"),
     formula="≤ N + R·N(k+1) + N, k = min(critics, N-1): 2N(R+1) for one; N·max(0, R-1) more if settled; 1 when N is 1",
     source="arXiv:2509.05396, arXiv:2510.07517, arXiv:2512.23213",
+    tool_calls="N + R·N(k+1)",
     run=_council,
     parameters=CouncilParameters,
     rounds=True,

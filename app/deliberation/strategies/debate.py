@@ -167,7 +167,7 @@ def _switched(run: StrategyRun, positions: Positions, reading: Mapping[str, Sequ
         (own,) = (letter for letter, author in authors.items() if author == speaker)
         labelled = {letter: candidate.id for letter, candidate in shown.items()}
         prompt = _prompt(specification, texts, own)
-        calls.append(run.call(run.agent(speaker), prompt, Output(kind="turn"), labelled=labelled))
+        calls.append(run.call(run.agent(speaker), prompt, Output(kind="turn"), labelled=labelled, tools=True))
     stages_left = specification.rounds - round + 1
     quorum = min(specification.quorum, len(calls))
     outcomes = yield from run.ask("debate", round, calls, quorum=quorum, stages_left=stages_left)
@@ -216,6 +216,7 @@ DEBATE = StrategyDefinition(
     steps=("propose", "debate × R"),
     formula="N + dissenters of each round ≤ N(1+R); N when the drafts agree",
     source="arXiv:2508.17536, arXiv:2504.05047, arXiv:2406.11776, arXiv:2502.04790, arXiv:2509.05396",
+    tool_calls="N(1+R)",
     run=_debate,
     parameters=DebateParameters,
     rounds=True,

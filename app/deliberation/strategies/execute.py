@@ -242,7 +242,7 @@ def repaired(
         shown = [(tests.tests[place], each.report.outcomes[place].reason) for place in failed[:FAILED_SHOWN_MAX]]
         mark = nonce(specification.seed, "repair", round, author)
         messages = prompts.repair(specification, each.candidate.text, shown, each.report.fault, mark)
-        calls.append(run.call(run.agent(author), messages, Output(kind="program")))
+        calls.append(run.call(run.agent(author), messages, Output(kind="program"), tools=True))
     stages_left = 2 + 2 * (specification.rounds - round)
     outcomes = yield from run.ask("repair", round, calls, quorum=1, stages_left=stages_left)
     kept = [new for call in calls if (new := written(outcomes, call, latest[call.agent_id].version + 1))]
@@ -325,6 +325,7 @@ EXECUTE = StrategyDefinition(
     steps=("propose", "test", "check", "repair × R", "check × R"),
     formula="N + T + repairs ≤ N + T + N·R, T = min(test_writers, N)",
     source="arXiv:2207.10397, arXiv:2312.13010",
+    tool_calls="N + N·R",
     run=_execute,
     parameters=ProgramParameters,
     rounds=True,

@@ -183,5 +183,6 @@ FUSE = StrategyDefinition(
     steps=("propose", "score", "analyse", "fuse", "judge"),
     formula="2N + 4 (1 when N is 1)",
     source="arXiv:2406.04692, arXiv:2601.08835, arXiv:2306.05685, arXiv:2404.13076",
+    tool_calls="N",
     run=_fuse,
 )

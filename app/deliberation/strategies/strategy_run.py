@@ -77,6 +77,10 @@ def _completion_tokens(agent: AgentSpec, least: int) -> int:
     return min(COMPLETION_TOKENS_MAX, max(agent.sampling.max_tokens, least))
 
 
+def tool_uses(agent: AgentSpec) -> int:
+    return agent.tools.uses if agent.tools is not None else 0
+
+
 @dataclass
 class StrategyRun:
     specification: Specification
@@ -96,10 +100,11 @@ class StrategyRun:
         judging: bool = False,
         part: int | None = None,
         tokens_least: int = 0,
+        tools: bool = False,
     ) -> Call:
         """A call of the next stage; `part` numbers several calls of one agent.
 
-        `tokens_least` raises the agent's `max_tokens` where a form needs more.
+        `tokens_least` raises the agent's `max_tokens` where a form needs more. With `tools` it may use the agent's.
         """
         call_id = f"s{self.stage}-{agent.agent_id}" + ("" if part is None else f"-{part}")
         sampling = agent.sampling
@@ -115,6 +120,7 @@ class StrategyRun:
             max_tokens=_completion_tokens(agent, tokens_least),
             seed=call_seed(self.specification.seed, call_id, 1),
             labels=dict(labelled or {}),
+            tools=agent.tools if tools else None,
         )
 
     def shown(self, label: str, candidate: Candidate) -> Labelled:
@@ -347,7 +353,10 @@ class Samples:
         run, specification = self.run, self.run.specification
         prompt = self.prompt or partial(propose, specification)
         wave = list(enumerate(specification.agents))[self.asked : self.asked + size]
-        calls = [run.call(agent, prompt(0 if self.alike else place), Output(kind=self.kind)) for place, agent in wave]
+        calls = [
+            run.call(agent, prompt(0 if self.alike else place), Output(kind=self.kind), tools=True)
+            for place, agent in wave
+        ]
         if self.alike:
             first = call_seed(specification.seed, "samples", 1)
             calls = [

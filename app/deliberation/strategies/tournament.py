@@ -165,6 +165,7 @@ TOURNAMENT = StrategyDefinition(
     steps=("propose", "judge × rounds of pairs", "score instead, when N is 2"),
     formula="round_robin N + N(N-1), swiss N + 2⌊N/2⌋·min(W, ⌈N/2⌉), knockout N + 2(N-1); 1 when N is 1",
     source="arXiv:2502.14074, arXiv:2501.13007, arXiv:2306.05685",
+    tool_calls="N",
     run=_tournament,
     parameters=TournamentParameters,
 )

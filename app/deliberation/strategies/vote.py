@@ -160,6 +160,7 @@ VOTE = StrategyDefinition(
     steps=("propose", "pick"),
     formula="≤ N, + 1 when nothing is counted or no two of 3 or more texts agree",
     source="arXiv:2203.11171, arXiv:2305.11860, arXiv:2311.17311",
+    tool_calls="N",
     run=_vote,
     parameters=VoteParameters,
 )

@@ -175,7 +175,8 @@ class Simulator:
         metrics.first_token_s.observe(first_s)
         metrics.request_s.observe(time.monotonic() - exchange.arrived_s)
         for choice in choices:
-            metrics.ended[choice.finish_reason].inc()
+            # As in vLLM, a tool call is a stop.
+            metrics.ended["stop" if choice.tool else choice.finish_reason].inc()
 
     def _prefill(self, generation: Generation) -> int:
         request, prompt = generation.request, generation.prompt

@@ -14,6 +14,7 @@ from serve_deployments.simulator.writer.outputs import OutputWriter
 from serve_deployments.simulator.writer.prompt import PromptReader
 from serve_deployments.simulator.writer.schema_values import SchemaUnsupported
 from serve_deployments.simulator.writer.tokens import split_blocks, tokenize
+from serve_deployments.simulator.writer.tool_calls import OfferedTool, listed_tools, next_call
 
 SchedulingPolicy = Literal["fcfs", "priority"]
 
@@ -48,6 +49,8 @@ class CompletionChoice:
     index: int
     tokens: list[str]
     finish_reason: str = "stop"
+    # The name of the tool that it calls; its tokens are the arguments then.
+    tool: str | None = None
 
     @property
     def text(self) -> str:
@@ -79,6 +82,8 @@ def complete(
     fault: FaultKind | None,
 ) -> list[CompletionChoice]:
     form = None if Lack.RESPONSE_FORMAT in script.lacks else output_form(request)
+    if fault is None and (called := _called(request, prompt, script, form)) is not None:
+        return called
     choices: list[CompletionChoice] = []
     room = settings.max_model_len - prompt.tokens
     room = room if request.limit is None else min(request.limit, room)
@@ -95,6 +100,28 @@ def complete(
                 tokens = [*_BEFORE, *tokens, *_AFTER]
         choices.append(_ended(CompletionChoice(sequence, tokens), request, room, fault))
     return choices
+
+
+def _called(
+    request: CompletionRequest, prompt: RenderedPrompt, script: Script, form: dict[str, Any] | None
+) -> list[CompletionChoice] | None:
+    """The tool call of a completion, also as an object where the form asks for one; None without tools.
+
+    Without a further call the object names none.
+    """
+    asked = form is not None and set(form.get("properties", ())) == {"tool", "arguments"}
+    if not request.tools and not asked:
+        return None
+    offered = [OfferedTool(each.function.name, each.function.parameters) for each in request.tools or ()]
+    scripted = [(each.name, each.arguments) for each in script.tool_calls]
+    call = next_call(offered or listed_tools(prompt.texts), prompt.texts, scripted, script.tool_uses)
+    if asked:
+        text = '{"tool":null}' if call is None else call.as_object
+        return [CompletionChoice(sequence, tokenize(text)) for sequence in range(request.sequences)]
+    if call is None:
+        return None
+    tokens = tokenize(call.arguments)
+    return [CompletionChoice(sequence, tokens, "tool_calls", call.name) for sequence in range(request.sequences)]
 
 
 def _writer(prompt: RenderedPrompt, script: Script, key: bytes) -> OutputWriter:

@@ -34,6 +34,16 @@ class _Message(_Body):
     content: str | list[_Part] | None = None
 
 
+class _Function(_Body):
+    name: str
+    parameters: dict[str, Any] = {}
+
+
+class _Tool(_Body):
+    type: Literal["function"] = "function"
+    function: _Function
+
+
 class _StreamOptions(_Body):
     include_usage: bool | None = False
     continuous_usage_stats: bool | None = False
@@ -60,6 +70,7 @@ class CompletionRequest(_Body):
     response_format: _ResponseFormat | None = None
     cache_salt: _Filled | None = None
     priority: int = 0
+    tools: list[_Tool] | None = None
 
     @property
     def sequences(self) -> int:

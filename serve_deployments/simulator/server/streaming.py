@@ -74,7 +74,7 @@ class ReplySender:
             raise
         self.written = self._completion_tokens
         choices = ",".join(
-            f'{{"index":{choice.index},"message":{{"role":"assistant","content":{_QUOTE(choice.text)},'
+            f'{{"index":{choice.index},"message":{{"role":"assistant","content":{self._content(choice)},'
             '"refusal":null,"annotations":null,"audio":null,"function_call":null,"reasoning":null},"logprobs":null,'
             f'"finish_reason":"{choice.finish_reason}","stop_reason":null,"token_ids":null}}'
             for choice in generation.choices
@@ -117,11 +117,24 @@ class ReplySender:
             await asyncio.Event().wait()
         return not breaks
 
+    def _content(self, choice: CompletionChoice) -> str:
+        if choice.tool is None:
+            return _QUOTE(choice.text)
+        return f'null,"tool_calls":[{self._tool_call(choice, choice.text)}]'
+
+    def _tool_call(self, choice: CompletionChoice, arguments: str, *, begins: bool = True) -> str:
+        name = f'"name":{_QUOTE(choice.tool)},' if begins else ""
+        head = f'"id":"chatcmpl-tool-{choice.index}-{self._prompt_tokens}","type":"function",' if begins else ""
+        return f'{{"index":0,{head}"function":{{{name}"arguments":{_QUOTE(arguments)}}}}}'
+
     def _event(self, index: int, first: int, last: int) -> str:
         choice = self._generation.choices[index]
         delta, ended = '{"role":"assistant","content":""}', '"finish_reason":null'
         if first != _OPENING:
-            delta = f'{{"content":{_QUOTE("".join(choice.tokens[first:last]))}}}'
+            text = "".join(choice.tokens[first:last])
+            delta = f'{{"content":{_QUOTE(text)}}}'
+            if choice.tool is not None:
+                delta = f'{{"tool_calls":[{self._tool_call(choice, text, begins=first == 0)}]}}'
             ended = '"finish_reason":null,"token_ids":null'
             if last == len(choice.tokens):
                 ended = f'"finish_reason":"{choice.finish_reason}","stop_reason":null,"token_ids":null'

@@ -47,6 +47,8 @@ _SHAPES = {
     frozenset(("reasoning", "tests")),
 }
 REVISED_HEADING = "## Changed after review"
+TOLD_HEADING = "## What the tools say"
+_TOLD_CHARS = 200
 _WORD = re.compile(r"\w+")
 _FIGURE = re.compile(r"\d[\d,.]*")
 _VAGUE = re.compile(r"\b(?:somehow|maybe|probably|perhaps|later|things|etc|should be fine|good enough)\b")
@@ -121,6 +123,11 @@ class OutputWriter:
         return self._chance.choice(options)
 
     def text(self) -> str:
+        """An answer, which ends with what tools have told."""
+        told = "\n".join(f"- `{name}`: {line[:_TOLD_CHARS]}" for name, line in self._prompt.tool_results)
+        return f"{self._text()}\n\n{TOLD_HEADING}\n\n{told}" if told else self._text()
+
+    def _text(self) -> str:
         if self._prompt.own:
             return self._revised([fix for place, fix in enumerate(self._prompt.fixes) if fix and self._accepts(place)])
         match self._behaviour:

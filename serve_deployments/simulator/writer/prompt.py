@@ -45,6 +45,12 @@ class PromptReader:
     def _fenced(self) -> list[tuple[str, str]]:
         return [(found["heading"].lower(), found["text"]) for found in _FENCED.finditer(self._text)]
 
+    @cached_property
+    def tool_results(self) -> list[tuple[str, str]]:
+        """The first line of each result of a tool, with the tool's name."""
+        found = ((re.match(r"result of tool (\S+), use", heading), text) for heading, text in self._fenced)
+        return [(name[1], text.strip().partition("\n")[0]) for name, text in found if name]
+
     def _under(self, word: str) -> str:
         return next((text for heading, text in self._fenced if word in heading), "")
 

@@ -356,6 +356,7 @@ _ANSWERS: Mapping[str, str] = {
     "list_roles": "roles as declared, their personas, their replicas and engines",
     "get_role": "one role likewise",
     "list_strategies": "strategies and their parameters",
+    "list_tools": "tool servers of the roles: names, addresses, tools, limits, health",
     "list_models": "every strategy with every role",
     "get_model": "one model likewise",
     "get_metrics": "counts over all tenants, by role and engine; spends by tenant",

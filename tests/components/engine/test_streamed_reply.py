@@ -6,6 +6,7 @@ import pytest
 
 from app.deliberation.errors import EngineUnavailable
 from serve_deployments.engine.replies import EngineReply, Meter, StreamedChoice, StreamedReply
+from serve_deployments.engine.tool_calls import ARGUMENT_CHARS_MAX, ToolCallsHeard
 from tests.integration.agent.test_agent_replica import call
 
 PROMPT = 40
@@ -128,3 +129,64 @@ async def test_a_choice_that_was_not_asked_for_is_ignored(line: str) -> None:
     events = [f"data: {line}\n\n", event(0, "a", 1, "stop"), event(1, "b", 1, "stop"), end(2)]
     await heard.reply.read(Engine(), chunks(events))
     assert [reply.text for _, reply in heard.ended] == ["a", "b"]
+
+
+def calling(*pieces: Any, finish: str | None = None) -> str:
+    choice = {"index": 0, "delta": {"tool_calls": list(pieces)}, "finish_reason": finish}
+    return f"data: {json.dumps({'choices': [choice]})}\n\n"
+
+
+def function(arguments: Any, name: str | None = None) -> dict[str, Any]:
+    return {"arguments": arguments} if name is None else {"name": name, "arguments": arguments}
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        (
+            [
+                calling({"index": 0, "id": "a", "type": "function", "function": function("", "f")}),
+                calling({"index": 0, "function": function('{"x"')}),
+                calling({"index": 0, "function": function(": 1}")}),
+                calling({"index": 1, "id": "b", "function": function("{}", "g")}, finish="tool_calls"),
+            ],
+            [("a", "f", '{"x": 1}'), ("b", "g", "{}")],
+        ),
+        ([calling({"id": "a", "function": function({"x": 1}, "f")}, finish="stop")], [("a", "f", '{"x": 1}')]),
+        (
+            [
+                calling({"id": "a", "function": function("{}", "f")}),
+                calling({"id": "b", "function": function("{}", "g")}),
+            ],
+            [("a", "f", "{}"), ("b", "g", "{}")],
+        ),
+        ([calling({"index": 0, "function": {"name": "f"}}, finish="tool_calls")], [("use-0", "f", "{}")]),
+        ([calling(None, 7, {"index": -1}, {"index": 10**9, "function": function("{}", "f")}, finish="stop")], []),
+    ],
+    ids=["OpenAI's pieces", "an object, without index", "two without index", "no id, no arguments", "nonsense"],
+)
+async def test_tool_calls_are_read_in_the_forms_that_engines_stream(
+    events: list[str], expected: list[tuple[str, str, str]]
+) -> None:
+    heard = Listeners(1)
+    heard.choices[0].tool_calls = ToolCallsHeard()
+    reply = await heard.reply.read(Engine(), chunks([*events, event(0, finish="stop"), end(3)]))
+    assert [(each.id, each.name, each.arguments) for each in reply.tool_calls] == expected
+    assert reply.text == "" and not reply.withheld
+
+
+async def test_tool_calls_of_a_whole_completion_are_read_alike() -> None:
+    heard = Listeners(1)
+    heard.choices[0].tool_calls = ToolCallsHeard()
+    message = {"content": None, "tool_calls": [{"id": "a", "function": function('{"x": 1}', "f")}]}
+    whole = json.dumps({"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]})
+    reply = await heard.reply.read(Engine(), chunks([whole]))
+    assert [(each.name, each.arguments) for each in reply.tool_calls] == [("f", '{"x": 1}')]
+
+
+async def test_arguments_beyond_the_bound_of_a_reply_end_it() -> None:
+    heard = Listeners(1)
+    heard.choices[0].tool_calls = ToolCallsHeard()
+    many = calling({"index": 0, "id": "a", "function": function("x" * 60_000, "f")})
+    reply = await heard.reply.read(Engine(), chunks([many] * 20))
+    assert reply.finish_reason == "length" and len(reply.tool_calls[0].arguments) <= ARGUMENT_CHARS_MAX

@@ -36,6 +36,7 @@ OPERATIONS = {
     "list_roles": "GET /roles",
     "get_role": "GET /roles/{role}",
     "list_strategies": "GET /strategies",
+    "list_tools": "GET /tools",
     "create_chat_completion": "POST /v1/chat/completions",
     "create_response": "POST /v1/responses",
     "get_response": "GET /v1/responses/{response_id}",

@@ -61,6 +61,7 @@ RELAY = StrategyDefinition(
     steps=("revise",),
     formula="N",
     source="a test",
+    tool_calls="0",
     run=_relay,
 )
 WAYS = {**MAIN_WAYS, "test-relay": Way("test-relay", "", lambda n, r: n)}

@@ -59,7 +59,7 @@ def test_every_strategy_gets_the_same_task_and_its_own_normaliser() -> None:
 
 
 def test_only_counting_strategies_get_a_normaliser() -> None:
-    common: dict[str, Any] = dict(version=1, summary="", steps=(), calls="", source="", fields=())
+    common: dict[str, Any] = dict(version=1, summary="", steps=(), calls="", tool_calls="", source="", fields=())
     counting = StrategyResource(name="vote", parameters={"properties": {"normaliser": {}, "options": {}}}, **common)
     scoring = StrategyResource(name="best_of_n", parameters={"properties": {"aggregation": {}}}, **common)
     known = StrategyList(items=(counting, scoring))

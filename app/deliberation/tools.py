@@ -1,0 +1,100 @@
+"""Tool servers as a role declares them, and how far an agent's calls may use their tools."""
+
+from typing import Annotated, Self
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from app.deliberation.specification import Token, ToolAllowance
+
+TOOL_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
+"""The names that engines take in a request's `tools`."""
+RESULT_BYTES_MAX = 131_072
+
+ToolName = Annotated[str, Field(pattern=TOOL_PATTERN)]
+
+
+class _Declared(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def _absolute(path: str) -> str:
+    if not path.startswith("/"):
+        raise ValueError("give an absolute path, because agents run in directories of their own")
+    return path
+
+
+def _http(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("a tool server's URL begins with http:// or https:// and has a host")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("a URL is shown to users; move its user and password into headers_file")
+    return url
+
+
+class McpServer(_Declared):
+    """A server of the Model Context Protocol: at a URL (streamable HTTP), or a command (standard input and output)."""
+
+    name: Token
+    url: Annotated[str, AfterValidator(_http)] | None = None
+    command: tuple[str, ...] | None = Field(default=None, min_length=1, description="The program and its arguments")
+    headers_file: Annotated[str, AfterValidator(_absolute)] | None = Field(
+        default=None, description="Absolute path of a file with a `Name: value` on each line; read at each connection"
+    )
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if (self.url is None) == (self.command is None):
+            raise ValueError("give either url or command")
+        if self.command is not None and self.headers_file is not None:
+            raise ValueError("a command takes no headers; remove headers_file")
+        return self
+
+    @property
+    def address(self) -> str:
+        """The URL, or the program without its arguments, which may hold secrets."""
+        return self.url if self.command is None else self.command[0]  # pyright: ignore[reportReturnType] -- one is set
+
+
+class ToolLimits(_Declared):
+    """Limits of one server's tools in one call of an agent: uses, seconds and bytes of results, each in all."""
+
+    calls: int = Field(default=8, ge=1, le=64)
+    seconds: float = Field(default=60.0, gt=0, le=3_600)
+    bytes: int = Field(default=65_536, ge=1_024, le=RESULT_BYTES_MAX)
+
+
+class RoleTools(_Declared):
+    """The tools of one server that a role's agents may use."""
+
+    mcp: McpServer
+    allow: tuple[ToolName, ...] = Field(min_length=1, max_length=64, description="Names of its tools")
+    per_call: ToolLimits = ToolLimits()
+
+
+def distinct(tools: tuple[RoleTools, ...]) -> tuple[RoleTools, ...]:
+    """The tools, unless two servers or two tools have one name."""
+    for what, names in (
+        ("server", [each.mcp.name for each in tools]),
+        ("tool", [name for each in tools for name in each.allow]),
+    ):
+        if repeated := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"the {what} {repeated} stands twice in tools; remove one")
+    return tools
+
+
+def allowance(tools: tuple[RoleTools, ...], narrowed: list[str] | None) -> ToolAllowance | None:
+    """How far a call may use a role's tools, or those of them that a request names; None where it may use none."""
+    found = [
+        (names, each.per_call)
+        for each in tools
+        if (names := [name for name in each.allow if narrowed is None or name in narrowed])
+    ]
+    if not found:
+        return None
+    return ToolAllowance(
+        names=tuple(name for names, _ in found for name in names),
+        uses=sum(limits.calls for _, limits in found),
+        bytes=sum(limits.bytes for _, limits in found),
+    )

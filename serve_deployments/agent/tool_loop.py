@@ -1,0 +1,281 @@
+"""A call's use of tools before its answer: the model asks, a use is made, recorded, and only then shown to the model.
+
+The log decides. A replica that takes a call over goes on after the uses that are recorded there. A use that began,
+of a tool that must not be repeated, and has no recorded end is recorded as failed.
+"""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import structlog
+
+from app.deliberation.calls import Call, FactProblem, StageRequest
+from app.deliberation.choice.anonymity import fence, nonce
+from app.deliberation.errors import FactTooLarge, InvalidOutput, UnexpectedFact
+from app.deliberation.facts import ToolStarted, ToolUsed, decode, prefix
+from app.deliberation.ports import Journal
+from app.deliberation.specification import ToolAllowance
+from serve_deployments.agent.validation import valid_reply
+from serve_deployments.engine.replies import EngineReply
+from serve_deployments.engine.tool_calls import ToolCall, ToolOutcome, ToolTurn
+from serve_deployments.tools.toolbox import GrantedTools, Tool, ToolFailure, ToolResult
+
+ARGUMENTS_BYTES_MAX = 8_192
+DETAIL_CHARS_MAX = 500
+# A tool leaves at least this share of the call's time to the engine.
+TOOL_SHARE = 0.5
+UNKNOWN_OUTCOME = FactProblem(
+    code="unknown_outcome",
+    detail="the replica that began this use died or hung before it recorded the result; it is not repeated",
+    retryable=False,
+)
+_SECRET = ("password", "passwd", "secret", "token", "api_key", "apikey", "authorization", "credential", "private_key")
+
+AskEngine = Callable[[ToolTurn], Awaitable[EngineReply]]
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    tool: Tool
+    granted: GrantedTools
+
+
+class ToolLoop:
+    """The uses of one call. `away` names servers that could not be reached, `used` counts recorded uses."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        request: StageRequest,
+        call: Call,
+        allowance: ToolAllowance,
+        granted: Sequence[GrantedTools],
+        left_s: Callable[[], float],
+    ) -> None:
+        self._journal = journal
+        self._request = request
+        self._call = call
+        self._allowance = allowance
+        self._granted = granted
+        self._left_s = left_s
+        self._uses: list[ToolUsed] = []
+        self.away: tuple[str, ...] = ()
+
+    @property
+    def used(self) -> int:
+        return len(self._uses)
+
+    async def run(self, ask: AskEngine) -> EngineReply | None:
+        """A valid answer that came without a further tool call, else None: then `answering` is the turn to ask by.
+
+        Raises CallFailure of requests to engines, and JournalUnavailable when a use cannot be recorded.
+        """
+        await self._adopt()
+        found = await self._found()
+        while offers := self._open(found):
+            reply = await ask(self._turn([offer.tool for offer in offers.values()]))
+            if not reply.tool_calls:
+                with suppress(InvalidOutput):
+                    return await valid_reply(self._call, reply)
+                return None
+            turn = 1 + max((use.turn for use in self._uses), default=0)
+            for asked in reply.tool_calls[: self._left]:
+                if not await self._use(asked, turn, offers):
+                    break
+        return None
+
+    @property
+    def answering(self) -> ToolTurn:
+        return self._turn(())
+
+    @property
+    def _left(self) -> int:
+        return self._allowance.uses - len(self._uses)
+
+    def _turn(self, offered: Sequence[Tool]) -> ToolTurn:
+        return ToolTurn(offered, [self._outcome(use) for use in self._uses], self._left)
+
+    def _outcome(self, use: ToolUsed) -> ToolOutcome:
+        told = use.text
+        if use.problem is not None:
+            told = f"{use.problem.code}: {use.problem.detail}"
+        mark = nonce(self._call.seed, "tool", use.call_id, use.number)
+        what = "Failure" if use.failed else "Result"
+        text = f"{what} of tool {use.name}, use {use.number}:\n{fence(told, mark)}"
+        return ToolOutcome(use.turn, ToolCall(use.tool_call_id, use.name, use.arguments), text)
+
+    # --- the tools -------------------------------------------------------------------------------------------------
+
+    async def _found(self) -> dict[str, _Offer]:
+        found: dict[str, _Offer] = {}
+        away: list[str] = []
+        for granted in self._granted:
+            try:
+                tools = await granted.toolbox.tools()
+            except ToolFailure as failure:
+                log.info("tools_away", server=granted.server, code=failure.code)
+                away.append(granted.server)
+                continue
+            for tool in tools:
+                if tool.name in granted.names:
+                    found.setdefault(tool.name, _Offer(tool, granted))
+        self.away = tuple(away)
+        return found
+
+    def _open(self, found: Mapping[str, _Offer]) -> dict[str, _Offer]:
+        """The tools that may still be used; none when the call's uses, or the log's room for it, are spent."""
+        if self._left <= 0:
+            return {}
+        return {name: offer for name, offer in found.items() if self._is_open(offer.granted)}
+
+    def _is_open(self, granted: GrantedTools) -> bool:
+        spent, limits = self._spent(granted.server), granted.limits
+        seconds, size = spent["ms"] / 1_000, spent["bytes"]
+        return spent["calls"] < limits.calls and seconds < limits.seconds and size < limits.bytes
+
+    def _spent(self, server: str) -> Counter[str]:
+        spent = Counter[str]()
+        for use in self._uses:
+            if use.server == server:
+                spent.update(calls=1, ms=use.duration_ms, bytes=len(use.text.encode()))
+        return spent
+
+    # --- one use ---------------------------------------------------------------------------------------------------
+
+    async def _use(self, asked: ToolCall, turn: int, offers: Mapping[str, _Offer]) -> bool:
+        """Make and record one use; False where the log held another one, whose course is taken then."""
+        offer, number = offers.get(asked.name), len(self._uses) + 1
+        arguments, fault = _arguments(asked.arguments)
+        about: dict[str, Any] = {
+            "deliberation_id": self._request.deliberation_id,
+            "call_id": self._call.call_id,
+            "agent_id": self._call.agent_id,
+            "role": self._call.role,
+            "stage": self._request.stage,
+            "number": number,
+            "turn": turn,
+            "server": offer.tool.server if offer else "",
+            "tool": offer.tool.name if offer else "",
+            "tool_call_id": asked.id,
+            "name": asked.name,
+            "arguments": _recorded(arguments),
+        }
+        began_s = time.monotonic()
+        try:
+            if offer is None:
+                raise ToolFailure("refused", f"there is no tool {asked.name!r}; there are {', '.join(offers)}")
+            if fault:
+                raise ToolFailure("refused", fault)
+            if not self._is_open(offer.granted):
+                raise ToolFailure("refused", "the call's limits for this server are reached")
+            if not offer.tool.repeatable and not await self._record(ToolStarted(**about, ts=datetime.now(UTC))):
+                return await self._adopt()
+            result, problem = await self._result(offer, arguments), None
+        except ToolFailure as failure:
+            result = ToolResult("", failed=True)
+            problem = FactProblem(code=failure.code, detail=failure.detail[:DETAIL_CHARS_MAX], retryable=False)
+        room = offer.granted.limits.bytes - self._spent(offer.granted.server)["bytes"] if offer else 0
+        used = ToolUsed(
+            **about,
+            ts=datetime.now(UTC),
+            text=_cut(result.text, room),
+            failed=result.failed,
+            problem=problem,
+            bytes=len(result.text.encode()),
+            duration_ms=round((time.monotonic() - began_s) * 1_000),
+        )
+        return await self._end(used)
+
+    async def _result(self, offer: _Offer, arguments: Mapping[str, Any]) -> ToolResult:
+        granted = offer.granted
+        seconds_left = granted.limits.seconds - self._spent(granted.server)["ms"] / 1_000
+        within_s = min(seconds_left, TOOL_SHARE * self._left_s())
+        if within_s <= 0:
+            raise ToolFailure("timeout", "the call has no time left for tools")
+        return await granted.toolbox.use(offer.tool.name, arguments, within_s)
+
+    async def _record(self, fact: ToolStarted | ToolUsed) -> bool:
+        return (await self._journal.append(self._request.tenant, fact)).created
+
+    async def _end(self, used: ToolUsed) -> bool:
+        try:
+            recorded = await self._record(used)
+        except FactTooLarge:
+            problem = FactProblem(code="too_large", detail="the log takes no fact of this size", retryable=False)
+            used = used.model_copy(update={"text": "", "failed": True, "problem": problem})
+            recorded = await self._record(used)
+        if recorded:
+            self._uses.append(used)
+            return True
+        return await self._adopt()
+
+    # --- what the log holds ----------------------------------------------------------------------------------------
+
+    async def _adopt(self) -> bool:
+        """Take the recorded uses as this call's; a use without an end is recorded as failed. Returns False."""
+        subject = f"{prefix(self._request.tenant, self._request.deliberation_id)}.call.{self._call.call_id}.tool.*.*"
+        started, used = dict[int, ToolStarted](), dict[int, ToolUsed]()
+        for record in await self._journal.last([subject]):
+            match decode(record.data):
+                case ToolStarted() as fact:
+                    started[fact.number] = fact
+                case ToolUsed() as fact:
+                    used[fact.number] = fact
+                case other:
+                    raise UnexpectedFact(f"{other.type} on a subject of a tool's use")
+        self._uses = [used[number] for number in sorted(used)]
+        for number in sorted(started.keys() - used.keys()):
+            about = started[number].model_dump(exclude={"type", "ts"})
+            lost = ToolUsed(**about, ts=datetime.now(UTC), failed=True, problem=UNKNOWN_OUTCOME)
+            await self._end(lost)
+        return False
+
+
+def _arguments(text: str) -> tuple[Mapping[str, Any], str]:
+    """The arguments that a model wrote, and a fault where they are no JSON object."""
+    try:
+        found: object = json.loads(text, strict=False)
+    except (ValueError, RecursionError) as exc:
+        return {}, f"the arguments are no JSON: {exc}"
+    if not isinstance(found, dict):
+        return {}, "the arguments are no JSON object"
+    return cast("Mapping[str, Any]", found), ""
+
+
+def _recorded(arguments: Mapping[str, Any]) -> str:
+    """The arguments as JSON without the values of secret keys; where they are too long, their beginning."""
+    text = json.dumps(_without_secrets(arguments), ensure_ascii=False).encode("utf-8", "replace").decode()
+    if len(text.encode()) <= ARGUMENTS_BYTES_MAX:
+        return text
+    begin = text.encode()[: ARGUMENTS_BYTES_MAX // 2].decode(errors="ignore")
+    return json.dumps({"cut_after_4_KiB": begin}, ensure_ascii=False)
+
+
+def _without_secrets(given: object) -> object:
+    if isinstance(given, dict):
+        named = cast("dict[str, object]", given)
+        return {key: "[secret]" if _is_secret(key) else _without_secrets(each) for key, each in named.items()}
+    if isinstance(given, list):
+        return [_without_secrets(each) for each in cast("list[object]", given)]
+    return given
+
+
+def _is_secret(key: str) -> bool:
+    return any(word in key.lower().replace("-", "_") for word in _SECRET)
+
+
+def _cut(text: str, room: int) -> str:
+    """The text, or its beginning with a remark where it has more bytes than there is room for."""
+    whole = text.encode("utf-8", "replace")
+    if len(whole) <= room:
+        return whole.decode()
+    remark = f"\n[cut: {len(whole):,} bytes in all]"
+    return whole[: max(0, room - len(remark))].decode(errors="ignore") + remark

@@ -1,0 +1,1 @@
+"""Tools of agents: the sources that give them, and the connections to MCP servers."""

@@ -1,0 +1,179 @@
+"""The tool servers of a replica: a connection to each, opened at its first use, and how it fares."""
+
+import asyncio
+import importlib
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from random import random
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from app.deliberation.calls import Call
+from app.deliberation.tools import McpServer, RoleTools
+from serve_deployments.tools.toolbox import GrantedTools, Tool, ToolFailure, ToolResult
+
+if TYPE_CHECKING:
+    from serve_deployments.tools.mcp_client import Connected
+
+CONNECT_WITHIN_S = 10.0
+# A call waits so long for the first connection, and not at all for a server that is known to be away.
+FIRST_WAIT_S = 5.0
+RETRY_WAIT_MIN_S = 0.25
+RETRY_WAIT_MAX_S = 30.0
+# After so many uses in a row without a reply the connection is made anew.
+SILENT_USES_MAX = 3
+
+log = structlog.get_logger(__name__)
+
+
+class _LostConnection(ToolFailure):
+    """A use whose connection was lost; `repeatable` where the tool may be used again."""
+
+    def __init__(self, detail: str, *, repeatable: bool) -> None:
+        super().__init__("server_away", detail)
+        self.repeatable = repeatable
+
+
+class ToolServer:
+    """One server, as a `Toolbox`. Its task connects, and with patience again after the connection is lost."""
+
+    def __init__(self, spec: McpServer) -> None:
+        self.spec = spec
+        self.away_since: datetime | None = None
+        self.why = ""
+        self._connected: Connected | None = None
+        self._changed = asyncio.Event()
+        self._lost = asyncio.Event()
+        self._silent_uses = 0
+        # Since the last result.
+        self._losses = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def open(self) -> None:
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._keep(), name=f"tools-{self.spec.name}")
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    @property
+    def tool_names(self) -> tuple[str, ...]:
+        return () if self._connected is None else tuple(tool.name for tool in self._connected.tools)
+
+    async def tools(self) -> Sequence[Tool]:
+        return (await self._connection(FIRST_WAIT_S)).tools
+
+    async def use(self, name: str, arguments: Mapping[str, Any], within_s: float) -> ToolResult:
+        """See `Toolbox.use`. A lost connection is made again once, where the tool may be repeated."""
+        try:
+            async with asyncio.timeout(within_s):
+                try:
+                    result = await self._used(name, arguments, within_s)
+                except _LostConnection as lost:
+                    if not lost.repeatable:
+                        raise
+                    result = await self._used(name, arguments, within_s)
+        except TimeoutError:
+            self._silent_uses += 1
+            if self._silent_uses >= SILENT_USES_MAX:
+                self._lose("it answered none of the last uses in time")
+            raise ToolFailure("timeout", f"no result within {within_s:.3g} s") from None
+        self._silent_uses = self._losses = 0
+        return result
+
+    async def _used(self, name: str, arguments: Mapping[str, Any], within_s: float) -> ToolResult:
+        connected = await self._connection(within_s)
+        try:
+            return await connected.use(name, arguments)
+        except ToolFailure as failure:
+            if failure.code not in ("server_away", "too_large"):
+                raise
+            if connected is self._connected:
+                self._lose(failure.detail)
+            if failure.code == "too_large":
+                raise
+            repeatable = any(tool.name == name and tool.repeatable for tool in connected.tools)
+            raise _LostConnection(failure.detail, repeatable=repeatable) from None
+
+    async def _connection(self, wait_s: float) -> "Connected":
+        self.open()
+        if self._connected is None and self.away_since is None:
+            try:
+                async with asyncio.timeout(wait_s):
+                    while self._connected is None and self.away_since is None:
+                        await self._changed.wait()
+            except TimeoutError:
+                raise ToolFailure("server_away", f"no connection within {wait_s:.3g} s") from None
+        if self._connected is None:
+            raise ToolFailure("server_away", self.why)
+        return self._connected
+
+    def _lose(self, why: str) -> None:
+        self._set(None, self.away_since, why)
+        self._lost.set()
+
+    async def _keep(self) -> None:
+        # Not at the start: most replicas have no tools, and the package takes a second to import.
+        client = await asyncio.to_thread(importlib.import_module, "serve_deployments.tools.mcp_client")
+        while True:
+            self._lost.clear()
+            try:
+                async with client.connection(self.spec, CONNECT_WITHIN_S) as connected:
+                    self._silent_uses = 0
+                    self._set(connected, None, "")
+                    await self._lost.wait()
+            except ToolFailure as failure:
+                self.why = failure.detail
+                self._losses = max(1, self._losses)
+            except Exception as error:
+                # A broad except: what a connection raises while it closes is of any kind, and ends this one alone.
+                log.info("tool_server_close_failed", server=self.spec.name, error=type(error).__name__)
+            self._losses += 1
+            if self._losses == 1:
+                # Lost after it had worked: at once again.
+                continue
+            self._set(None, self.away_since or datetime.now(UTC), self.why)
+            log.warning("tool_server_away", server=self.spec.name, why=self.why)
+            wait_s = min(RETRY_WAIT_MAX_S, RETRY_WAIT_MIN_S * 2 ** min(self._losses - 2, 10))
+            await asyncio.sleep(wait_s * (0.5 + random()))
+
+    def _set(self, connected: "Connected | None", away_since: datetime | None, why: str) -> None:
+        self._connected, self.away_since, self.why = connected, away_since, why
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def described(self) -> dict[str, Any]:
+        return {
+            "name": self.spec.name,
+            "connected": self._connected is not None,
+            "tools": self.tool_names,
+            "away_since": None if self.away_since is None else self.away_since.isoformat(),
+            "why": self.why,
+        }
+
+
+class ToolServers:
+    """The servers of a role's tools, one connection to each for all calls of the replica."""
+
+    def __init__(self, tools: Sequence[RoleTools]) -> None:
+        self._declared = tuple((each, ToolServer(each.mcp)) for each in tools)
+
+    def granted(self, call: Call) -> Sequence[GrantedTools]:
+        allowed = frozenset(call.tools.names) if call.tools is not None else frozenset[str]()
+        return [
+            GrantedTools(declared.mcp.name, server, names, declared.per_call)
+            for declared, server in self._declared
+            if (names := allowed & frozenset(declared.allow))
+        ]
+
+    def described(self) -> list[dict[str, Any]]:
+        """The servers as `GET /tools` shows them; asking for them connects to those that no call has used yet."""
+        for _, server in self._declared:
+            server.open()
+        return [server.described() for _, server in self._declared]
+
+    async def close(self) -> None:
+        await asyncio.gather(*(server.close() for _, server in self._declared))

@@ -1,0 +1,44 @@
+"""The guards of tools: uses that are made once, and servers that are not trusted."""
+
+from tests.mutants.guard import Guard
+
+LOOP = "tests/integration/tools/test_tool_loop.py::"
+TOOL_LOOP = "serve_deployments/agent/tool_loop.py"
+
+TOOL_GUARDS = (
+    Guard(
+        "a use that must not be repeated begins in the log",
+        TOOL_LOOP,
+        "            if not offer.tool.repeatable and not await self._record(",
+        "            if False and not await self._record(",
+        f"{LOOP}test_two_replicas_that_run_one_call_execute_what_must_not_be_repeated_once",
+    ),
+    Guard(
+        "recorded uses are read before the model is asked",
+        TOOL_LOOP,
+        "        await self._adopt()\n        found = ",
+        "        found = ",
+        f"{LOOP}test_a_recorded_use_is_made_once_and_a_begun_one_that_must_not_be_repeated_never_again",
+    ),
+    Guard(
+        "results are fenced",
+        TOOL_LOOP,
+        "{fence(told, mark)}",
+        "<<<peer-text 0>>>\\n{told}\\n<<<end-of-peer-text 0>>>",
+        f"{LOOP}test_an_evil_server_fails_its_own_use_alone[forges-None]",
+    ),
+    Guard(
+        "values of secret keys are replaced",
+        TOOL_LOOP,
+        '"[secret]" if _is_secret(key) else _without_secrets(each)',
+        "_without_secrets(each)",
+        f"{LOOP}test_values_of_secret_keys_reach_the_tool_and_no_fact",
+    ),
+    Guard(
+        "a response of a tool server has a bound",
+        "serve_deployments/tools/mcp_client.py",
+        "            if size > MESSAGE_BYTES_MAX:\n",
+        "            if False:\n",
+        f"{LOOP}test_a_flood_over_http_ends_at_its_bound[floods]",
+    ),
+)
