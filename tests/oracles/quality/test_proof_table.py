@@ -41,9 +41,9 @@ def count_one_ballot(patch: pytest.MonkeyPatch) -> None:
     scored = StrategyRun.scored
 
     def the_first_alone(
-        course: StrategyRun, candidates: Sequence[Candidate], round: int, stages_left: int = 1
+        course: StrategyRun, candidates: Sequence[Candidate], round: int, stages_left: int = 1, **form: bool
     ) -> Step[list[Ballot]]:
-        found = yield from scored(course, candidates, round, stages_left)
+        found = yield from scored(course, candidates, round, stages_left, **form)
         return found[:1]
 
     patch.setattr(StrategyRun, "scored", the_first_alone)
@@ -65,9 +65,9 @@ def believe_one_order(patch: pytest.MonkeyPatch) -> None:
     judged = StrategyRun.judged
 
     def first_alone(
-        course: StrategyRun, first: Candidate, second: Candidate, judges: Sequence[str], round: int
+        course: StrategyRun, first: Candidate, second: Candidate, judges: Sequence[str], round: int, **form: bool
     ) -> Step[list[tuple[str, str | None]]]:
-        heard = yield from judged(course, first, second, judges, round)
+        heard = yield from judged(course, first, second, judges, round, **form)
         return heard[:1] * 2
 
     patch.setattr(StrategyRun, "judged", first_alone)
