@@ -32,6 +32,8 @@ ENV PATH=/opt/venv/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     RAY_USAGE_STATS_ENABLED=0
+# Workspaces are read by git.
+RUN apt-get update && apt-get install --yes --no-install-recommends git && rm -rf /var/lib/apt/lists/*
 RUN groupadd --gid 10001 deliberate \
     && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin deliberate \
     && install --directory --owner 10001 --group 10001 /data

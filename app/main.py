@@ -54,6 +54,7 @@ from app.streaming.feed import Feed
 from app.streaming.single_flight import SingleFlightCache
 from app.streaming.snapshots import SnapshotCache
 from app.streaming.streams import Streams
+from app.workspace.repositories import AllowedRepositories
 
 STARTUP_WAIT_S = 5.0
 # `GET /cluster` and `GET /doctor` are answered from a cache for this long.
@@ -154,6 +155,7 @@ def gateway_over(
         archive=archive,
         context=ContextHydrator(journal, settings.context_timeout_s) if settings.context else None,
         spends=None if spend_limits is None else DailySpends(clock, spend_limits),
+        repositories=AllowedRepositories(settings.workspaces),
     )
     streams = Streams(
         journal,

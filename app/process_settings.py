@@ -29,6 +29,7 @@ from app.log.stream_settings import (
     RETENTION_S_MIN,
     Publication,
 )
+from app.workspace.repositories import checked_prefix
 
 PACKAGED_ROLES = Path(__file__).with_name("roles.yaml")
 
@@ -136,6 +137,17 @@ class RoleRules(RolesFile):
         "ray",
         "Runner of the agents of roles that name none: replicas in Ray Serve, or workers that pull from NATS. The "
         "same for every part; the workers' queues are declared with the streams.",
+    )
+
+
+Prefixes = Annotated[tuple[Annotated[str, AfterValidator(checked_prefix)], ...], NoDecode, BeforeValidator(listed)]
+
+
+class WorkspaceRules(ProcessSettings):
+    workspaces: Prefixes = setting(
+        (),
+        "Repositories that requests may name as their workspace: prefixes of URLs and absolute paths, separated by "
+        "commas. The same for every part; without it workspaces are refused.",
     )
 
 

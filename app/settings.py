@@ -28,6 +28,7 @@ from app.process_settings import (
     StreamRules,
     WebhookTimeout,
     WorkerDrain,
+    WorkspaceRules,
     listed,
     setting,
 )
@@ -195,7 +196,7 @@ class AcceptanceRules(LogAccess, LogRetention, RolesFile, PlanRules, ContextRule
     )
 
 
-class Settings(AcceptanceRules, RoleRules, StreamRules, ArchiveRetention, GatewayDrain, WebhookRules):
+class Settings(AcceptanceRules, RoleRules, StreamRules, ArchiveRetention, GatewayDrain, WebhookRules, WorkspaceRules):
     """The gateway's settings: each a bound with its unit, limits and the name of its environment variable."""
 
     host: str = setting("127.0.0.1", "Address to listen on.", min_length=1)

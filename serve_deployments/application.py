@@ -109,6 +109,8 @@ def build(args: ApplicationArgs) -> Application:
             args.stream_deltas,
             args.publications,
             args.engine_away_timeout_s,
+            args.workspaces,
+            args.workspace_dir,
         )
     coordinator = _deployment(Coordinator).options(num_replicas=args.coordinator_replicas, **_options(0.1, 5.0))
     return coordinator.bind(agents, workers, args.nats_url, args.coordinator_slots, args.publications)

@@ -1,18 +1,28 @@
 """The arguments of the application, of workers and of coordinators without Ray."""
 
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from app.deliberation.roles import EngineSpec, Role, engine_base
-from app.process_settings import LogLevel, LogServer, PublicationRules, RoleRules, WorkerDrain, listed, setting
+from app.process_settings import (
+    LogLevel,
+    LogServer,
+    PublicationRules,
+    RoleRules,
+    WorkerDrain,
+    WorkspaceRules,
+    listed,
+    setting,
+)
 
 EngineUrls = Annotated[tuple[Annotated[str, AfterValidator(engine_base)], ...], NoDecode, BeforeValidator(listed)]
 RoleNames = Annotated[tuple[str, ...], NoDecode, BeforeValidator(listed)]
 
 
-class ApplicationArgs(LogServer, RoleRules, PublicationRules):
+class ApplicationArgs(LogServer, RoleRules, PublicationRules, WorkspaceRules):
     # A variable that is set to nothing counts as absent. Subclasses name this class last, to inherit it.
     model_config = SettingsConfigDict(extra="forbid", env_ignore_empty=True)
 
@@ -42,6 +52,10 @@ class ApplicationArgs(LogServer, RoleRules, PublicationRules):
         "With a short deadline it gives up after four fifths of the time left.",
         ge=1,
         le=3_600,
+    )
+    workspace_dir: Path | None = setting(
+        None,
+        "Directory of the copies of repositories, one per node, up to 2 GB; a folder for temporary files if unset.",
     )
 
 

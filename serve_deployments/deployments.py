@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -94,6 +95,8 @@ class Agent:
         stream_deltas: bool,
         publications: Sequence[Publication],
         engine_away_timeout_s: float,
+        workspaces: Sequence[str] = (),
+        workspace_dir: Path | None = None,
     ) -> None:
         outlast_output()
         keep_replica_on_loopback()
@@ -113,6 +116,8 @@ class Agent:
             engine_away_timeout_s=engine_away_timeout_s,
             identity=serve_identity,
             tracer=self._tracer,
+            workspaces=workspaces,
+            workspace_dir=workspace_dir,
         )
         await self._replica.listen()
         loop = asyncio.get_running_loop()

@@ -41,6 +41,7 @@ IMPURE_CALLS = {"now", "utcnow", "today", "open", "print", "input", "eval", "exe
 GATEWAY = (
     "app.sse",
     "app.deliberation",
+    "app.workspace",
     "app.api",
     "app.log",
     "app.process_settings",
@@ -67,6 +68,7 @@ GATEWAY = (
 CLUSTER = (
     "app.sse",
     "app.deliberation",
+    "app.workspace",
     "app.log",
     "app.process_settings",
     "app.admission",
@@ -75,6 +77,7 @@ CLUSTER = (
     "serve_deployments.identity",
     "serve_deployments.sandbox",
     "serve_deployments.tools",
+    "serve_deployments.workspace",
     "serve_deployments.engine",
     "serve_deployments.arguments",
     "serve_deployments.agent",

@@ -31,7 +31,8 @@ from app.deliberation.decider import StrategyDefinition
 from app.deliberation.facts import CancelledBy
 from app.deliberation.specification import TIMEOUT_S_MAX, TOKEN_PATTERN, Amount, OnDeadline, Priority, WebhookFormat
 from app.deliberation.strategies import STRATEGIES
-from app.deliberation.tools import ToolName
+from app.deliberation.tools import WORKSPACE_TOOLS, ToolName
+from app.workspace.repositories import REF_PATTERN
 
 TASK_CHARS_MAX = 32_768
 AGENTS_MAX = 32
@@ -255,6 +256,17 @@ class EvidenceRequest(RequestModel):
         return self
 
 
+class WorkspaceRequest(RequestModel):
+    """A repository whose files and history the agents may read by tools, at the commit that `ref` names now."""
+
+    git: str = Field(
+        min_length=1,
+        max_length=URL_CHARS_MAX,
+        description="http(s) URL without credentials, or absolute path on the gateway's host, as WORKSPACES allows",
+    )
+    ref: str = Field(default="HEAD", pattern=REF_PATTERN, description="Branch, tag, HEAD, or full id of a commit")
+
+
 def evidence_tokens(text: str) -> int:
     return ceil(len(text.encode()) / BYTES_PER_TOKEN)
 
@@ -332,8 +344,13 @@ class DeliberationRequest(RequestModel):
         default=None,
         max_length=64,
         exclude_if=lambda given: given is None,
-        description="Tools that agents may use, of those that their roles allow; all of them if absent, none if empty. "
-        "`GET /tools` lists them",
+        description="Tools that agents may use, of those of their roles and the workspace; all of them if absent, none "
+        "if empty. `GET /tools` lists those of roles",
+    )
+    workspace: WorkspaceRequest | None = Field(
+        default=None,
+        exclude_if=lambda given: given is None,
+        description="A repository that the agents may read; the gateway must allow it",
     )
     webhook: WebhookRequest | None = Field(default=None, description="Receiver of the end, or of chosen events")
 
@@ -435,6 +452,7 @@ def _gateway_faults(request: DeliberationRequest, gateway: dict[str, Any]) -> li
 def _tool_faults(request: DeliberationRequest, gateway: dict[str, Any]) -> list[FieldProblem]:
     roles = [gateway["roles"].get(entry.role) for entry in request.roster]
     allowed = {name for role in roles if role is not None for each in role.tools for name in each.allow}
+    allowed |= set(WORKSPACE_TOOLS if request.workspace is not None else ())
     listed = f"Give some of {', '.join(sorted(allowed))}." if allowed else "Leave it out: its roles have no tools."
     remedy = listed if gateway.get("read", True) else "Give some that GET /tools lists; that needs the scope read."
     return [

@@ -164,6 +164,7 @@ def resource(state: State, *, epoch: str, retention_s: int) -> Deliberation:
         constraints=specification.constraints,
         evidence=specification.evidence,
         context=specification.context,
+        workspace=specification.workspace,
         quorum=specification.quorum,
         budget=specification.budget,
         seed=specification.seed,

@@ -20,6 +20,7 @@ from app.deliberation.specification import (
     StoryContext,
     Token,
     Webhook,
+    Workspace,
 )
 from app.deliberation.works import WorkStatus
 
@@ -207,6 +208,7 @@ class Deliberation(DeliberationResult):
     context: StoryContext | None = Field(
         description="Answer of the context service about `metadata.story_id`; null where it was not asked"
     )
+    workspace: Workspace | None = Field(description="The repository that the agents may read; null without one")
     webhook: Webhook | None = Field(description="Receiver and event types; null without a webhook")
     proposals: tuple[Proposal, ...]
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -42,10 +43,13 @@ _OPTIONS = {
     "/metadata": "--meta {}",
     "/follows": "--follows",
     "/webhook": "--webhook",
+    "/workspace/git": "--workspace",
+    "/workspace/ref": "--ref",
     "Idempotency-Key": "--idempotency-key",
     **{f"/{name}": f"--{name}" for name in ("role", "strategy", "rounds", "quorum", "seed")},
 }
 
+GIT_WITHIN_S = 10.0
 # The pattern takes any case and unknown names: the gateway knows its roles and suggests the closest.
 _ROLE = re.compile(r"[\w-]+")
 
@@ -92,6 +96,31 @@ def task_text(task: str | None, file: str | None) -> str:
     if task is not None:
         return task
     return sys.stdin.read() if file == "-" else _file_text(file or "", "--file")
+
+
+def workspace_of(given: str, ref: str | None) -> JsonObject:
+    """The workspace of a request: a URL as it is; of a path, the repository that holds it, as an absolute path.
+
+    Uncommitted changes, which no agent sees, are told on standard error.
+    """
+    if "://" in given:
+        return _given(git=given, ref=ref)
+    top = _git(given, "rev-parse", "--show-toplevel")
+    if ref is None and top is not None and (changed := _git(top, "status", "--porcelain")):
+        count = len(changed.splitlines())
+        print_to_stderr(f"{top}: {count} uncommitted change{'s' * (count != 1)} will not be seen; commit first")
+    return _given(git=top or str(Path(given).resolve()), ref=ref)
+
+
+def _git(directory: str, *arguments: str) -> str | None:
+    """What git prints about the user's own repository; None where it fails."""
+    try:
+        found = subprocess.run(
+            ["git", "-C", directory, *arguments], capture_output=True, text=True, timeout=GIT_WITHIN_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip()
 
 
 def _given(**fields: Any) -> JsonObject:  # noqa: ANN401 -- the fields of a JSON object
@@ -204,6 +233,10 @@ def ask(
         list[str] | None,
         typer.Option(metavar="ID", help="An ended deliberation to build on; repeatable."),
     ] = None,
+    workspace: Annotated[
+        str | None, typer.Option(metavar="PATH|URL", help="A repository that the agents may read.")
+    ] = None,
+    ref: Annotated[str | None, typer.Option(help="Branch, tag or commit of it. (default: HEAD)")] = None,
     price: Annotated[bool, typer.Option("--quote", help="Print what it would cost, and start nothing.")] = False,
     webhook: Annotated[str | None, typer.Option(metavar="URL", help="Receiver of a signed webhook at the end.")] = None,
     detach: Annotated[bool, typer.Option("--detach", "--no-wait", help="Print the id and exit at once.")] = False,
@@ -220,6 +253,8 @@ def ask(
     """
     if council is not None and (role is not None or agents is not None):
         raise typer.BadParameter("--council names the whole council: omit --role and --agents")
+    if ref is not None and workspace is None:
+        raise typer.BadParameter("--ref names a commit of --workspace: give both")
     # Only the given options, so that every default is the gateway's.
     body = _given(
         task=task_text(task, file),
@@ -242,6 +277,7 @@ def ask(
         priority=priority,
         metadata=pairs(meta or [], "--meta"),
         follows=follows,
+        workspace=None if workspace is None else workspace_of(workspace, ref),
         webhook=_given(url=webhook),
     )
     live = watch if watch is not None else sys.stdout.isatty() and not as_json

@@ -8,7 +8,17 @@ from typing import Literal
 from pydantic import AwareDatetime, Field
 
 from app.deliberation.outputs import Output, TestCase
-from app.deliberation.specification import Amount, Currency, Prices, Priority, Purpose, Token, ToolAllowance, Value
+from app.deliberation.specification import (
+    Amount,
+    Currency,
+    Prices,
+    Priority,
+    Purpose,
+    Token,
+    ToolAllowance,
+    Value,
+    Workspace,
+)
 
 # An engine may report any number of tokens. Up to this amount a JSON number holds millionths exactly.
 AMOUNT_MAX = Decimal(10**9)
@@ -78,6 +88,7 @@ class StageRequest(Value, frozen=True):
     first_agent: str = ""
     priority: int = 0
     traceparent: str | None = None
+    workspace: Workspace | None = None
     stage_calls: tuple[Call, ...] = Field(default=(), exclude=True)
 
 

@@ -161,6 +161,14 @@ class Evidence(Value, frozen=True):
     source: str | None = None
 
 
+class Workspace(Value, frozen=True):
+    """The repository whose files the agents may read: a URL or a path, the ref as given, and its commit then."""
+
+    git: str
+    ref: str
+    commit: str
+
+
 ContextStatus = Literal["given", "empty", "unanswered", "unusable"]
 
 
@@ -197,6 +205,7 @@ class Specification(Value, frozen=True):
     metadata: dict[str, str] = {}
     evidence: tuple[Evidence, ...] = Field(default=(), exclude_if=lambda given: not given)
     context: StoryContext | None = Field(default=None, exclude_if=lambda given: given is None)
+    workspace: Workspace | None = Field(default=None, exclude_if=lambda given: given is None)
     webhook: Webhook | None = None
 
     @property

@@ -10,6 +10,8 @@ from app.deliberation.specification import Token, ToolAllowance
 TOOL_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
 """The names that engines take in a request's `tools`."""
 RESULT_BYTES_MAX = 131_072
+WORKSPACE_TOOLS = ("list_files", "run_tests", "read_file", "search", "diff", "git_log", "run")
+"""The tools of every agent of a deliberation with a workspace, unless its request narrows them."""
 
 ToolName = Annotated[str, Field(pattern=TOOL_PATTERN)]
 
@@ -73,6 +75,9 @@ class RoleTools(_Declared):
     per_call: ToolLimits = ToolLimits()
 
 
+WORKSPACE_LIMITS = ToolLimits(calls=8, seconds=120)
+
+
 def distinct(tools: tuple[RoleTools, ...]) -> tuple[RoleTools, ...]:
     """The tools, unless two servers or two tools have one name."""
     for what, names in (
@@ -84,17 +89,25 @@ def distinct(tools: tuple[RoleTools, ...]) -> tuple[RoleTools, ...]:
     return tools
 
 
-def allowance(tools: tuple[RoleTools, ...], narrowed: list[str] | None) -> ToolAllowance | None:
-    """How far a call may use a role's tools, or those of them that a request names; None where it may use none."""
+def allowance(
+    tools: tuple[RoleTools, ...], narrowed: list[str] | None, *, workspace: bool = False
+) -> ToolAllowance | None:
+    """How far a call may use the tools of a role and of a workspace, or those of them that a request names.
+
+    None where it may use none.
+    """
+    allowed = [(each.allow, each.per_call) for each in tools]
+    if workspace:
+        allowed.append((WORKSPACE_TOOLS, WORKSPACE_LIMITS))
     found = [
-        (names, each.per_call)
-        for each in tools
-        if (names := [name for name in each.allow if narrowed is None or name in narrowed])
+        (names, per_call)
+        for allow, per_call in allowed
+        if (names := [name for name in allow if narrowed is None or name in narrowed])
     ]
     if not found:
         return None
     return ToolAllowance(
-        names=tuple(name for names, _ in found for name in names),
+        names=tuple(dict.fromkeys(name for names, _ in found for name in names)),
         uses=sum(limits.calls for _, limits in found),
         bytes=sum(limits.bytes for _, limits in found),
     )

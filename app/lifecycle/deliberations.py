@@ -37,9 +37,10 @@ from app.deliberation.fold import State, begin, state_of
 from app.deliberation.ports import Appended, Clock, Journal, Record
 from app.deliberation.quote import Quote, QuoteHistory, quote
 from app.deliberation.roles import Role
-from app.deliberation.specification import Evidence
+from app.deliberation.specification import Evidence, Workspace
 from app.lifecycle.context import EVIDENCE_ID, ContextHydrator, cut_to_bytes
 from app.lifecycle.specify import Identity, accepted, body_sha256, deliberation_id, issued_at, specification
+from app.workspace.repositories import NO_REPOSITORIES, AllowedRepositories, RepositoryRefused
 
 # Even beside much evidence, the beginning of a verdict that is followed, and of a context.
 EVIDENCE_BYTES_MIN = 600
@@ -88,6 +89,7 @@ class Deliberations:
     archive: Store | None = None
     context: ContextHydrator | None = None
     spends: DailySpends | None = None
+    repositories: AllowedRepositories = NO_REPOSITORIES
     outcomes: Counter[SubmissionOutcome] = field(default_factory=Counter[SubmissionOutcome])
     deleting: dict[str, asyncio.Semaphore] = field(default_factory=dict[str, asyncio.Semaphore])
     quoting: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -257,6 +259,18 @@ class Deliberations:
             raise ValidationFailed(faults)
         return found
 
+    async def _workspace(self, request: DeliberationRequest) -> Workspace | None:
+        """Returns the request's workspace with the commit of its ref; raises ValidationFailed."""
+        asked = request.workspace
+        if asked is None:
+            return None
+        try:
+            commit = await self.repositories.commit_of(asked.git, asked.ref)
+        except RepositoryRefused as refused:
+            fault = body_fault(f"/workspace/{refused.field}", refused.code, refused.detail, refused.remedy)
+            raise ValidationFailed([fault]) from refused
+        return Workspace(git=asked.git, ref=asked.ref, commit=commit)
+
     async def _check_unused(self, tenant: str, id: str) -> None:
         try:
             found = await self.archived(tenant, id)
@@ -275,7 +289,10 @@ class Deliberations:
             text = "x" * BYTES_PER_TOKEN * _context_tokens(request, added)
             added.append(Evidence(id=EVIDENCE_ID, title="", text=text))
         timeout_s = request.constraints.timeout_seconds or self.timeout_s
-        asked = specification(request, self.roles, self.strategies, timeout_s=timeout_s, added=added)
+        workspace = await self._workspace(request)
+        asked = specification(
+            request, self.roles, self.strategies, timeout_s=timeout_s, added=added, workspace=workspace
+        )
         history = QuoteHistory() if read else None
         if read and self.archive is not None:
             today = self.clock.now().replace(hour=0, minute=0, second=0, microsecond=0)
@@ -314,11 +331,18 @@ class Deliberations:
         if self.spends is not None:
             self.spends.check(key, request.budget.max_cost, self._ceilings(tenant))
         added, context = await self._verdicts(tenant, request), None
+        workspace = await self._workspace(request)
         if self.context is not None:
             context, known = await self.context.ask(tenant, same.id, request, _context_tokens(request, added))
             added += [] if known is None else [known]
         specified = specification(
-            request, self.roles, self.strategies, timeout_s=timeout_s, added=added, context=context
+            request,
+            self.roles,
+            self.strategies,
+            timeout_s=timeout_s,
+            added=added,
+            context=context,
+            workspace=workspace,
         )
         fact = accepted(specified, same, submission, now=self.clock.now())
         with backlog.place(key, roles, timeout_s, request.priority), self._spend_place(key, request.budget.max_cost):

@@ -30,6 +30,7 @@ from app.deliberation.specification import (
     Specification,
     StoryContext,
     Webhook,
+    Workspace,
 )
 from app.deliberation.tools import allowance
 
@@ -109,7 +110,7 @@ def agents(request: DeliberationRequest, roles: Mapping[str, Role]) -> tuple[Age
                     role=entry.role,
                     model=entry.model or role.model,
                     sampling=_sampling(request.sampling, role, entry.temperature, first=not members),
-                    tools=allowance(role.tools, request.tools),
+                    tools=allowance(role.tools, request.tools, workspace=request.workspace is not None),
                 )
             )
     return tuple(members)
@@ -130,6 +131,7 @@ def specification(
     timeout_s: int,
     added: Sequence[Evidence] = (),
     context: StoryContext | None = None,
+    workspace: Workspace | None = None,
 ) -> Specification:
     """Returns the complete specification; draws a missing seed. `added` is evidence beyond the request's."""
     asked, definition = request.constraints, strategies[request.strategy]
@@ -162,6 +164,7 @@ def specification(
         metadata=request.metadata,
         evidence=(*(Evidence(**each.model_dump()) for each in request.evidence), *added),
         context=context,
+        workspace=workspace,
         webhook=webhook,
     )
 

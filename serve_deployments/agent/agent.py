@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -24,6 +25,7 @@ from app.log.stream_settings import Publication
 from app.log.text_viewers import SUBJECT, TextViewers
 from app.observability.trace_context import DeliberationTrace, SpanRef, active_span
 from app.observability.traces import Tracer
+from app.workspace.repositories import AllowedRepositories
 from serve_deployments.agent.call import CallRun
 from serve_deployments.agent.cancellation import CancellationListener
 from serve_deployments.engine.client import Engines
@@ -32,6 +34,8 @@ from serve_deployments.identity import identity
 from serve_deployments.sandbox.checks import Sandbox
 from serve_deployments.tools.servers import ToolServers
 from serve_deployments.tools.toolbox import GrantedTools
+from serve_deployments.workspace.copies import Copies
+from serve_deployments.workspace.workspace import Workspaces
 
 APPEND_TIMEOUT_S = 120.0
 # Less than the half second that gateways wait for a replica's description (`app.routes.roles`): an engine that hangs
@@ -56,6 +60,8 @@ class AgentReplica:
         engine_away_timeout_s: float,
         identity: Callable[[], dict[str, Any]] = identity,
         tracer: Tracer | None = None,
+        workspaces: Sequence[str] = (),
+        workspace_dir: Path | None = None,
     ) -> None:
         self.name = name
         self.tracer = tracer
@@ -68,6 +74,8 @@ class AgentReplica:
         self._responds = "responses" in publications
         self.engine_away_timeout_s = engine_away_timeout_s
         self.sandbox = Sandbox()
+        copies = Copies(workspace_dir, AllowedRepositories(tuple(workspaces)))
+        self._workspaces = Workspaces(copies, self.sandbox)
         self._identity = identity
         self._running: dict[tuple[str, str], tuple[CallRun, asyncio.Task[None]]] = {}
         self._counts: Counter[str] = Counter()
@@ -82,8 +90,8 @@ class AgentReplica:
         self._counts[what] += 1
 
     def toolboxes(self, request: StageRequest, call: Call) -> Sequence[GrantedTools]:
-        del request
-        return self._tools.granted(call)
+        workspace = self._workspaces.granted(request.workspace, request.tenant, call)
+        return [*self._tools.granted(call), *workspace]
 
     @property
     def in_flight(self) -> int:
@@ -95,10 +103,12 @@ class AgentReplica:
         await self.journal.hear(SUBJECT, self.viewers.take)
 
     async def keep(self) -> None:
-        await self._cancellations.keep(
-            lambda: {(run.request.tenant, run.request.deliberation_id) for run, _ in self._running.values()},
-            lambda: not self._requests and not self._running,
-        )
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._workspaces.keep())
+            await self._cancellations.keep(
+                lambda: {(run.request.tenant, run.request.deliberation_id) for run, _ in self._running.values()},
+                lambda: not self._requests and not self._running,
+            )
 
     def _stop(self, deliberation_id: str, stage: float, why: str) -> None:
         for run, task in list(self._running.values()):

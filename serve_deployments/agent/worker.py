@@ -108,6 +108,8 @@ async def workers_of(args: WorkerArgs) -> AsyncGenerator[Sequence[RoleWorker]]:
                     publications=args.publications,
                     engine_away_timeout_s=args.engine_away_timeout_s,
                     tracer=tracer,
+                    workspaces=args.workspaces,
+                    workspace_dir=args.workspace_dir,
                 )
             )
             for name, role in roles.items()

@@ -91,6 +91,7 @@ class RoleClient:
                 accepted_sequence=work.item.record.sequence,
                 priority=priority_number(work.state.specification.priority, work.state.accepted.ts),
                 traceparent=work.trace and work.trace.stage(stage.opened.stage).traceparent,
+                workspace=work.state.specification.workspace,
                 stage_calls=tuple(call for call in stage.stage_calls if call.role == role),
             )
             try:

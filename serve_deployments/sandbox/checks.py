@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import structlog
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -29,6 +30,7 @@ MARGIN_S = 1.0
 GRACE_S = 5.0
 # After this many tests of one writer ran out of time with a program, the writer's other tests are not run.
 TIMEOUTS_MAX = 3
+RUN_MEMORY_MB = 512
 
 _REPLY_BYTES_MAX = 4 << 20
 _PACKAGES = str(Path(__file__).parents[2])
@@ -49,6 +51,7 @@ class _TestResult(BaseModel):
     reason: str
     duration_ms: int
     timed_out: bool
+    printed: str = ""
 
 
 class _Turn(BaseModel):
@@ -65,6 +68,13 @@ class _Reply(BaseModel):
     report: _Turn | None = None
     unavailable: str | None = None
     landlock_abi: int | None = None
+
+
+class ProgramOutput(NamedTuple):
+    """What a program printed, and the reason why it did not come to its end; empty where it did."""
+
+    text: str
+    reason: str
 
 
 class Sandbox:
@@ -97,6 +107,32 @@ class Sandbox:
         return _reported(check, turn.fault, brought, frozenset(pending), tried)
 
     async def _turn(self, check: Check, places: Sequence[int], until_s: float, first: bool) -> _Turn:
+        with TemporaryDirectory(prefix="check-") as directory:
+            order = Order(
+                directory=directory,
+                program=check.code,
+                tests=[check.tests[place].data for place in places],
+                timeout_s=check.timeout_s,
+                memory_mb=check.memory_mb,
+                probe=first,
+            )
+            return await self._ordered(order, until_s)
+
+    async def run(self, program: str, directory: str, within_s: float) -> ProgramOutput:
+        """Run a program once as a script, in a directory that it may read and write; the directory is empty then.
+
+        Raises SandboxUnavailable when nothing was run.
+        """
+        until_s = asyncio.get_running_loop().time() + within_s - MARGIN_S
+        timeout_s = max(0.1, within_s - 2 * MARGIN_S)
+        order = Order(directory, program, [{"stdin": "", "stdout": None}], timeout_s, RUN_MEMORY_MB, probe=False)
+        turn = await self._ordered(order, until_s)
+        if not turn.outcomes:
+            return ProgramOutput("", "not run: its time was over before its turn")
+        return ProgramOutput(turn.outcomes[0].printed, turn.outcomes[0].reason)
+
+    async def _ordered(self, order: Order, until_s: float) -> _Turn:
+        """One turn, which has no outcome when none of the slots was free in time."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout_at(until_s):
@@ -104,17 +140,7 @@ class Sandbox:
         except TimeoutError:
             return _Turn()
         try:
-            with TemporaryDirectory(prefix="check-") as directory:
-                order = Order(
-                    directory=directory,
-                    program=check.code,
-                    tests=[check.tests[place].data for place in places],
-                    timeout_s=check.timeout_s,
-                    memory_mb=check.memory_mb,
-                    deadline_s=max(0.0, until_s - loop.time()),
-                    probe=first,
-                )
-                reply = await _replied(order)
+            reply = await _replied(order._replace(deadline_s=max(0.0, until_s - loop.time())))
         finally:
             self._slots.release()
         self._log_first(reply)

@@ -15,6 +15,7 @@ from serve_deployments.sandbox.confinement import CannotIsolate, Isolation, Reso
 from serve_deployments.sandbox.verdict import ProgramRun, failure
 from serve_deployments.sandbox.zygote import CALL, SCRIPT
 
+PRINTED_BYTES_MAX = 64 << 10
 # A test that no program passes: it loads a program that has no tests.
 _IMPOSSIBLE: dict[str, Any] = {"call": "", "arguments": [], "expected": None}
 
@@ -22,7 +23,8 @@ _IMPOSSIBLE: dict[str, Any] = {"call": "", "arguments": [], "expected": None}
 class Order(NamedTuple):
     """A program, its tests, and the limits of one test; `deadline_s` bounds all together.
 
-    With `probe`, no earlier turn has tested whether the program loads.
+    With `probe`, no earlier turn has tested whether the program loads. A test whose `stdout` is None passes whatever is
+    printed, and its outcome has that text.
     """
 
     directory: str
@@ -30,7 +32,7 @@ class Order(NamedTuple):
     tests: list[dict[str, Any]]
     timeout_s: float
     memory_mb: int
-    deadline_s: float
+    deadline_s: float = 0.0
     probe: bool = True
 
 
@@ -68,9 +70,10 @@ class Warden:
             now = time.monotonic()
             timed_out = _timed_out(run)
             duration_ms = round((now - started) * 1_000)
-            outcomes.append(
-                {"passed": not reason, "reason": reason, "duration_ms": duration_ms, "timed_out": timed_out}
-            )
+            outcome = {"passed": not reason, "reason": reason, "duration_ms": duration_ms, "timed_out": timed_out}
+            if test.get("stdout", "") is None:
+                outcome["printed"] = run.printed[:PRINTED_BYTES_MAX].decode("utf-8", "replace")
+            outcomes.append(outcome)
             if timed_out or now - begun >= self._order.timeout_s:
                 break
         zygote.close()

@@ -82,6 +82,8 @@ def overview(found: Deliberation) -> Iterator[tuple[str, str]]:
         yield "metadata", f"{key} = {value}"
     for each in found.evidence:
         yield "evidence", f"{each.id}: {each.title}{f' ({each.source})' if each.source else ''}"
+    if found.workspace is not None:
+        yield "workspace", f"{found.workspace.git} at {found.workspace.ref} ({found.workspace.commit[:12]})"
     if found.context is not None:
         about = found.context.detail or (f"version {found.context.version}" if found.context.version else "")
         yield "context", f"{found.context.status}{f': {about}' if about else ''}"

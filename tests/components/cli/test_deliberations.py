@@ -23,6 +23,7 @@ from tests.components.cli.real_gateway import RealGateway
 from tests.components.routes.served import Served, played, written
 from tests.components.routes.test_deliberations import decided
 from tests.conditions import until
+from tests.repositories import committed
 from tests.story import Story
 
 runner = CliRunner()
@@ -316,6 +317,8 @@ def test_status_names_what_the_key_may_not_read() -> None:
         (["ask", "x", "--budget-calls", "0"], "--budget-calls"),
         (["ask", "x", "--max-tokens", "0"], "--max-tokens"),
         (["ask", "x", "--seed", "-1"], "--seed"),
+        (["ask", "x", "--workspace", "https://git.example/x"], "--workspace"),
+        (["ask", "x", "--workspace", ".", "--ref", "-x"], "--ref"),
         (["ask", "x", "--meta", "a b=c"], "--meta a b"),
         (["ask", "x", "--idempotency-key", "a b"], "--idempotency-key"),
         (["ask", " "], "TASK"),
@@ -331,6 +334,22 @@ def test_a_refusal_of_an_option_is_an_error_of_usage_and_names_it(
     assert (result.exit_code, result.stdout) == (2, "")
     assert f"{option}: " in result.stderr, result.stderr
     assert re.search(r"(?<!\S)/\w", result.stderr) is None, "no JSON pointer is left"
+
+
+def test_a_path_names_the_repository_that_holds_it_and_uncommitted_changes_are_told(tmp_path: Path) -> None:
+    commit = committed(tmp_path / "repo", {"a/b": "1"})
+    with RealGateway(workspaces=(str(tmp_path),)) as allowing:
+        clean = invoke(allowing, "ask", "x", "--workspace", str(tmp_path / "repo" / "a"), "--detach", "--json")
+        (tmp_path / "repo" / "a" / "b").write_text("2")
+        changed = invoke(allowing, "ask", "x", "--workspace", str(tmp_path / "repo"), "--detach", "--json")
+        missing = invoke(allowing, "ask", "x", "--workspace", str(tmp_path), "--detach")
+        alone = invoke(allowing, "ask", "x", "--ref", "main")
+    for result in (clean, changed):
+        expected = {"git": str(tmp_path / "repo"), "ref": "HEAD", "commit": commit}
+        assert (result.exit_code, json.loads(result.stdout)["workspace"]) == (0, expected), result.output
+    assert "uncommitted" not in clean.stderr and "1 uncommitted change will not be seen" in changed.stderr
+    assert missing.exit_code == 2 and "--workspace: The repository cannot be read" in missing.stderr
+    assert alone.exit_code == 2 and "--ref names a commit of --workspace" in alone.stderr
 
 
 def test_paragraphs_of_help_fill_the_terminal() -> None:

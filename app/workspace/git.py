@@ -1,0 +1,101 @@
+"""Git as a child process without the parent's environment, and with bounds on time, output, memory and files."""
+
+import asyncio
+import os
+import signal
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+FILE_BYTES_MAX = 256 << 20
+"""The largest file that git may write: a fetch is one pack."""
+
+_MEMORY_BYTES_MAX = 2 << 30
+_CPU_S_MAX = 120
+_ERROR_BYTES_MAX = 2_048
+_CONFIGURATION = Path(__file__).with_name("gitconfig")
+# `ulimit -f` counts blocks of 512 bytes, `ulimit -v` kilobytes.
+_LIMITED = (
+    f"ulimit -f {FILE_BYTES_MAX // 512}; ulimit -v {_MEMORY_BYTES_MAX >> 10}; ulimit -t {_CPU_S_MAX}; "
+    'ulimit -c 0; exec git "$@"'
+)
+_NOT_FOUND = 127
+
+
+class GitFailed(Exception):
+    """Git gave no result: it took too long, is not installed, or ended with an error that nothing explains."""
+
+
+@dataclass(frozen=True, slots=True)
+class GitOutput:
+    """The exit status, the output up to a bound, and the first lines of errors; `cut`: there was more output."""
+
+    status: int
+    data: bytes
+    error: str
+    cut: bool
+
+
+def _environment() -> dict[str, str]:
+    return {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "HOME": "/nonexistent",
+        "LC_ALL": "C.UTF-8",
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": str(_CONFIGURATION),
+        "GIT_ATTR_NOSYSTEM": "1",
+        "GIT_ALLOW_PROTOCOL": "https:http:file",
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_ASKPASS": "false",
+        "GIT_LITERAL_PATHSPECS": "1",
+        "GIT_NO_LAZY_FETCH": "1",
+        "GIT_NO_REPLACE_OBJECTS": "1",
+        "GIT_OPTIONAL_LOCKS": "0",
+    }
+
+
+async def git(*arguments: str, within_s: float, bytes_max: int = 1 << 20) -> GitOutput:
+    """Run git; returns its output, cut at `bytes_max`. Raises GitFailed when it takes longer or cannot be run."""
+    process = await asyncio.create_subprocess_exec(
+        "/bin/sh", "-c", _LIMITED, "git", *arguments,
+        stdin=DEVNULL, stdout=PIPE, stderr=PIPE, cwd="/", env=_environment(), start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout is not None and process.stderr is not None, "they are pipes"
+    try:
+        async with asyncio.timeout(within_s), asyncio.TaskGroup() as group:
+            errors = group.create_task(_beginning(process.stderr, _ERROR_BYTES_MAX))
+            data = await _up_to(process.stdout, bytes_max + 1)
+            cut = len(data) > bytes_max
+            if cut:
+                _kill(process)
+            status = await process.wait()
+    except TimeoutError:
+        raise GitFailed(f"git took longer than {within_s:.3g} s") from None
+    finally:
+        # Its helpers too, which may outlive it.
+        _kill(process)
+        await process.wait()
+    if status == _NOT_FOUND:
+        raise GitFailed("git is not installed here")
+    return GitOutput(status, data[:bytes_max], errors.result().decode("utf-8", "replace").strip(), cut)
+
+
+def _kill(process: Process) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+async def _up_to(stream: asyncio.StreamReader, bytes_max: int) -> bytes:
+    data = bytearray()
+    while len(data) < bytes_max and (piece := await stream.read(min(65_536, bytes_max - len(data)))):
+        data += piece
+    return bytes(data)
+
+
+async def _beginning(stream: asyncio.StreamReader, bytes_max: int) -> bytes:
+    """Read to the end, and keep the beginning: a full pipe would stop git."""
+    data = bytearray()
+    while piece := await stream.read(65_536):
+        data += piece[: bytes_max - len(data)]
+    return bytes(data)

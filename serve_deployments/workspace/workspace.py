@@ -1,0 +1,244 @@
+"""The toolbox of a deliberation's workspace: what each tool takes, and what it returns."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from app.deliberation.calls import Call
+from app.deliberation.errors import SandboxUnavailable
+from app.deliberation.specification import Workspace
+from app.deliberation.tools import WORKSPACE_LIMITS
+from app.workspace.git import GitFailed
+from serve_deployments.sandbox.checks import Sandbox
+from serve_deployments.tools.toolbox import GrantedTools, Tool, ToolFailure, ToolResult
+from serve_deployments.workspace.copies import COMMITS, Copies
+from serve_deployments.workspace.programs import run_program, run_tests_program
+from serve_deployments.workspace.repository import LINES_MAX, Repository, RepositoryFault, readable
+
+SERVER = "workspace"
+GIT_WITHIN_S = 10.0
+RUN_WITHIN_S = 30.0
+PATH_CHARS_MAX = 1_024
+PATTERN_CHARS_MAX = 500
+CODE_CHARS_MAX = 32_768
+
+
+def _path(path: str) -> str:
+    trimmed = path.removesuffix("/").removeprefix("./")
+    if trimmed in ("", "."):
+        return ""
+    if not trimmed.isprintable() or {"", ".", ".."} & set(trimmed.split("/")):
+        raise ValueError("a path is relative to the repository's root, without `..` and `//`")
+    return trimmed
+
+
+def _one_line(text: str) -> str:
+    if not text.replace("\t", " ").isprintable():
+        raise ValueError("it must be one line that can be printed")
+    return text
+
+
+_Path = Annotated[str, Field(max_length=PATH_CHARS_MAX), AfterValidator(_path)]
+_Anywhere = Annotated[_Path, Field(description="A file or a directory; empty for all")]
+
+
+class _Place(NamedTuple):
+    """Where programs run: a directory of their own, in the sandbox."""
+
+    copies: Copies
+    sandbox: Sandbox
+
+
+class _Use(BaseModel):
+    """The arguments of a use; the docstring of each subclass describes its tool to the model."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
+
+    tool: ClassVar[str]
+    within_s: ClassVar[float] = GIT_WITHIN_S
+
+    async def text(self, repository: Repository, place: _Place) -> str:
+        raise NotImplementedError
+
+
+class _ListFiles(_Use):
+    """List the files of the repository, or of one directory, with their sizes."""
+
+    tool = "list_files"
+
+    path: _Anywhere = ""
+
+    async def text(self, repository: Repository, place: _Place) -> str:
+        return await repository.list_files(self.path)
+
+
+class _ReadFile(_Use):
+    """Read lines of a text file."""
+
+    tool = "read_file"
+
+    path: Annotated[_Path, Field(min_length=1)]
+    first_line: Annotated[int, Field(ge=1, le=10**7, description="The first line is 1")] = 1
+    lines: Annotated[int, Field(ge=1, le=LINES_MAX)] = 400
+
+    async def text(self, repository: Repository, place: _Place) -> str:
+        return await repository.read_file(self.path, self.first_line, self.lines)
+
+
+class _Search(_Use):
+    """Find lines that contain a text, or match a POSIX extended regular expression."""
+
+    tool = "search"
+
+    pattern: Annotated[str, Field(min_length=1, max_length=PATTERN_CHARS_MAX), AfterValidator(_one_line)]
+    path: _Anywhere = ""
+    regex: bool = False
+    ignore_case: bool = False
+
+    async def text(self, repository: Repository, place: _Place) -> str:
+        options = {"regex": self.regex, "ignore_case": self.ignore_case}
+        return await repository.search(self.pattern, self.path, **options)
+
+
+class _Diff(_Use):
+    """Show the difference between an earlier commit and the workspace; by default the last commit's change."""
+
+    tool = "diff"
+
+    base: Annotated[str, Field(pattern="^([0-9a-f]{4,40})?$", description="An id from git_log")] = ""
+    path: _Anywhere = ""
+
+    async def text(self, repository: Repository, place: _Place) -> str:
+        return await repository.diff(self.base, self.path)
+
+
+class _GitLog(_Use):
+    """List the last commits: id, date, author, and the first line of the message."""
+
+    tool = "git_log"
+
+    path: _Anywhere = ""
+    count: Annotated[int, Field(ge=1, le=COMMITS)] = 20
+
+    async def text(self, repository: Repository, place: _Place) -> str:
+        return await repository.git_log(self.path, self.count)
+
+
+class _RunTests(_Use):
+    """Run the Python tests of a copy of the repository by unittest; without network and installed packages."""
+
+    tool = "run_tests"
+    within_s = RUN_WITHIN_S
+
+    path: _Anywhere = ""
+    only: Annotated[str, Field(max_length=200, description="Only tests whose names contain this text")] = ""
+
+    async def text(self, repository: Repository, place: _Place) -> str:
+        return await _sandboxed(run_tests_program(self.path, self.only), repository, place)
+
+
+class _Run(_Use):
+    """Run a Python program in a copy of the repository, without network and installed packages; shows its output."""
+
+    tool = "run"
+    within_s = RUN_WITHIN_S
+
+    code: Annotated[str, Field(min_length=1, max_length=CODE_CHARS_MAX)]
+
+    async def text(self, repository: Repository, place: _Place) -> str:
+        return await _sandboxed(run_program(self.code), repository, place)
+
+
+async def _sandboxed(program: str, repository: Repository, place: _Place) -> str:
+    """The output of a program that ran in a copy of its own, which is removed after it."""
+    async with place.copies.scratch() as copy:
+        await repository.unpack(copy)
+        left_s = repository.until_s - asyncio.get_running_loop().time()
+        output = await place.sandbox.run(program, str(copy), left_s)
+    # Paths as the agent knows them, and no directory of this node.
+    text = readable(output.text.replace(f"{copy}/", "").encode())
+    return f"{text}\n[{output.reason}]".strip() if output.reason else text or "[it printed nothing]"
+
+
+def _schema(use: type[_Use]) -> Mapping[str, Any]:
+    """The JSON Schema of a tool's arguments, without titles that repeat names."""
+    schema = use.model_json_schema()
+    properties = {
+        name: {key: value for key, value in each.items() if key != "title"}
+        for name, each in schema["properties"].items()
+    }
+    required = schema.get("required", [])
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+_USES: Mapping[str, type[_Use]] = {
+    use.tool: use for use in (_ListFiles, _RunTests, _ReadFile, _Search, _Diff, _GitLog, _Run)
+}
+# All read one commit, or work on a copy: a second use changes nothing.
+_TOOLS = tuple(
+    Tool(SERVER, name, (use.__doc__ or "").strip(), _schema(use), repeatable=True) for name, use in _USES.items()
+)
+
+
+class WorkspaceToolbox:
+    """The `Toolbox` of one deliberation's workspace."""
+
+    def __init__(self, copies: Copies, sandbox: Sandbox, workspace: Workspace, tenant: str) -> None:
+        self._place = _Place(copies, sandbox)
+        self._workspace = workspace
+        self._tenant = tenant
+
+    async def tools(self) -> Sequence[Tool]:
+        return _TOOLS
+
+    async def use(self, name: str, arguments: Mapping[str, Any], within_s: float) -> ToolResult:
+        """Use a tool once; a fault of its arguments or of the repository is a result that has `failed`.
+
+        Raises ToolFailure as `Copies.opened` does, and `timeout`.
+        """
+        if (kind := _USES.get(name)) is None:
+            return ToolResult(f"there is no tool {name!r}: the tools are {', '.join(_USES)}", failed=True)
+        try:
+            use = kind.model_validate(dict(arguments))
+        except ValidationError as invalid:
+            return ToolResult(_faults(invalid), failed=True)
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + within_s
+        async with self._place.copies.opened(self._workspace, self._tenant, within_s) as directory:
+            until_s = min(until_s, loop.time() + use.within_s)
+            repository = Repository(directory, self._workspace.commit, until_s)
+            try:
+                return ToolResult(await use.text(repository, self._place), failed=False)
+            except RepositoryFault as fault:
+                return ToolResult(str(fault), failed=True)
+            except GitFailed as failure:
+                raise ToolFailure("timeout", str(failure)) from failure
+            except SandboxUnavailable as unavailable:
+                raise ToolFailure("server_away", str(unavailable)) from unavailable
+
+
+def _faults(invalid: ValidationError) -> str:
+    places = ((".".join(map(str, each["loc"])), each["msg"].removeprefix("Value error, ")) for each in invalid.errors())
+    return "; ".join(f"{place}: {message}" for place, message in places)
+
+
+class Workspaces:
+    """The workspaces that a replica's calls may read, over the node's copies and the replica's sandbox."""
+
+    def __init__(self, copies: Copies, sandbox: Sandbox) -> None:
+        self._copies = copies
+        self._sandbox = sandbox
+
+    def granted(self, workspace: Workspace | None, tenant: str, call: Call) -> Sequence[GrantedTools]:
+        """The workspace's tools that a call may use; none without a workspace."""
+        names = frozenset(_USES) & frozenset(call.tools.names if call.tools is not None else ())
+        if workspace is None or not names:
+            return ()
+        toolbox = WorkspaceToolbox(self._copies, self._sandbox, workspace, tenant)
+        return (GrantedTools(SERVER, toolbox, names, WORKSPACE_LIMITS),)
+
+    async def keep(self) -> None:
+        """Remove copies that are not used any more, until cancelled."""
+        await self._copies.keep()
