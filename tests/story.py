@@ -13,6 +13,8 @@ from app.deliberation.facts import (
     PlannedCall,
     StageClosed,
     StageOpened,
+    ToolStarted,
+    ToolUsed,
     UnreachableEngine,
 )
 from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Constraints, Specification
@@ -92,6 +94,24 @@ class Story:
             attempt=attempt,
             offset=offset,
             text=text,
+        )
+
+    def tool(
+        self, of: type[ToolStarted | ToolUsed], agent: str, number: int = 1, **fields: Any
+    ) -> ToolStarted | ToolUsed:
+        """Returns the begin or the end of a use of the tool `read_file` by the agent's first call."""
+        named = {"server": "workspace", "tool": "read_file", "name": "read_file", "arguments": '{"path": "a.py"}'}
+        return of(
+            deliberation_id=self.id,
+            ts=NOW,
+            call_id=f"s1-{agent}",
+            agent_id=agent,
+            role="DEV",
+            stage=1,
+            number=number,
+            turn=number,
+            tool_call_id=f"t{number}",
+            **named | fields,
         )
 
     def finished(self, agent: str, text: str = "{}", attempt: int = 1, stage: int = 1) -> CallFinished:

@@ -34,7 +34,7 @@ export class Council {
         for (const planned of event.calls) {
           this.calls.set(planned.call_id, {
             ...planned, purpose: event.purpose, round: event.round, stage: event.stage, openedAt: ts,
-            startedAt: null, attempt: 0, attempts: [], text: "", chars: 0, firstAt: null, waiting: null, finished: null, finishedAt: null,
+            startedAt: null, attempt: 0, attempts: [], text: "", chars: 0, firstAt: null, waiting: null, uses: [], using: null, finished: null, finishedAt: null,
           });
         }
         break;
@@ -69,6 +69,14 @@ export class Council {
         if (event.text !== null) call.text = event.text;
         break;
       }
+      case "tool.started":
+      case "tool.used": {
+        const call = this.calls.get(event.call_id);
+        if (!call) break;
+        call.using = event.type === "tool.started" ? event.name : null;
+        if (event.type === "tool.used") call.uses.push(event);
+        break;
+      }
       case "deliberation.resumed":
         this.takeovers.push(ts);
         break;
@@ -93,6 +101,9 @@ export class Council {
 
 /** The outputs that are an answer to the task, with a text that grows. */
 export const WRITES = new Set(["answer", "revision", "turn", "fusion", "program"]);
+
+/** Whether a call is asked again after a failure. With tools it is asked once more after each turn of uses. */
+export const askedAgain = (call) => call.attempt > 1 && call.uses.length === 0;
 
 /** The object that a call's text is, or null: only answers are plain text. */
 export function parsed(text) {

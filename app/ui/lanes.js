@@ -1,11 +1,11 @@
 /** The stage rail, and a lane for each agent with its texts. */
 
-import { parsed, shownTo, WRITES } from "./council.js";
+import { askedAgain, parsed, shownTo, WRITES } from "./council.js";
 import { html, useLayoutEffect, useRef, useState } from "./html.js";
 import { Markdown } from "./markdown.js";
 import { Bar, Icon, Purpose, Severity } from "./parts.js";
 import { roles } from "./state.js";
-import { cachedShare, duration, family, number, title } from "./words.js";
+import { cachedShare, duration, family, number, plural, title } from "./words.js";
 
 const CLOSED = { all: "all answered", quorum: "enough answered", deadline: "closed by its deadline" };
 const MANY = 6;
@@ -15,7 +15,7 @@ export function Rail({ council, until, replayed = false }) {
     const calls = council.inStage(stage.stage);
     const ended = calls.filter(({ finished }) => finished).length;
     const write = calls.filter(({ finished, firstAt }) => !finished && firstAt).length;
-    const again = calls.filter(({ finished, attempt }) => !finished && attempt > 1).length;
+    const again = calls.filter((call) => !call.finished && askedAgain(call)).length;
     const open = stage.closedAt === null;
     const took = duration((stage.closedAt ?? until) - stage.openedAt);
     const words = open ? [`${took} so far`, write ? `${number(write)} write` : "", again ? `${number(again)} asked again` : ""].filter(Boolean).join(", ") : `${took}, ${CLOSED[stage.reason] ?? stage.reason}`;
@@ -58,6 +58,9 @@ export function Said({ call, live, names }) {
   }
   return html`<dl class="given">${Object.entries(read).map(([name, value]) => html`<dt>${title(name)}</dt><dd dir="auto">${typeof value === "string" ? value : Array.isArray(value) && value.every((each) => typeof each === "string") ? html`<ul>${value.map((each) => html`<li>${each}</li>`)}</ul>` : html`<pre tabindex="0">${JSON.stringify(value, null, 1)}</pre>`}</dd>`)}</dl>`;
 }
+
+/** The uses of tools before an answer, each with what it was given and what the model saw of its result. */
+const Uses = ({ uses }) => html`<details class="gap"><summary>${plural(uses.length, "tool use")}</summary><ul class="given">${uses.map((use) => html`<li key=${use.number}><b>${use.name}</b> ${use.problem ? html`<span class="fault">${use.problem.detail}</span>` : html`<span class="muted">${use.failed ? "it failed, " : ""}${plural(use.bytes, "byte")} in ${duration(use.duration_ms)}</span>`}<pre tabindex="0" dir="auto">${use.arguments}${use.text ? `\n\n${use.text}` : ""}</pre></li>`)}</ul></details>`;
 
 /** The boxes of growing texts: { box, follows, live } by the element whose height grows. */
 const growing = new WeakMap();
@@ -125,11 +128,11 @@ function Lane({ agent, council, work, live, on, names }) {
   const spoken = current === undefined ? null : problem ? html`<span class="ph failed"><${Icon} name="cross" />${current.purpose}</span><span>${problem.detail}</span>`
     : current.waiting ? html`<span class="ph failed"><${Icon} name="clock" />waits</span><span>${current.waiting.detail}</span>`
       : current.finished ? html`<${Purpose} name=${current.purpose}>: done<//><span>${live ? "Rests until the next stage" : ""}</span>`
-        : html`<${Purpose} name=${current.purpose} />${current.attempt > 1 ? html`<span class="ph failed"><${Icon} name="again" />attempt ${current.attempt}</span>` : ""}<span>${current.startedAt ? doing(current, names) : "Waits for its turn"}</span>`;
+        : html`<${Purpose} name=${current.purpose} />${askedAgain(current) ? html`<span class="ph failed"><${Icon} name="again" />attempt ${current.attempt}</span>` : ""}<span>${current.using ? `Uses ${current.using}` : current.startedAt ? doing(current, names) : "Waits for its turn"}</span>`;
   return html`<article class="lane" data-on=${on} data-lane=${agent.agent_id} aria-label=${names(agent.agent_id)}>
     <header><div class="who"><h3>${names(agent.agent_id)}</h3><span class="m">${names(agent.agent_id) === agent.agent_id ? shown?.model ?? agent.model ?? "" : ""}</span><span class="rate">${simulated ? html`<span class="sim">Simulated</span>` : ""}<span class=${rate ? "" : "muted"}>${heard}</span></span></div>
       <div class="doing">${spoken ?? (work?.error ? html`<span>${work.error.detail}</span>` : html`<span class="muted">${work && !live ? work.status : "Not asked yet"}</span>`)}</div></header>
-    <div class="fill" tabindex="0" ref=${box} onScroll=${onScroll} aria-label=${`Text of ${names(agent.agent_id)}`} role="region"><div ref=${text}>
+    <div class="fill" tabindex="0" ref=${box} onScroll=${onScroll} aria-label=${`Text of ${names(agent.agent_id)}`} role="region"><div ref=${text}>${shown?.uses.length ? html`<${Uses} uses=${shown.uses} />` : ""}
       ${before ? html`<p class="small muted">Until the new text comes, this is its last one.</p><${Markdown} text=${before.text} dim=${true} />` : shown ? html`<${Said} call=${shown} live=${live} names=${names} />` : work?.content ? html`<${Markdown} text=${work.content} />` : ""}</div></div>
     ${back ? html`<button class="btn sm jumplive" onClick=${jump}>Jump to live</button>` : ""}
     <footer>${usage ? html`<span>${number(usage.completion_tokens)} tokens</span><span>${shown.finished.ttft_ms === null ? "" : `${duration(shown.finished.ttft_ms)} to first`}</span><span>${cachedShare(usage)} cached</span>` : ""}

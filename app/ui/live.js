@@ -9,7 +9,7 @@ const RECONNECT_MS = 2_000;
 const TYPES = [
   "deliberation.accepted", "deliberation.resumed", "deliberation.cancelling", "deliberation.deleted",
   "deliberation.completed", "deliberation.failed", "deliberation.cancelled", "deliberation.timeout",
-  "stage.opened", "stage.closed", "call.started", "call.waiting", "call.delta", "call.finished", "stream.gap",
+  "stage.opened", "stage.closed", "call.started", "call.waiting", "call.delta", "call.finished", "tool.started", "tool.used", "stream.gap",
 ];
 
 /** "", or "lost" while the stream is being opened again. */

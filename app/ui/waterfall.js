@@ -1,5 +1,6 @@
 /** The waterfall of calls, its table, and the log of recorded events. */
 
+import { askedAgain } from "./council.js";
 import { save, Icon } from "./parts.js";
 import { html, useState } from "./html.js";
 import { at, cachedShare, duration, family, NONE, number, plural, sentence } from "./words.js";
@@ -14,7 +15,7 @@ function parts(call, until) {
   const bars = [];
   const first = call.attempts[0];
   if (first > call.openedAt) bars.push(["wait", call.openedAt, first, `waiting ${duration(first - call.openedAt)}`]);
-  call.attempts.slice(0, -1).forEach((from, index) => bars.push(["failed", from, call.attempts[index + 1], `attempt ${index + 1}, not used`]));
+  call.attempts.slice(0, -1).forEach((from, index) => bars.push(askedAgain(call) ? ["failed", from, call.attempts[index + 1], `attempt ${index + 1}, not used`] : ["wait", from, call.attempts[index + 1], "at its tools"]));
   const from = call.attempts.at(-1);
   const { finished } = call;
   const firstText = finished?.ttft_ms !== null && finished?.ttft_ms !== undefined ? Math.min(end, from + finished.ttft_ms) : call.firstAt;
@@ -29,9 +30,9 @@ function parts(call, until) {
 
 function Row({ call, x, until, names }) {
   const { finished } = call;
-  const value = finished ? html`${duration(finished.duration_ms)} <span class="o">${number(finished.usage.completion_tokens)} tokens</span>` : call.attempt > 1 ? html`<span class="fault">attempt ${call.attempt}</span>` : call.startedAt ? "runs" : "waits";
+  const value = finished ? html`${duration(finished.duration_ms)} <span class="o">${number(finished.usage.completion_tokens)} tokens</span>` : askedAgain(call) ? html`<span class="fault">attempt ${call.attempt}</span>` : call.uses.length ? plural(call.uses.length, "tool use") : call.startedAt ? "runs" : "waits";
   return html`<div class="r"><span class="n">${names(call.agent_id)}</span><span class="plot">${parts(call, until).map(([kind, from, to, words]) => html`<i class=${`b ${kind}`} title=${words} style=${{ "--x": percent(x(from)), "--w": percent(x(to) - x(from)) }} />`)}
-    ${call.attempts.slice(1).map((from) => html`<span class="mk" title="asked again" style=${{ "--x": percent(x(from)) }}><${Icon} name="again" /></span>`)}</span><span class="v">${value}</span></div>`;
+    ${(askedAgain(call) ? call.attempts.slice(1) : []).map((from) => html`<span class="mk" title="asked again" style=${{ "--x": percent(x(from)) }}><${Icon} name="again" /></span>`)}</span><span class="v">${value}</span></div>`;
 }
 
 const STEPS_S = [0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1_800];
@@ -76,6 +77,8 @@ export function told(event, name = (agent) => agent) {
     case "stage.closed": return `${event.purpose}: ${plural(event.seen.length, "outcome")} counted, ${event.reason === "all" ? "all were heard" : `closed by ${event.reason}`}`;
     case "call.started": return `${who} is asked${event.attempt > 1 ? `, attempt ${event.attempt}` : ""}`;
     case "call.waiting": return `${who}: ${event.detail}`;
+    case "tool.started": return `${who} begins to use ${event.name}`;
+    case "tool.used": return `${who} used ${event.name}: ${event.problem?.detail ?? (event.failed ? "it failed" : plural(event.bytes, "byte"))}`;
     case "call.finished": return event.problem ? `${who}: ${event.problem.detail}` : `${who} answered with ${plural(event.usage.completion_tokens, "token")}`;
     case "deliberation.resumed": return `Another coordinator took over (${event.takeover})`;
     case "deliberation.cancelling": return `To be stopped: ${event.reason ?? event.by}`;

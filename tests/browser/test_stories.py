@@ -3,7 +3,10 @@ from collections.abc import AsyncIterator
 import pytest
 from playwright.async_api import BrowserContext, Page, expect
 
+from app.deliberation.calls import FactProblem
+from app.deliberation.facts import ToolStarted, ToolUsed
 from tests.components.routes.listening import Gateway, listening
+from tests.story import Story
 from tests.unit.strategies.stories import STORIES, events_of, read, story
 
 pytestmark = pytest.mark.browser
@@ -46,3 +49,21 @@ async def test_the_page_shows_the_reading_of_the_core(page: Page, gateway: Gatew
         await candidates.select_option(agent_id)
         text = page.locator(".diff .md").last
         await expect(text).to_contain_text(works[agent_id]["content"], use_inner_text=False)
+
+
+async def test_a_lane_shows_the_tools_that_its_agent_used_and_what_they_returned(page: Page, gateway: Gateway) -> None:
+    told = Story("uses")
+    agent = told.agents[0]
+    await gateway.write(told.accepted(), told.opened(), told.started(agent), told.tool(ToolStarted, agent))
+    await page.evaluate("location.hash = 'uses'")
+    lane = page.locator(f"[data-lane={agent}]")
+    await expect(lane).to_contain_text("Uses read_file")
+    away = FactProblem(code="server_away", detail="workspace does not answer", retryable=False)
+    result = told.tool(ToolUsed, agent, text="def f(): <b>1</b>", bytes=17, duration_ms=1_200)
+    await gateway.write(result, told.tool(ToolUsed, agent, 2, failed=True, problem=away), told.started(agent, 2))
+    await lane.get_by_text("2 tool uses").click()
+    await expect(lane).to_contain_text("read_file 17 bytes in 1.2 s")
+    await expect(lane.locator("pre").first).to_have_text('{"path": "a.py"}\n\ndef f(): <b>1</b>')
+    await expect(lane).to_contain_text("workspace does not answer")
+    assert "attempt" not in await lane.inner_text(), "a request after a tool is no attempt again"
+    await expect(page.get_by_label("Events, newest first")).to_contain_text("used read_file: 17 bytes")
