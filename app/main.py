@@ -135,7 +135,7 @@ def gateway_over(
     access = access_of(settings, clock)
     tenant_depth_max = None if access.development else settings.tenant_in_flight_max
     backlog = Backlog(clock, settings.queue_depth_max, role_depth_max, tenant_depth_max)
-    catalog = Catalog(clock, backlog, retention_s=settings.retention_s)
+    catalog = Catalog(clock, backlog, retention_s=settings.retention_s, clusters=settings.clusters)
     lists = Lists(journal, catalog, clock, archive)
     feed = Feed(
         journal,

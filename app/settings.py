@@ -17,6 +17,7 @@ from app.deliberation.specification import TIMEOUT_S_MAX, TOKEN_PATTERN
 from app.log.signature import SECRET_CHARS_MIN
 from app.log.stream_settings import DAY_S, RETENTION_S_MAX, RETENTION_S_MIN, StreamSettings
 from app.process_settings import (
+    ClusterRules,
     GatewayDrain,
     LogAccess,
     LogRetention,
@@ -172,7 +173,7 @@ class ArchiveRetention(ProcessSettings):
     )
 
 
-class AcceptanceRules(LogAccess, LogRetention, RolesFile, PlanRules, ContextRules, SpendRules):
+class AcceptanceRules(LogAccess, LogRetention, RolesFile, PlanRules, ContextRules, SpendRules, ClusterRules):
     deliberation_timeout_s: int = setting(300, "Deadline of a deliberation that names none.", ge=1, le=TIMEOUT_S_MAX)
     database_url: SecretStr | None = setting(
         None,
@@ -289,8 +290,14 @@ class StackSettings(Settings, WebhookTimeout, WorkerDrain):
 
 def declared_by(settings: Settings, roles: Mapping[str, Role]) -> StreamSettings:
     """Returns the declaration of the log that the settings ask for."""
-    workers, publications = roles_over_nats(roles, settings.agents), settings.publications
-    return StreamSettings(settings.retention_s, settings.stream_replicas, settings.ack_wait_s, workers, publications)
+    return StreamSettings(
+        settings.retention_s,
+        settings.stream_replicas,
+        settings.ack_wait_s,
+        roles_over_nats(roles, settings.agents),
+        settings.publications,
+        settings.clusters,
+    )
 
 
 def check_exposure(settings: Settings) -> None:

@@ -63,6 +63,7 @@ KINDS: Mapping[str, FindingKind] = {
     "spends_unread": FindingKind("spends", "error", "The money that each tenant may still spend today is unknown."),
     "coordinator_missing": FindingKind("coordinator", "error", "Accepted deliberations wait, and none begins."),
     "coordinators_few": FindingKind("coordinator", "warning", "The others have more work; fewer failures are borne."),
+    "cluster_missing": FindingKind("clusters", "error", "Deliberations with this label wait."),
     "role_missing": FindingKind("roles", "error", "Deliberations with this role wait."),
     "replicas_few": FindingKind("roles", "warning", "Calls of the role wait longer."),
     "archive_unusable": FindingKind("archive", "error", "Lists, searches and statistics are refused."),

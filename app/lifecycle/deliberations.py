@@ -32,7 +32,7 @@ from app.deliberation.errors import (
     NotFound,
     QueueFull,
 )
-from app.deliberation.facts import Accepted, CancelledBy, CancelRequested, Deleted, decode, prefix
+from app.deliberation.facts import Accepted, CancelledBy, CancelRequested, Deleted, decode, is_acceptance, prefix
 from app.deliberation.fold import State, begin, state_of
 from app.deliberation.ports import Appended, Clock, Journal, Record
 from app.deliberation.quote import Quote, QuoteHistory, quote
@@ -154,7 +154,7 @@ class Deliberations:
             raise NotFound(f"There is no deliberation {deliberation_id}.")
         if any(record.tokens[-1] == "deleted" for record in records):
             raise DeliberationDeleted(f"Deliberation {deliberation_id} has been deleted.")
-        if records[0].tokens[-1] != "accepted":
+        if not is_acceptance(records[0].subject):
             raise Gone(f"The facts of deliberation {deliberation_id} are past their retention.")
 
     async def wait_until_ended(self, tenant: str, state: State, wait_s: int | None) -> State:
@@ -215,9 +215,11 @@ class Deliberations:
         same = identity or Identity(deliberation_id(tenant, key, self.clock.now()), body_sha256(request))
         if repeatable:
             # A full queue must not refuse a retry of a request that it holds.
-            for record in await self.journal.last([f"{prefix(tenant, same.id)}.accepted"]):
-                self.outcomes["replayed"] += 1
-                return _heard(_acceptance(record, same), submission), True
+            stored = await self.journal.last([f"{prefix(tenant, same.id)}.*"])
+            for record in stored:
+                if is_acceptance(record.subject):
+                    self.outcomes["replayed"] += 1
+                    return _heard(_acceptance(record, same), submission), True
             try:
                 await self._check_unused(tenant, same.id)
             except ArchiveUnavailable:
@@ -327,7 +329,8 @@ class Deliberations:
         # Checked before the specification is built, so that a refusal is cheap.
         key = (tenant, same.id)
         repeated = key if repeatable else None
-        backlog.check(roles, timeout_s, key=repeated, tenant=tenant, priority=request.priority)
+        priority, cluster = request.priority, request.cluster
+        backlog.check(roles, timeout_s, key=repeated, tenant=tenant, priority=priority, cluster=cluster)
         if self.spends is not None:
             self.spends.check(key, request.budget.max_cost, self._ceilings(tenant))
         added, context = await self._verdicts(tenant, request), None
@@ -345,7 +348,8 @@ class Deliberations:
             workspace=workspace,
         )
         fact = accepted(specified, same, submission, now=self.clock.now())
-        with backlog.place(key, roles, timeout_s, request.priority), self._spend_place(key, request.budget.max_cost):
+        spend_place = self._spend_place(key, request.budget.max_cost)
+        with backlog.place(key, roles, timeout_s, priority, cluster), spend_place:
             return await self.journal.append(tenant, fact)
 
 

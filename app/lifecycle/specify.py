@@ -161,6 +161,7 @@ def specification(
         budget=_budget(request, roles),
         seed=secrets.randbelow(SEED_DRAWN_MAX + 1) if request.seed is None else request.seed,
         priority=request.priority,
+        cluster=request.cluster,
         metadata=request.metadata,
         evidence=(*(Evidence(**each.model_dump()) for each in request.evidence), *added),
         context=context,
