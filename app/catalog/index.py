@@ -5,7 +5,7 @@ Admission counts them, requests wait for their ends, and streams ask for the sta
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -39,13 +39,17 @@ NOT_READ = "The log has not been read yet; it may not be reachable."
 log = structlog.get_logger(__name__)
 
 
+def patterns(clusters: Iterable[str]) -> tuple[str, ...]:
+    """The subjects of the facts that a catalog applies, in the order in which it reads them."""
+    return tuple(f"deliberations.*.*.{tail}" for tail in (*TAILS, *map(acceptance, (None, *clusters))))
+
+
 class Catalog:
     """The active deliberations, and the last PAST_MAX ended ones; `epoch` is the incarnation of the log read."""
 
     def __init__(self, clock: Clock, backlog: Backlog, *, retention_s: int, clusters: Sequence[str] = ()) -> None:
         self.backlog = backlog
-        tails = (*TAILS, *map(acceptance, (None, *clusters)))
-        self._patterns = tuple(f"deliberations.*.*.{tail}" for tail in tails)
+        self._patterns = patterns(clusters)
         self._queues = coordinator_queues(clusters)
         self.epoch = ""
         self._clock = clock
@@ -272,5 +276,5 @@ async def _facts(journal: Journal, keys: Sequence[Key]) -> list[Record]:
     found = list[Record]()
     for begin in range(0, len(keys), LOADED_AT_ONCE):
         some = keys[begin : begin + LOADED_AT_ONCE]
-        found += await journal.last([f"{prefix(*key)}.{tail}" for key in some for tail in TAILS])
+        found += await journal.last([f"{prefix(*key)}.{tail}" for key in some for tail in ("*", "stage.1.opened")])
     return found

@@ -75,6 +75,12 @@ def full(gateway: Served) -> None:
         backlog.hold(("default", f"d{number}"), {"DEV"}, now, begun_at=now)
 
 
+def clusters(gateway: Served, *declared: str) -> None:
+    """Declares labels, of which the coordinator takes the first."""
+    gateway.gateway["settings"] = gateway.gateway["settings"].model_copy(update={"clusters": declared})
+    answers(gateway, "coordinator", {**COORDINATOR, "versions": OWN, "clusters": declared[:1]})
+
+
 TROUBLE = {"detail": "fails: it answered with errors", "since": UNREACHABLE["since"]}
 # What breaks the installation, the code of its first finding, and a part of what that says.
 BROKEN: dict[str, tuple[Callable[[Served], object], str, str]] = {
@@ -117,6 +123,11 @@ BROKEN: dict[str, tuple[Callable[[Served], object], str, str]] = {
     "no priorities": (lambda g: of_dev(g, prioritises=False), "priority_off", "refuses priorities"),
     "a simulator": (lambda g: of_dev(g, models=["simulated-8b"]), "simulated", "simulated-8b"),
     "no sender of webhooks": (lambda g: answers(g, "webhooks"), "webhooks_missing", "No webhook sender"),
+    "a label that no cluster takes": (
+        lambda g: clusters(g, "eu", "us"),
+        "cluster_missing",
+        "No coordinator takes the label us",
+    ),
     "no taker of plans": (lambda g: answers(g, "planning"), "planning_missing", "No process that takes plans"),
     "a stranger's reply": (lambda g: answers(g, "role.DEV", {"role": "DEV"}), "reply_invalid", "role DEV"),
     "replicas of another version": (
