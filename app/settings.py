@@ -271,6 +271,12 @@ class Settings(AcceptanceRules, RoleRules, StreamRules, ArchiveRetention, Gatewa
         ge=1,
         le=1_000_000,
     )
+    nats_store_max: int | None = setting(
+        None,
+        "What nats-server may store, its `max_file_store`; `GET /doctor` warns once the streams hold four fifths.",
+        "bytes",
+        ge=1,
+    )
     webhooks: bool = setting(False, "Whether requests may name a webhook; `python -m app.webhooks` must run too.")
     planning: bool = setting(False, "Whether `python -m app.planning` runs: /readyz misses it, and /metrics shows it.")
 

@@ -85,6 +85,7 @@ KINDS: Mapping[str, FindingKind] = {
     "versions_differ": FindingKind("versions", "warning", "Two versions may read each other's facts differently."),
     "server_old": FindingKind("versions", "warning", "Older versions have known holes that a client can reach."),
     "disk_filling": FindingKind("machine", "warning", "A full disk stops the log until it has room and restarts."),
+    "store_filling": FindingKind("journal", "warning", "A full store refuses every write until facts expire."),
     "queue_full": FindingKind("queue", "warning", "New deliberations are refused with 429."),
     "clock_differs": FindingKind("clocks", "warning", "Deadlines, keys and waits are counted by these clocks."),
     "records_refused": FindingKind("journal", "warning", "Records without a valid signature are skipped."),

@@ -21,7 +21,7 @@ OVERLOAD = (
     Guard(
         "what is being written counts",
         "app/admission/backlog.py",
-        "            self.hold(key, roles, self.clock.now(), begun_at=None, priority=priority)\n",
+        "            self.hold(key, roles, self.clock.now(), begun_at=None, priority=priority, cluster=cluster)\n",
         "",
         f"{BACKLOG}test_a_request_being_written_counts_once_even_after_it_is_logged",
     ),
