@@ -18,7 +18,8 @@ import pytest
 from app.cli.stack.supervisor import sweep
 from app.deliberation.ports import Record
 from app.log.signature import LOG_KEY_NAME
-from tests.conditions import until
+from app.log.stream_settings import coordinator_queues
+from tests.conditions import until, until_empty
 from tests.conftest import LOG_KEY, NatsServer
 from tests.e2e.conftest import ONE_ROLE, Stack, connected, start_up, stop_up
 
@@ -126,6 +127,9 @@ async def test_a_killed_cluster_loses_nothing_and_no_deliberation_ends_twice(
             await until(lambda: len(ended) == DELIBERATIONS, WITHIN_S)
             taken_s = monotonic() - renamed_s
             await subscription.close()
+            # A deliberation is announced after its end, and acknowledged then.
+            for consumer in coordinator_queues(CLUSTERS):
+                await until_empty(both.journal, "DELIBERATIONS", consumer)
             ends = await stored(both, "DELIBERATIONS", "deliberations.*.*.end")
             announced = await stored(both, "ORCHESTRATOR_EVENTS", "orchestration.>")
             assert (await both.client.get("/readyz")).json()["degraded"] == []
