@@ -102,15 +102,16 @@ async def test_a_killed_cluster_loses_nothing_and_no_deliberation_ends_twice(
             await american.journal.subscribe(["deliberations.*.*.end"], take)
             began_s = monotonic()
             # The cluster that is killed is the slower one, so that it has work left when half has ended.
-            await european.script(duration_ms=1_000)
-            await american.script(duration_ms=500)
-            ids = await submit(american)
-            of = {label: {id for id, each in ids.items() if each == label} for label in (*CLUSTERS, None)}
+            await european.script(duration_ms=2_000)
+            await american.script(duration_ms=1_000)
+            submitting = asyncio.create_task(submit(american))
             await until(lambda: len(ended) >= DELIBERATIONS / 2, WITHIN_S)
             in_eu = await called(european)
             await kill(european)
             ended_at_kill, killed_s = len(ended), monotonic()
 
+            ids = await submitting
+            of = {label: {id for id, each in ids.items() if each == label} for label in (*CLUSTERS, None)}
             await until(lambda: ended >= of["us"] | of[None], WITHIN_S)
             survived_s = monotonic() - killed_s
             left = of["eu"] - ended
