@@ -155,6 +155,7 @@ def gateway_over(
         archive=archive,
         context=ContextHydrator(journal, settings.context_timeout_s) if settings.context else None,
         spends=None if spend_limits is None else DailySpends(clock, spend_limits),
+        tenant_clusters=settings.tenant_clusters,
         repositories=AllowedRepositories(settings.workspaces),
     )
     streams = Streams(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import NoDecode
 
 from app.access.loopback import is_loopback
@@ -45,14 +45,14 @@ SPEND_MAX = Decimal(10**9)
 
 
 def _by_tenant(
-    variable: str, example: str, missing: str, limits: str, read: Callable[[str], int | Decimal | None]
+    variable: str, example: str, missing: str, limits: str, read: Callable[[str], int | Decimal | str | None]
 ) -> BeforeValidator:
     """The reader of `tenant=value,…`; `read` returns None for a value that is not within the limits."""
 
     def read_all(given: object) -> object:
         if not isinstance(given, str):
             return given
-        found = dict[str, int | Decimal]()
+        found = dict[str, int | Decimal | str]()
         for entry in filter(None, map(str.strip, given.split(","))):
             tenant, _, text = map(str.strip, entry.partition("="))
             if re.fullmatch(TOKEN_PATTERN, tenant) is None:
@@ -97,6 +97,19 @@ SpendsPerDay = Annotated[
     Mapping[str, Decimal],
     NoDecode,
     _by_tenant("SPENDS_PER_DAY", "acme=5,globex=20", "amount", _SPEND_LIMITS, _amount),
+]
+
+
+ClustersOfTenants = Annotated[
+    Mapping[str, str],
+    NoDecode,
+    _by_tenant(
+        "TENANT_CLUSTERS",
+        "acme=eu,globex=us",
+        "label",
+        "a label of CLUSTERS",
+        lambda text: text if re.fullmatch(TOKEN_PATTERN, text) else None,
+    ),
 ]
 
 
@@ -159,6 +172,21 @@ class SpendRules(ProcessSettings):
     spends_per_day: SpendsPerDay = setting({}, "Tenants with another limit, as `acme=5,globex=20`.", "currency")
 
 
+class TenantClusters(ClusterRules):
+    tenant_clusters: ClustersOfTenants = setting(
+        {},
+        "Tenants whose deliberations are for the clusters with a label, as `acme=eu,globex=us`; their requests may "
+        "name no other label.",
+    )
+
+    @field_validator("tenant_clusters")
+    @classmethod
+    def _declared(cls, given: Mapping[str, str], info: ValidationInfo) -> Mapping[str, str]:
+        if unknown := sorted(set(given.values()) - set(info.data.get("clusters", ()))):
+            raise ValueError(f"CLUSTERS does not declare {', '.join(unknown)}. Add it there.")
+        return given
+
+
 class ArchiveRetention(ProcessSettings):
     archive_retention_s: int = setting(
         ARCHIVE_RETENTION_S,
@@ -173,7 +201,7 @@ class ArchiveRetention(ProcessSettings):
     )
 
 
-class AcceptanceRules(LogAccess, LogRetention, RolesFile, PlanRules, ContextRules, SpendRules, ClusterRules):
+class AcceptanceRules(LogAccess, LogRetention, RolesFile, PlanRules, ContextRules, SpendRules, TenantClusters):
     deliberation_timeout_s: int = setting(300, "Deadline of a deliberation that names none.", ge=1, le=TIMEOUT_S_MAX)
     database_url: SecretStr | None = setting(
         None,

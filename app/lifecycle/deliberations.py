@@ -76,6 +76,7 @@ class Deliberations:
     """Operations on deliberations; each raises JournalUnavailable while the log cannot be reached.
 
     `kept_s` returns a tenant's retention, `timeout_s` is the default deadline, `outcomes` counts submissions.
+    `tenant_clusters` has the label of each tenant that is bound to one.
     """
 
     journal: Journal
@@ -89,6 +90,7 @@ class Deliberations:
     archive: Store | None = None
     context: ContextHydrator | None = None
     spends: DailySpends | None = None
+    tenant_clusters: Mapping[str, str] = field(default_factory=dict[str, str])
     repositories: AllowedRepositories = NO_REPOSITORIES
     outcomes: Counter[SubmissionOutcome] = field(default_factory=Counter[SubmissionOutcome])
     deleting: dict[str, asyncio.Semaphore] = field(default_factory=dict[str, asyncio.Semaphore])
@@ -206,7 +208,8 @@ class Deliberations:
     ) -> tuple[State, bool]:
         """Returns the state at acceptance, stored durably, and whether an earlier request was accepted.
 
-        Raises NotReady, QueueFull, IdempotencyConflict, and Gone for the key of a removed deliberation. With an
+        Raises NotReady, QueueFull, IdempotencyConflict, ValidationFailed for another label than the tenant's, and Gone
+        for the key of a removed deliberation. With an
         `identity` it raises ArchiveUnavailable, when only the archive could know an earlier acceptance.
         """
         key = submission.idempotency_key
@@ -317,19 +320,30 @@ class Deliberations:
             return nullcontext()
         return self.spends.place(key, max_cost, self._ceilings(key[0]))
 
+    def _cluster(self, tenant: str, request: DeliberationRequest) -> str | None:
+        """The label of the clusters that may do it: the tenant's, else the request's; raises ValidationFailed."""
+        bound = self.tenant_clusters.get(tenant)
+        if bound is not None and request.cluster not in (None, bound):
+            detail, remedy = (
+                f"This tenant's deliberations are for the clusters {bound}",
+                f"Give {bound}, or leave it out.",
+            )
+            raise ValidationFailed([body_fault("/cluster", "foreign_cluster", detail, remedy)])
+        return bound or request.cluster
+
     async def _append_acceptance(
         self, tenant: str, same: Identity, request: DeliberationRequest, submission: Submission, *, repeatable: bool
     ) -> Appended:
         """The acceptance in the log, this one or an earlier one. Raises NotReady while draining, and QueueFull."""
         if self.draining():
             raise NotReady("This gateway is stopping. Send the request again: another one accepts it.")
-        backlog = self.catalog.backlog
+        backlog, cluster = self.catalog.backlog, self._cluster(tenant, request)
         roles = {agent.role for agent in request.roster}
         timeout_s = request.constraints.timeout_seconds or self.timeout_s
         # Checked before the specification is built, so that a refusal is cheap.
         key = (tenant, same.id)
         repeated = key if repeatable else None
-        priority, cluster = request.priority, request.cluster
+        priority = request.priority
         backlog.check(roles, timeout_s, key=repeated, tenant=tenant, priority=priority, cluster=cluster)
         if self.spends is not None:
             self.spends.check(key, request.budget.max_cost, self._ceilings(tenant))
@@ -345,6 +359,7 @@ class Deliberations:
             timeout_s=timeout_s,
             added=added,
             context=context,
+            cluster=cluster,
             workspace=workspace,
         )
         fact = accepted(specified, same, submission, now=self.clock.now())

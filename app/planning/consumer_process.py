@@ -80,6 +80,7 @@ async def consumer_of(settings: PlanningSettings) -> AsyncGenerator[tuple[JetStr
         archive=None if database is None else Store(database),
         context=ContextHydrator(journal, settings.context_timeout_s) if settings.context else None,
         spends=spends,
+        tenant_clusters=settings.tenant_clusters,
     )
     try:
         await journal.open()

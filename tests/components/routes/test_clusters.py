@@ -3,8 +3,10 @@
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from app.deliberation.facts import Accepted, decode
+from app.settings import Settings
 from tests.components.routes.served import COORDINATOR, Served, served
 from tests.fakes import InMemoryJournal
 
@@ -40,6 +42,27 @@ async def test_an_undeclared_label_is_refused_by_its_field(declared: tuple[str, 
         (error,) = problem["errors"]
         assert (status, error["pointer"], error["code"]) == (422, "/cluster", "unknown_cluster")
         assert remedy in error["remedy"] and not gateway.journal.records
+
+
+async def test_the_label_of_a_tenant_holds_for_its_requests_and_for_no_other() -> None:
+    async with served(clusters=("eu", "us"), tenant_clusters={"default": "eu"}) as gateway:
+        for body in ({}, {"cluster": "eu"}):
+            assert (await submit(gateway, **body))[0] == 202
+            assert gateway.journal.records[-1].tokens[-1] == "accepted-eu"
+        status, problem = await submit(gateway, cluster="us")
+        (error,) = problem["errors"]
+        assert (status, error["pointer"], error["code"]) == (422, "/cluster", "foreign_cluster")
+        plan = {"story_id": "s1", "plan_id": "p1", "approved_by": "po", "timestamp": "2026-01-01T00:00:00Z"}
+        plans = [await gateway.client.post("/plans", json={**plan, "roles": ["DEV"]}) for _ in range(2)]
+        assert ["idempotency-replayed" in each.headers for each in plans] == [False, True]
+        assert [each.tokens[-1] for each in gateway.journal.records] == ["accepted-eu"] * 3
+
+
+def test_a_tenant_is_bound_to_declared_labels_alone() -> None:
+    bound = Settings(clusters=("eu",), tenant_clusters="acme=eu, globex=eu")  # pyright: ignore[reportArgumentType] -- as in the environment
+    assert bound.tenant_clusters == {"acme": "eu", "globex": "eu"}
+    with pytest.raises(ValidationError, match="CLUSTERS does not declare mars"):
+        Settings(clusters=("eu",), tenant_clusters={"acme": "mars"})
 
 
 async def test_a_key_repeats_a_request_with_a_label_and_refuses_another_label() -> None:
