@@ -4,6 +4,7 @@ from tests.mutants.guard import Guard
 
 BROKEN = "tests/components/routes/test_doctor.py::test_a_broken_installation_is_named_by_its_first_finding"
 CLUSTERS = "tests/integration/coordinator/test_clusters.py::"
+LABELS = "tests/components/routes/test_clusters.py::"
 BACKLOG = "tests/components/admission/test_backlog.py::"
 
 DOCTOR = (
@@ -22,11 +23,11 @@ DOCTOR = (
         f"{BROKEN}[a label that no cluster takes]",
     ),
     Guard(
-        "no coordinator receives what has another label",
+        "the subject of an acceptance names its label",
         "app/deliberation/facts.py",
         'return "accepted" if cluster is None else f"accepted-{cluster}"',
         'return "accepted"',
-        f"{CLUSTERS}test_each_coordinator_takes_its_labels_and_all_share_what_has_none",
+        f"{LABELS}test_a_request_with_a_label_is_accepted_for_its_clusters_also_while_none_takes_it",
     ),
     Guard(
         "a start reads from the earliest unfinished work of any label",

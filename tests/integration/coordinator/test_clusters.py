@@ -49,11 +49,11 @@ async def test_each_coordinator_takes_its_labels_and_all_share_what_has_none(
     of_eu, of_us = await submit(journal, "eu", "eu", 20), await submit(journal, "us", "us", 20)
     of_any = await submit(journal, "any", None, 20)
     await until_worked_off(journal, *CLUSTERS)
+    for replica in (european, american):
+        await replica.stop()
     assert of_eu <= set(in_eu.asked) <= of_eu | of_any
     assert of_us <= set(in_us.asked) <= of_us | of_any
     assert sorted([*in_eu.asked, *in_us.asked]) == sorted(of_eu | of_us | of_any)
-    for replica in (european, american):
-        await replica.stop()
 
 
 async def test_work_of_a_dead_cluster_waits_for_a_coordinator_with_its_label(
