@@ -135,7 +135,7 @@ def gateway_over(
     access = access_of(settings, clock)
     tenant_depth_max = None if access.development else settings.tenant_in_flight_max
     backlog = Backlog(clock, settings.queue_depth_max, role_depth_max, tenant_depth_max)
-    catalog = Catalog(clock, backlog, retention_s=settings.retention_s)
+    catalog = Catalog(clock, backlog, retention_s=settings.retention_s, clusters=settings.clusters)
     lists = Lists(journal, catalog, clock, archive)
     feed = Feed(
         journal,
@@ -155,6 +155,7 @@ def gateway_over(
         archive=archive,
         context=ContextHydrator(journal, settings.context_timeout_s) if settings.context else None,
         spends=None if spend_limits is None else DailySpends(clock, spend_limits),
+        tenant_clusters=settings.tenant_clusters,
         repositories=AllowedRepositories(settings.workspaces),
     )
     streams = Streams(

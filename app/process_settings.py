@@ -19,6 +19,7 @@ from app.deliberation.roles import (
     engines_of,
     parse_roles,
 )
+from app.deliberation.specification import Token
 from app.log.signature import SECRET_CHARS_MIN
 from app.log.stream_settings import (
     ACK_WAIT_S_MAX,
@@ -171,7 +172,15 @@ class PublicationRules(ProcessSettings):
     )
 
 
-class StreamRules(LogRetention, PublicationRules):
+class ClusterRules(ProcessSettings):
+    clusters: Annotated[tuple[Token, ...], NoDecode, BeforeValidator(listed)] = setting(
+        (),
+        "Labels of clusters that a request may name as its `cluster`, separated by commas. The same for every part; "
+        "each label's queue is declared with the streams.",
+    )
+
+
+class StreamRules(LogRetention, PublicationRules, ClusterRules):
     stream_replicas: int = setting(
         1, "Servers that hold each stream, as declared with `deliberate streams apply`.", ge=1, le=REPLICAS_MAX
     )

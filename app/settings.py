@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import NoDecode
 
 from app.access.loopback import is_loopback
@@ -17,6 +17,7 @@ from app.deliberation.specification import TIMEOUT_S_MAX, TOKEN_PATTERN
 from app.log.signature import SECRET_CHARS_MIN
 from app.log.stream_settings import DAY_S, RETENTION_S_MAX, RETENTION_S_MIN, StreamSettings
 from app.process_settings import (
+    ClusterRules,
     GatewayDrain,
     LogAccess,
     LogRetention,
@@ -44,14 +45,14 @@ SPEND_MAX = Decimal(10**9)
 
 
 def _by_tenant(
-    variable: str, example: str, missing: str, limits: str, read: Callable[[str], int | Decimal | None]
+    variable: str, example: str, missing: str, limits: str, read: Callable[[str], int | Decimal | str | None]
 ) -> BeforeValidator:
     """The reader of `tenant=value,…`; `read` returns None for a value that is not within the limits."""
 
     def read_all(given: object) -> object:
         if not isinstance(given, str):
             return given
-        found = dict[str, int | Decimal]()
+        found = dict[str, int | Decimal | str]()
         for entry in filter(None, map(str.strip, given.split(","))):
             tenant, _, text = map(str.strip, entry.partition("="))
             if re.fullmatch(TOKEN_PATTERN, tenant) is None:
@@ -96,6 +97,19 @@ SpendsPerDay = Annotated[
     Mapping[str, Decimal],
     NoDecode,
     _by_tenant("SPENDS_PER_DAY", "acme=5,globex=20", "amount", _SPEND_LIMITS, _amount),
+]
+
+
+ClustersOfTenants = Annotated[
+    Mapping[str, str],
+    NoDecode,
+    _by_tenant(
+        "TENANT_CLUSTERS",
+        "acme=eu,globex=us",
+        "label",
+        "a label of CLUSTERS",
+        lambda text: text if re.fullmatch(TOKEN_PATTERN, text) else None,
+    ),
 ]
 
 
@@ -158,6 +172,21 @@ class SpendRules(ProcessSettings):
     spends_per_day: SpendsPerDay = setting({}, "Tenants with another limit, as `acme=5,globex=20`.", "currency")
 
 
+class TenantClusters(ClusterRules):
+    tenant_clusters: ClustersOfTenants = setting(
+        {},
+        "Tenants whose deliberations are for the clusters with a label, as `acme=eu,globex=us`; their requests may "
+        "name no other label.",
+    )
+
+    @field_validator("tenant_clusters")
+    @classmethod
+    def _declared(cls, given: Mapping[str, str], info: ValidationInfo) -> Mapping[str, str]:
+        if unknown := sorted(set(given.values()) - set(info.data.get("clusters", ()))):
+            raise ValueError(f"CLUSTERS does not declare {', '.join(unknown)}. Add it there.")
+        return given
+
+
 class ArchiveRetention(ProcessSettings):
     archive_retention_s: int = setting(
         ARCHIVE_RETENTION_S,
@@ -172,7 +201,7 @@ class ArchiveRetention(ProcessSettings):
     )
 
 
-class AcceptanceRules(LogAccess, LogRetention, RolesFile, PlanRules, ContextRules, SpendRules):
+class AcceptanceRules(LogAccess, LogRetention, RolesFile, PlanRules, ContextRules, SpendRules, TenantClusters):
     deliberation_timeout_s: int = setting(300, "Deadline of a deliberation that names none.", ge=1, le=TIMEOUT_S_MAX)
     database_url: SecretStr | None = setting(
         None,
@@ -270,6 +299,12 @@ class Settings(AcceptanceRules, RoleRules, StreamRules, ArchiveRetention, Gatewa
         ge=1,
         le=1_000_000,
     )
+    nats_store_max: int | None = setting(
+        None,
+        "What nats-server may store, its `max_file_store`; `GET /doctor` warns once the streams hold four fifths.",
+        "bytes",
+        ge=1,
+    )
     webhooks: bool = setting(False, "Whether requests may name a webhook; `python -m app.webhooks` must run too.")
     planning: bool = setting(False, "Whether `python -m app.planning` runs: /readyz misses it, and /metrics shows it.")
 
@@ -289,8 +324,14 @@ class StackSettings(Settings, WebhookTimeout, WorkerDrain):
 
 def declared_by(settings: Settings, roles: Mapping[str, Role]) -> StreamSettings:
     """Returns the declaration of the log that the settings ask for."""
-    workers, publications = roles_over_nats(roles, settings.agents), settings.publications
-    return StreamSettings(settings.retention_s, settings.stream_replicas, settings.ack_wait_s, workers, publications)
+    return StreamSettings(
+        settings.retention_s,
+        settings.stream_replicas,
+        settings.ack_wait_s,
+        roles_over_nats(roles, settings.agents),
+        settings.publications,
+        settings.clusters,
+    )
 
 
 def check_exposure(settings: Settings) -> None:

@@ -113,7 +113,9 @@ def build(args: ApplicationArgs) -> Application:
             args.workspace_dir,
         )
     coordinator = _deployment(Coordinator).options(num_replicas=args.coordinator_replicas, **_options(0.1, 5.0))
-    return coordinator.bind(agents, workers, args.nats_url, args.coordinator_slots, args.publications)
+    return coordinator.bind(
+        agents, workers, args.nats_url, args.coordinator_slots, args.publications, args.coordinator_clusters
+    )
 
 
 def _status() -> ApplicationStatus | None:

@@ -7,6 +7,7 @@ from pydantic import AfterValidator, BeforeValidator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from app.deliberation.roles import EngineSpec, Role, engine_base
+from app.deliberation.specification import Token
 from app.process_settings import (
     LogLevel,
     LogServer,
@@ -19,6 +20,7 @@ from app.process_settings import (
 )
 
 EngineUrls = Annotated[tuple[Annotated[str, AfterValidator(engine_base)], ...], NoDecode, BeforeValidator(listed)]
+ClusterLabels = Annotated[tuple[Token, ...], NoDecode, BeforeValidator(listed)]
 RoleNames = Annotated[tuple[str, ...], NoDecode, BeforeValidator(listed)]
 
 
@@ -39,7 +41,17 @@ class ApplicationArgs(LogServer, RoleRules, PublicationRules, WorkspaceRules):
         1, "Coordinator replicas. While one is replaced, another continues.", "replicas", ge=1, le=64
     )
     coordinator_slots: int = setting(
-        2_048, "Deliberations that a coordinator holds at once.", "deliberations", ge=1, le=10_000
+        2_048,
+        "Deliberations that a coordinator holds at once, in equal parts for those without a label and each of its "
+        "labels.",
+        "deliberations",
+        ge=1,
+        le=10_000,
+    )
+    coordinator_clusters: ClusterLabels = setting(
+        (),
+        "Labels of CLUSTERS whose deliberations these coordinators take, separated by commas. They also take those "
+        "without a label.",
     )
     stream_deltas: bool = setting(
         True,

@@ -156,6 +156,7 @@ class Coordinator:
         nats_url: str,
         slots: int,
         publications: Sequence[Publication],
+        clusters: Sequence[str],
     ) -> None:
         outlast_output()
         keep_replica_on_loopback()
@@ -166,7 +167,13 @@ class Coordinator:
         agents: dict[str, Agents] = {**in_ray, **worker_agents(journal, workers)}
         self._tracer = tracer_of_environment("coordinator")
         self._replica = CoordinatorReplica(
-            journal, agents, slots, publications, identity=serve_identity, tracer=self._tracer
+            journal,
+            agents,
+            slots,
+            publications,
+            identity=serve_identity,
+            tracer=self._tracer,
+            clusters=clusters,
         )
         ready = asyncio.Event()
         # Held here and watched by check_health: Serve knows no deployment that works without being called.

@@ -28,6 +28,7 @@ from app.deliberation.facts import (
     Fact,
     View,
     encode,
+    is_acceptance,
     prefix,
     suffix,
 )
@@ -175,11 +176,11 @@ class InMemoryJournal:
         first = self.records[0].sequence if self.records else self._last_sequence + 1
         return StreamState(self.epoch, first, self._last_sequence)
 
-    async def queue(self, consumer: str) -> QueueState:
+    async def queue(self, *consumers: str) -> QueueState:
         self._reachable()
         ended = {record.subject.removesuffix("end") for record in self.records if record.tokens[3:] == ["end"]}
-        accepted = [record for record in self.records if record.tokens[3:] == ["accepted"]]
-        left = [each.sequence for each in accepted if each.subject.removesuffix("accepted") not in ended]
+        accepted = [record for record in self.records if len(record.tokens) == 4 and is_acceptance(record.subject)]
+        left = [each.sequence for each in accepted if each.subject.removesuffix(each.tokens[3]) not in ended]
         return QueueState(min(left, default=self._last_sequence + 1) - 1, len(left))
 
     async def inquire(self, subject: str, *, timeout_s: float, replies_max: int = 1) -> list[dict[str, Any]]:

@@ -23,6 +23,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from math import ceil
 from random import random
 
@@ -140,7 +141,9 @@ class Backlog:
         self._written: set[Key] = set()
         self._all = ThroughputEstimator()
         self._by_role = defaultdict[str, ThroughputEstimator](ThroughputEstimator)
-        self._interactive = defaultdict[str, ThroughputEstimator](ThroughputEstimator)
+        # Only clusters with its label take work that has one, so each label has queues of its own.
+        self._queued = defaultdict[tuple[str, str | None], ThroughputEstimator](ThroughputEstimator)
+        self._interactive = defaultdict[tuple[str, str | None], ThroughputEstimator](ThroughputEstimator)
         self._by_tenant = defaultdict[str, ThroughputEstimator](ThroughputEstimator)
 
     @property
@@ -162,13 +165,15 @@ class Backlog:
         *,
         begun_at: datetime | None,
         priority: Priority = "interactive",
+        cluster: str | None = None,
     ) -> None:
         self._written.discard(key)
         now_s = self._now_s()
         if key not in self._held:
-            by_role = [self._by_role, self._interactive] if priority == "interactive" else [self._by_role]
-            of_roles = (work[role] for role in frozenset(roles) for work in by_role)
-            self._held[key] = [self._all, self._by_tenant[key[0]], *of_roles]
+            queues = [self._queued, self._interactive] if priority == "interactive" else [self._queued]
+            names = frozenset(roles)
+            queued = (work[role, cluster] for role in names for work in queues)
+            self._held[key] = [self._all, self._by_tenant[key[0]], *map(self._by_role.__getitem__, names), *queued]
             for work in self._held[key]:
                 work.accept(key, accepted_at.timestamp(), now_s)
         if begun_at is not None:
@@ -183,13 +188,17 @@ class Backlog:
 
     def settle(self) -> None:
         """Order and measure anew, after the log was read in another order than that of events."""
-        for work in (self._all, *self._by_role.values(), *self._interactive.values(), *self._by_tenant.values()):
+        groups = self._by_role, self._queued, self._interactive, self._by_tenant
+        for work in (self._all, *chain.from_iterable(group.values() for group in groups)):
             work.settle()
 
     def admitted(self, role: str, timeout_s: int) -> int:
-        """The count of unfinished deliberations of a role below which one more with this deadline is accepted."""
+        """The count of unfinished deliberations of a role below which one more with this deadline is accepted.
+
+        It holds for one without a label.
+        """
         bound = min(self.depth_max, self.role_depth_max.get(role, self.depth_max))
-        in_time = self._in_time(self.throughput(role), timeout_s)
+        in_time = self._in_time(self._queued[role, None], timeout_s)
         return bound if in_time is None else min(bound, int(in_time))
 
     def check(
@@ -200,6 +209,7 @@ class Backlog:
         key: Key | None = None,
         tenant: str | None = None,
         priority: Priority = "interactive",
+        cluster: str | None = None,
     ) -> None:
         """Raise QueueFull when a deliberation of these roles with this deadline cannot be accepted now.
 
@@ -213,17 +223,22 @@ class Backlog:
         for role in sorted(frozenset(roles)):
             needing = f" that need the role {role}"
             self._check_depth(needing, self._by_role[role], self.role_depth_max.get(role))
-            ahead = self._interactive if priority == "interactive" else self._by_role
-            self._check_wait(needing, ahead[role], timeout_s)
+            ahead = self._interactive if priority == "interactive" else self._queued
+            self._check_wait(needing, ahead[role, cluster], timeout_s)
 
     @contextmanager
     def place(
-        self, key: Key, roles: Iterable[str], timeout_s: int, priority: Priority = "interactive"
+        self,
+        key: Key,
+        roles: Iterable[str],
+        timeout_s: int,
+        priority: Priority = "interactive",
+        cluster: str | None = None,
     ) -> Generator[None]:
         """Hold a place while an acceptance is written, or until it is heard of; raises what `check` raises."""
-        self.check(roles, timeout_s, key=key, tenant=key[0], priority=priority)
+        self.check(roles, timeout_s, key=key, tenant=key[0], priority=priority, cluster=cluster)
         if new := key not in self._held:
-            self.hold(key, roles, self.clock.now(), begun_at=None, priority=priority)
+            self.hold(key, roles, self.clock.now(), begun_at=None, priority=priority, cluster=cluster)
             self._written.add(key)
         try:
             yield

@@ -179,6 +179,7 @@ class CoordinatorView(Resource):
     node: str | None
     in_hand: int = Field(description="Deliberations that it holds, including those that wait")
     bound: int | None
+    clusters: tuple[str, ...] = Field(description="Labels whose deliberations it takes, besides those without one")
     turns: tuple[Turn, ...]
     versions: ReplicaVersions
 

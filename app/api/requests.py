@@ -1,6 +1,6 @@
 """Bodies of requests, with their bounds."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from math import ceil
 from typing import Annotated, Any, Self
@@ -29,7 +29,15 @@ from app.deliberation.answer_schema import SchemaRefused, rebuilt_schema
 from app.deliberation.budget import BYTES_PER_TOKEN
 from app.deliberation.decider import StrategyDefinition
 from app.deliberation.facts import CancelledBy
-from app.deliberation.specification import TIMEOUT_S_MAX, TOKEN_PATTERN, Amount, OnDeadline, Priority, WebhookFormat
+from app.deliberation.specification import (
+    TIMEOUT_S_MAX,
+    TOKEN_PATTERN,
+    Amount,
+    OnDeadline,
+    Priority,
+    Token,
+    WebhookFormat,
+)
 from app.deliberation.strategies import STRATEGIES
 from app.deliberation.tools import WORKSPACE_TOOLS, ToolName
 from app.workspace.repositories import REF_PATTERN
@@ -327,6 +335,11 @@ class DeliberationRequest(RequestModel):
         exclude_if=lambda given: given == "interactive",
         description="interactive: somebody waits for the verdict; batch: its calls yield to those of interactive work",
     )
+    cluster: Token | None = Field(
+        default=None,
+        exclude_if=lambda label: label is None,
+        description="Label of the clusters that may do it, one that the operator declared; any may if absent",
+    )
     metadata: Metadata = Field(default={}, description="For filtering lists; it does not reach the prompts")
     evidence: list[EvidenceRequest] = Field(
         default=[],
@@ -422,6 +435,12 @@ class CancelRequest(RequestModel):
     )
 
 
+def _unknown_cluster(declared: Sequence[str]) -> tuple[str, str]:
+    if not declared:
+        return "No cluster has a label here", "Leave it out, or have the operator set CLUSTERS."
+    return "No cluster with this label is declared", f"Give one of {', '.join(declared)}, or leave it out."
+
+
 def _gateway_faults(request: DeliberationRequest, gateway: dict[str, Any]) -> list[FieldProblem]:
     faults: list[FieldProblem] = []
     if request.agents is None and request.role is None and DEFAULT_ROLE not in gateway["roles"]:
@@ -442,6 +461,9 @@ def _gateway_faults(request: DeliberationRequest, gateway: dict[str, Any]) -> li
             if role is not None and (engine := role.unpriced_engine) is not None:
                 detail = f"Role {name} has an engine without prices: {engine}"
                 faults.append(body_fault("/budget/max_cost", "unpriced_role", detail, _UNPRICED_REMEDY))
+    declared = gateway.get("clusters", ())
+    if request.cluster is not None and request.cluster not in declared:
+        faults.append(body_fault("/cluster", "unknown_cluster", *_unknown_cluster(declared)))
     faults += _tool_faults(request, gateway)
     if request.webhook is not None and gateway.get("webhooks") is None:
         remedy = "Leave it out, or have the operator set WEBHOOKS and run a sender."

@@ -13,7 +13,7 @@ from typing import Literal, get_args
 from pydantic_core import to_json
 
 from app.api.cursor import Cursor
-from app.deliberation.facts import TERMINAL_STATUS, Envelope, event_type, prefix
+from app.deliberation.facts import TERMINAL_STATUS, Accepted, Envelope, event_type, prefix, suffix
 from app.deliberation.ports import Record
 from app.deliberation.specification import Webhook
 
@@ -46,7 +46,6 @@ TASK_STATES: Mapping[str, str] = {
     "cancelled": "TASK_STATE_CANCELED",
 }
 _TAILS = {
-    "deliberation.accepted": "accepted",
     "stage.opened": "stage.*.opened",
     "call.finished": "call.*.finished",
     "stage.closed": "stage.*.closed",
@@ -55,9 +54,10 @@ _TAILS = {
 }
 
 
-def patterns(tenant: str, deliberation_id: str, events: Sequence[str]) -> list[str]:
-    tails = {_TAILS.get(event, _END) for event in events} | {_END}
-    subject = prefix(tenant, deliberation_id)
+def patterns(tenant: str, accepted: Accepted, events: Sequence[str]) -> list[str]:
+    known = {**_TAILS, accepted.type: suffix(accepted)}
+    tails = {known.get(event, _END) for event in events} | {_END}
+    subject = prefix(tenant, accepted.deliberation_id)
     return [f"{subject}.{tail}" for tail in sorted(tails)]
 
 

@@ -18,13 +18,13 @@ from app.log.signature import LogSigner
 from app.log.stream_settings import ARCHIVE_CONSUMER
 from app.observability.process import STARTED_AT, work_until_stopped
 from app.observability.replica_status import PROJECTORS_SUBJECT
-from app.process_settings import LogAccess, setting
+from app.process_settings import ClusterRules, LogAccess, setting
 from app.settings import DATABASE_URL_DESCRIPTION, ArchiveRetention
 
 log = structlog.get_logger(__name__)
 
 
-class ArchiveSettings(LogAccess, ArchiveRetention):
+class ArchiveSettings(LogAccess, ArchiveRetention, ClusterRules):
     database_url: SecretStr = setting(..., DATABASE_URL_DESCRIPTION)
     archive_host: str = setting("127.0.0.1", "Address of /healthz.", min_length=1)
     archive_port: int = setting(8082, "Port of /healthz; 0 takes a free one.", ge=0, le=65_535)
@@ -49,7 +49,7 @@ async def projector_of(settings: ArchiveSettings) -> AsyncGenerator[tuple[JetStr
         await journal.open()
         await _until_usable(database)
         retention = settings.archive_retention_s, settings.archive_retentions_s
-        yield journal, Projector(journal, Store(database), *retention)
+        yield journal, Projector(journal, Store(database), *retention, settings.clusters)
     finally:
         await database.close()
         await journal.close()

@@ -20,11 +20,11 @@ from app.archive.database.tables import position
 from app.archive.database.writing import Opening, Rows
 from app.archive.row_process import Projected, RowProcess, project
 from app.deliberation.errors import ArchiveRefused, ArchiveUnavailable, InvalidToken, JournalUnavailable
-from app.deliberation.facts import StageOpened, decode
+from app.deliberation.facts import StageOpened, decode, is_acceptance
 from app.deliberation.ports import Journal, Record
 from app.log.journal import JetStreamJournal
 from app.log.projection import Projection
-from app.log.stream_settings import ARCHIVE_CONSUMER, CONSUMER
+from app.log.stream_settings import ARCHIVE_CONSUMER, coordinator_queues
 from app.log.streams import WORKER_ACK_WAIT_S
 from app.log.work_queue import QueueItem, WorkQueue
 
@@ -82,12 +82,18 @@ class Projector:
     """
 
     def __init__(
-        self, journal: JetStreamJournal, store: Store, retention_s: int, retentions_s: Mapping[str, int] | None = None
+        self,
+        journal: JetStreamJournal,
+        store: Store,
+        retention_s: int,
+        retentions_s: Mapping[str, int] | None = None,
+        clusters: Sequence[str] = (),
     ) -> None:
         self.counts: Counter[str] = Counter()
         self.failure = ""
         self._journal = journal
         self._store = store
+        self._coordinators = coordinator_queues(clusters)
         self._retention = timedelta(seconds=retention_s)
         self._retentions = {tenant: timedelta(seconds=each) for tenant, each in (retentions_s or {}).items()}
         self._queue = WorkQueue(journal, HELD_MAX, self._take, consumer=ARCHIVE_CONSUMER, standing=False)
@@ -141,7 +147,7 @@ class Projector:
 
     async def _replay(self, journal: Journal) -> None:
         """Read the openings that were not heard. Up to the place of the coordinators all deliberations have ended."""
-        async for record in journal.read(OPENINGS, (await journal.queue(CONSUMER)).acknowledged_to):
+        async for record in journal.read(OPENINGS, (await journal.queue(*self._coordinators)).acknowledged_to):
             self._hear(record)
 
     async def _check_complete(self) -> None:
@@ -313,7 +319,7 @@ class Projector:
 
     async def _facts(self, key: Key, records: Sequence[Record], whole: bool) -> tuple[Key, Sequence[Record]]:
         """Returns a tombstone alone, none on a foreign subject, else all facts; `whole` completes beginnings too."""
-        tails = {tuple(record.tokens[3:]) for record in records}
+        tails = {("accepted",) if is_acceptance(each.subject) else tuple(each.tokens[3:]) for each in records}
         if ("deleted",) not in tails and (whole or not {("accepted",)} <= tails <= _BEGINNING):
             try:
                 return key, await self._journal.facts(*key, known=records)

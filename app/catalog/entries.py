@@ -36,6 +36,7 @@ class Entry:
     roles: Mapping[str, int] = field(default_factory=dict[str, int])
     strategy: str = ""
     priority: Priority = "interactive"
+    cluster: str | None = None
     task: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
     max_cost: Decimal | None = None
@@ -52,7 +53,7 @@ class Entry:
                 self.sequence, self.created_at = sequence, fact.ts
                 self.roles = Counter(agent.role for agent in specification.agents)
                 self.strategy, self.task = specification.strategy, specification.task[:TASK_CHARS_MAX]
-                self.priority = specification.priority
+                self.priority, self.cluster = specification.priority, specification.cluster
                 self.metadata, self.max_cost = specification.metadata, specification.budget.max_cost
             case StageOpened():
                 self.started_at, self.started_sequence = fact.ts, sequence

@@ -5,7 +5,7 @@ Admission counts them, requests wait for their ends, and streams ask for the sta
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -18,15 +18,14 @@ from pydantic import ValidationError
 from app.admission.backlog import Backlog, Key
 from app.catalog.entries import Entry
 from app.deliberation.errors import InvalidToken, JournalUnavailable
-from app.deliberation.facts import Deleted, decode, prefix
+from app.deliberation.facts import Deleted, acceptance, decode, is_acceptance, prefix
 from app.deliberation.ports import Clock, Journal, Record, StreamState
 from app.log.projection import Projection
-from app.log.stream_settings import CONSUMER
+from app.log.stream_settings import coordinator_queues
 
 # Tombstones first, so that a replay never shows deleted deliberations. Acceptances last: an ended deliberation would
 # count as active until its end is read.
-TAILS = ("deleted", "end", "stage.1.opened", "cancel", "accepted")
-PATTERNS = tuple(f"deliberations.*.*.{tail}" for tail in TAILS)
+TAILS = ("deleted", "end", "stage.1.opened", "cancel")
 PAST_MAX = 4_096
 CHECK_S = 5.0
 # A start reads so much of the log at least: recent ends tell how fast work is done.
@@ -40,11 +39,18 @@ NOT_READ = "The log has not been read yet; it may not be reachable."
 log = structlog.get_logger(__name__)
 
 
+def patterns(clusters: Iterable[str]) -> tuple[str, ...]:
+    """The subjects of the facts that a catalog applies, in the order in which it reads them."""
+    return tuple(f"deliberations.*.*.{tail}" for tail in (*TAILS, *map(acceptance, (None, *clusters))))
+
+
 class Catalog:
     """The active deliberations, and the last PAST_MAX ended ones; `epoch` is the incarnation of the log read."""
 
-    def __init__(self, clock: Clock, backlog: Backlog, *, retention_s: int) -> None:
+    def __init__(self, clock: Clock, backlog: Backlog, *, retention_s: int, clusters: Sequence[str] = ()) -> None:
         self.backlog = backlog
+        self._patterns = patterns(clusters)
+        self._queues = coordinator_queues(clusters)
         self.epoch = ""
         self._clock = clock
         self._retention = timedelta(seconds=retention_s)
@@ -72,7 +78,9 @@ class Catalog:
         return self
 
     async def follow(self, journal: Journal) -> None:
-        await Projection(journal, PATTERNS, self._hear, self._catch_up, partial(self._until_resync, journal)).run()
+        await Projection(
+            journal, self._patterns, self._hear, self._catch_up, partial(self._until_resync, journal)
+        ).run()
 
     async def _catch_up(self, journal: Journal) -> None:
         state = await journal.state()
@@ -83,9 +91,10 @@ class Catalog:
         after = self._applied_to
         if not self.caught_up:
             # Every deliberation that was accepted up to the coordinators' place has ended.
-            after = min((await journal.queue(CONSUMER)).acknowledged_to, max(0, state.last_sequence - RECENT_SEQUENCES))
+            queue = await journal.queue(*self._queues)
+            after = min(queue.acknowledged_to, max(0, state.last_sequence - RECENT_SEQUENCES))
         applied = 0
-        for pattern in PATTERNS:
+        for pattern in self._patterns:
             async for record in journal.read(pattern, after):
                 self.apply(record)
                 applied += 1
@@ -106,7 +115,7 @@ class Catalog:
             heard = self._following is not None and not self._following.stale.is_set()
             known_to = max(self._applied_to, self._heard_to if heard else 0)
             if known_to < state.last_sequence:
-                found = await asyncio.gather(*(_all(journal.read(pattern, known_to)) for pattern in PATTERNS))
+                found = await asyncio.gather(*(_all(journal.read(pattern, known_to)) for pattern in self._patterns))
                 for record in chain.from_iterable(found):
                     self.apply(record)
                 self._applied_to = max(self._applied_to, state.last_sequence)
@@ -142,13 +151,13 @@ class Catalog:
 
     def apply(self, record: Record) -> None:
         """Apply one fact, in any order and any number of times; logs and skips a fact that cannot be read."""
-        _, tenant, deliberation_id, *tail = record.tokens
+        _, tenant, deliberation_id, *_ = record.tokens
         key = (tenant, deliberation_id)
         past, deleted = self._past.get(key), key in self._past and self._past[key] is None
         entry = past or self._entries.get(key)
         # A repeated acceptance of the distant past comes with a repeated request.
         unknown = entry is None and record.sequence <= self._applied_to
-        if deleted or unknown or (entry is not None and entry.sequence and tail == ["accepted"]):
+        if deleted or unknown or (entry is not None and entry.sequence and is_acceptance(record.subject)):
             return
         try:
             # A foreign writer may use any subject, and none of such a deliberation can be read.
@@ -174,7 +183,14 @@ class Catalog:
 
     def _count(self, key: Key, entry: Entry) -> None:
         accepted_at = entry.created_at or entry.first_fact_at
-        self.backlog.hold(key, entry.roles, accepted_at, begun_at=entry.started_at, priority=entry.priority)
+        self.backlog.hold(
+            key,
+            entry.roles,
+            accepted_at,
+            begun_at=entry.started_at,
+            priority=entry.priority,
+            cluster=entry.cluster,
+        )
         if entry.ended is not None:
             del self._entries[key]
             self._remember(key, entry)
@@ -260,5 +276,5 @@ async def _facts(journal: Journal, keys: Sequence[Key]) -> list[Record]:
     found = list[Record]()
     for begin in range(0, len(keys), LOADED_AT_ONCE):
         some = keys[begin : begin + LOADED_AT_ONCE]
-        found += await journal.last([f"{prefix(*key)}.{tail}" for key in some for tail in TAILS])
+        found += await journal.last([f"{prefix(*key)}.{tail}" for key in some for tail in ("*", "stage.1.opened")])
     return found

@@ -244,6 +244,7 @@ def ask(
     priority: Annotated[
         Priority | None, typer.Option(help="Whether its calls yield to interactive work. (default: interactive)")
     ] = None,
+    cluster: Annotated[str | None, typer.Option(metavar="LABEL", help="Label of the clusters that may do it.")] = None,
     idempotency_key: Annotated[str | None, typer.Option(help="A repeat with this key returns the same one.")] = None,
 ) -> None:
     """Submit a task and wait for the verdict.
@@ -275,6 +276,7 @@ def ask(
         sampling=_given(temperature=temperature, max_tokens=max_tokens),
         seed=seed,
         priority=priority,
+        cluster=cluster,
         metadata=pairs(meta or [], "--meta"),
         follows=follows,
         workspace=None if workspace is None else workspace_of(workspace, ref),

@@ -53,7 +53,7 @@ COMMANDS: Mapping[str, CommandEntry] = {
         "app.cli.status:status", "Show the stack on one screen: gateway, work, roles, engines, queue and versions."
     ),
     "doctor": CommandEntry(
-        "app.cli.doctor:doctor",
+        "app.cli.doctor.command:doctor",
         "Show the faults of a stack or of the set-up here, with their effects and remedies.",
     ),
     "roles": CommandEntry("app.cli.status:roles", "List the roles of agents, or show one."),

@@ -65,6 +65,8 @@ def _work(found: Cluster) -> Iterator[tuple[str, str, str]]:
             if turn.begun or turn.waiting:
                 kind = " ".join(turn.roles) + " batch" * (turn.priority == "batch")
                 line += f"; {kind}: {turn.begun} of {turn.bound} started, {turn.waiting} waiting"
+        if coordinator.clusters:
+            line += f"; takes {', '.join(coordinator.clusters)}"
         yield "coordinator", coordinator.id, line
     for agent in found.agents:
         simulated = ", simulated" if agent.simulated and not is_simulated(agent.model) else ""

@@ -450,11 +450,23 @@ def prefix(tenant: str, deliberation_id: str) -> str:
     return f"deliberations.{tenant}.{checked_token(deliberation_id, 'id')}"
 
 
+def acceptance(cluster: str | None) -> str:
+    """The last token of an acceptance's subject, by which the coordinators' queues tell the clusters apart.
+
+    It stays one token, so that `accepted` and `accepted-eu` exclude each other and one pattern matches both.
+    """
+    return "accepted" if cluster is None else f"accepted-{cluster}"
+
+
+def is_acceptance(subject: str) -> bool:
+    return subject.rpartition(".")[2].partition("-")[0] == "accepted"
+
+
 def suffix(event: Event) -> str:
     """The tokens of an event's subject after its deliberation's prefix. No two facts share a subject."""
     match event:
         case Accepted():
-            return "accepted"
+            return acceptance(event.specification.cluster)
         case StageOpened():
             return f"stage.{event.stage}.opened"
         case StageClosed():
@@ -481,14 +493,8 @@ def suffix(event: Event) -> str:
             return "deleted"
 
 
-FACT_SUFFIXES: tuple[str, ...] = (
-    "accepted",
-    "stage.*.*",
-    "call.*.finished",
-    "call.*.tool.*.*",
-    "cancel",
-    "takeover.*",
-    "end",
-    "deleted",
-)
+_SEVERAL = ("stage.*.*", "call.*.finished", "call.*.tool.*.*", "takeover.*")
+FACT_SUFFIXES: tuple[str, ...] = ("*", *_SEVERAL)
 """Patterns that together match every fact of a deliberation, its tombstone too, and no view."""
+LATER_SUFFIXES: tuple[str, ...] = ("cancel", "end", "deleted", *_SEVERAL)
+"""The same without the acceptance."""

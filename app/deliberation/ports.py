@@ -127,8 +127,8 @@ class Journal(Protocol):
 
     async def state(self, subjects: str = "deliberations.>") -> StreamState: ...
 
-    async def queue(self, consumer: str) -> QueueState:
-        """The state of a durable consumer; of one that does not exist, that everything is left.
+    async def queue(self, *consumers: str) -> QueueState:
+        """The state of durable consumers together; of one that does not exist, that everything is left.
 
         Up to where the coordinators have acknowledged, every accepted deliberation has ended. Up to where the archive
         has, its database has all facts that lists depend on.

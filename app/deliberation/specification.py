@@ -187,7 +187,8 @@ class StoryContext(Value, frozen=True):
 class Specification(Value, frozen=True):
     """A deliberation as accepted: enough to replay it without any setting.
 
-    `metadata` is for filtering lists and reaches no prompt. `evidence` reaches every prompt: that of the request, then
+    `cluster` is the label of the clusters that may do it; any may where it is null. `metadata` is for filtering lists
+    and reaches no prompt. `evidence` reaches every prompt: that of the request, then
     the verdicts of the deliberations that it follows, then the text of a context that was `given`.
     """
 
@@ -202,6 +203,7 @@ class Specification(Value, frozen=True):
     budget: Budget = Budget()
     seed: int
     priority: Priority = "interactive"
+    cluster: Token | None = Field(default=None, exclude_if=lambda label: label is None)
     metadata: dict[str, str] = {}
     evidence: tuple[Evidence, ...] = Field(default=(), exclude_if=lambda given: not given)
     context: StoryContext | None = Field(default=None, exclude_if=lambda given: given is None)

@@ -32,7 +32,7 @@ from app.api.requests import (
 from app.api.schemas import FieldProblem
 from app.api.suggestions import did_you_mean
 from app.deliberation.answer_schema import replaced_keywords
-from app.deliberation.specification import TIMEOUT_S_MAX, OnDeadline, Priority
+from app.deliberation.specification import TIMEOUT_S_MAX, OnDeadline, Priority, Token
 from app.facades.outcomes import deliberation_headers
 
 NO_TOOLS = "Tools are not supported"
@@ -123,6 +123,7 @@ class DeliberationOptions(RequestModel):
     timeout_seconds: MaybeWhole = Field(default=None, ge=1, description=f"At most {TIMEOUT_S_MAX} apply")
     on_deadline: OnDeadline | None = Field(default=None, description="Default best")
     priority: Priority | None = Field(default=None, description="Default interactive")
+    cluster: Token | None = Field(default=None, description="Label of the clusters that may do it")
 
 
 def _no_zero(limit: int | None) -> int | None:

@@ -32,7 +32,7 @@ from app.deliberation.errors import (
     NotFound,
     QueueFull,
 )
-from app.deliberation.facts import Accepted, CancelledBy, CancelRequested, Deleted, decode, prefix
+from app.deliberation.facts import Accepted, CancelledBy, CancelRequested, Deleted, decode, is_acceptance, prefix
 from app.deliberation.fold import State, begin, state_of
 from app.deliberation.ports import Appended, Clock, Journal, Record
 from app.deliberation.quote import Quote, QuoteHistory, quote
@@ -76,6 +76,7 @@ class Deliberations:
     """Operations on deliberations; each raises JournalUnavailable while the log cannot be reached.
 
     `kept_s` returns a tenant's retention, `timeout_s` is the default deadline, `outcomes` counts submissions.
+    `tenant_clusters` has the label of each tenant that is bound to one.
     """
 
     journal: Journal
@@ -89,6 +90,7 @@ class Deliberations:
     archive: Store | None = None
     context: ContextHydrator | None = None
     spends: DailySpends | None = None
+    tenant_clusters: Mapping[str, str] = field(default_factory=dict[str, str])
     repositories: AllowedRepositories = NO_REPOSITORIES
     outcomes: Counter[SubmissionOutcome] = field(default_factory=Counter[SubmissionOutcome])
     deleting: dict[str, asyncio.Semaphore] = field(default_factory=dict[str, asyncio.Semaphore])
@@ -154,7 +156,7 @@ class Deliberations:
             raise NotFound(f"There is no deliberation {deliberation_id}.")
         if any(record.tokens[-1] == "deleted" for record in records):
             raise DeliberationDeleted(f"Deliberation {deliberation_id} has been deleted.")
-        if records[0].tokens[-1] != "accepted":
+        if not is_acceptance(records[0].subject):
             raise Gone(f"The facts of deliberation {deliberation_id} are past their retention.")
 
     async def wait_until_ended(self, tenant: str, state: State, wait_s: int | None) -> State:
@@ -206,7 +208,8 @@ class Deliberations:
     ) -> tuple[State, bool]:
         """Returns the state at acceptance, stored durably, and whether an earlier request was accepted.
 
-        Raises NotReady, QueueFull, IdempotencyConflict, and Gone for the key of a removed deliberation. With an
+        Raises NotReady, QueueFull, IdempotencyConflict, ValidationFailed for another label than the tenant's, and Gone
+        for the key of a removed deliberation. With an
         `identity` it raises ArchiveUnavailable, when only the archive could know an earlier acceptance.
         """
         key = submission.idempotency_key
@@ -215,9 +218,11 @@ class Deliberations:
         same = identity or Identity(deliberation_id(tenant, key, self.clock.now()), body_sha256(request))
         if repeatable:
             # A full queue must not refuse a retry of a request that it holds.
-            for record in await self.journal.last([f"{prefix(tenant, same.id)}.accepted"]):
-                self.outcomes["replayed"] += 1
-                return _heard(_acceptance(record, same), submission), True
+            stored = await self.journal.last([f"{prefix(tenant, same.id)}.*"])
+            for record in stored:
+                if is_acceptance(record.subject):
+                    self.outcomes["replayed"] += 1
+                    return _heard(_acceptance(record, same), submission), True
             try:
                 await self._check_unused(tenant, same.id)
             except ArchiveUnavailable:
@@ -315,19 +320,31 @@ class Deliberations:
             return nullcontext()
         return self.spends.place(key, max_cost, self._ceilings(key[0]))
 
+    def _cluster(self, tenant: str, request: DeliberationRequest) -> str | None:
+        """The label of the clusters that may do it: the tenant's, else the request's; raises ValidationFailed."""
+        bound = self.tenant_clusters.get(tenant)
+        if bound is not None and request.cluster not in (None, bound):
+            detail, remedy = (
+                f"This tenant's deliberations are for the clusters {bound}",
+                f"Give {bound}, or leave it out.",
+            )
+            raise ValidationFailed([body_fault("/cluster", "foreign_cluster", detail, remedy)])
+        return bound or request.cluster
+
     async def _append_acceptance(
         self, tenant: str, same: Identity, request: DeliberationRequest, submission: Submission, *, repeatable: bool
     ) -> Appended:
         """The acceptance in the log, this one or an earlier one. Raises NotReady while draining, and QueueFull."""
         if self.draining():
             raise NotReady("This gateway is stopping. Send the request again: another one accepts it.")
-        backlog = self.catalog.backlog
+        backlog, cluster = self.catalog.backlog, self._cluster(tenant, request)
         roles = {agent.role for agent in request.roster}
         timeout_s = request.constraints.timeout_seconds or self.timeout_s
         # Checked before the specification is built, so that a refusal is cheap.
         key = (tenant, same.id)
         repeated = key if repeatable else None
-        backlog.check(roles, timeout_s, key=repeated, tenant=tenant, priority=request.priority)
+        priority = request.priority
+        backlog.check(roles, timeout_s, key=repeated, tenant=tenant, priority=priority, cluster=cluster)
         if self.spends is not None:
             self.spends.check(key, request.budget.max_cost, self._ceilings(tenant))
         added, context = await self._verdicts(tenant, request), None
@@ -342,10 +359,12 @@ class Deliberations:
             timeout_s=timeout_s,
             added=added,
             context=context,
+            cluster=cluster,
             workspace=workspace,
         )
         fact = accepted(specified, same, submission, now=self.clock.now())
-        with backlog.place(key, roles, timeout_s, request.priority), self._spend_place(key, request.budget.max_cost):
+        spend_place = self._spend_place(key, request.budget.max_cost)
+        with backlog.place(key, roles, timeout_s, priority, cluster), spend_place:
             return await self.journal.append(tenant, fact)
 
 

@@ -131,9 +131,13 @@ def specification(
     timeout_s: int,
     added: Sequence[Evidence] = (),
     context: StoryContext | None = None,
+    cluster: str | None = None,
     workspace: Workspace | None = None,
 ) -> Specification:
-    """Returns the complete specification; draws a missing seed. `added` is evidence beyond the request's."""
+    """Returns the complete specification; draws a missing seed. `added` is evidence beyond the request's.
+
+    `cluster` is the label of the clusters that may do it.
+    """
     asked, definition = request.constraints, strategies[request.strategy]
     rubric = DEFAULT_RUBRIC
     if asked.rubric is not None:
@@ -161,6 +165,7 @@ def specification(
         budget=_budget(request, roles),
         seed=secrets.randbelow(SEED_DRAWN_MAX + 1) if request.seed is None else request.seed,
         priority=request.priority,
+        cluster=cluster,
         metadata=request.metadata,
         evidence=(*(Evidence(**each.model_dump()) for each in request.evidence), *added),
         context=context,

@@ -9,7 +9,7 @@ from typing import Any
 from nats.aio.client import Client
 
 from app.deliberation.errors import JournalUnavailable
-from app.deliberation.facts import prefix
+from app.deliberation.facts import is_acceptance, prefix
 from app.log.connection import request, stored_message
 from app.log.direct_get import PAGE_RECORDS, DirectGet
 from app.log.stream_settings import (
@@ -53,7 +53,7 @@ class Erasure:
         # A task that no worker has taken holds prompts.
         await self._erase_matching(TASKS_STREAM, task_subject("*", tenant, deliberation_id))
         if subjects:
-            accepted = (record.sequence for record in found.records if record.tokens[-1] == "accepted")
+            accepted = (record.sequence for record in found.records if is_acceptance(record.subject))
             async for batch in self._reads.batches(f"{subject}.>", next(accepted, 1) - 1, PAGE_RECORDS):
                 stored = [(each.subject, each.sequence) for each in batch.records] + [*batch.refused.items()]
                 await _gathered(self.erase(STREAM, sequence) for name, sequence in stored if name in subjects)

@@ -26,7 +26,18 @@ from nats.aio.subscription import Subscription
 
 from app.deliberation.announcements import AgentResponse, Announcement
 from app.deliberation.errors import FactTooLarge, JournalUnavailable
-from app.deliberation.facts import FACT_SUFFIXES, Accepted, Deleted, Fact, View, encode, prefix, suffix
+from app.deliberation.facts import (
+    FACT_SUFFIXES,
+    LATER_SUFFIXES,
+    Accepted,
+    Deleted,
+    Fact,
+    View,
+    encode,
+    is_acceptance,
+    prefix,
+    suffix,
+)
 from app.deliberation.ports import Appended, QueueState, Record, StreamState
 from app.log.connection import REQUEST_TIMEOUT_S, UNREACHABLE, LogClient, login, request, state_of
 from app.log.direct_get import PAGE_RECORDS, Batch, DirectGet
@@ -239,7 +250,8 @@ class JetStreamJournal:
     async def facts(self, tenant: str, deliberation_id: str, known: Sequence[Record] = ()) -> list[Record]:
         """Read all but the `known` records; raises JournalUnavailable when the server lags behind them."""
         subject, facts = prefix(tenant, deliberation_id), {record.subject: record for record in known}
-        patterns = [f"{subject}.{tail}" for tail in FACT_SUFFIXES]
+        tails = LATER_SUFFIXES if any(map(is_acceptance, facts)) else FACT_SUFFIXES
+        patterns = [f"{subject}.{tail}" for tail in tails]
         newest = max((record.sequence for record in known), default=0)
         found = await self._reads.last([pattern for pattern in patterns if pattern not in facts])
         if found.up_to < newest:
@@ -339,8 +351,15 @@ class JetStreamJournal:
     async def state_of(self, stream: str) -> StreamState:
         return await state_of(self.client, stream)
 
-    async def queue(self, consumer: str) -> QueueState:
+    async def queue(self, *consumers: str) -> QueueState:
         """See `ports.Journal.queue`. A consumer acknowledges a record once its work is stored."""
+        queues = [await self._queue(consumer) for consumer in consumers]
+        # The place of a queue without work is that of its last work, however long ago that was.
+        places = [queue.acknowledged_to for queue in queues]
+        floor = min((queue.acknowledged_to for queue in queues if queue.left), default=max(places))
+        return QueueState(floor, sum(queue.left for queue in queues))
+
+    async def _queue(self, consumer: str) -> QueueState:
         reply = await self.request(f"$JS.API.CONSUMER.INFO.{STREAM}.{consumer}")
         if error := reply.get("error"):
             if error.get("err_code") == NO_CONSUMER:

@@ -1,6 +1,6 @@
 """The names and settings of the streams, read where they are declared, used and checked."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -57,7 +57,8 @@ REPLICAS_MAX = 5
 class StreamSettings:
     """Retention of facts, servers that hold them, and the time after which a silent holder loses its work.
 
-    Streams of messages for other services exist for the `publications` alone.
+    Streams of messages for other services exist for the `publications` alone. Each label of `clusters` has a queue of
+    acceptances of its own.
     """
 
     retention_s: int = DAY_S
@@ -65,6 +66,16 @@ class StreamSettings:
     ack_wait_s: float = ACK_WAIT_S_MIN
     worker_roles: tuple[str, ...] = ()
     publications: Collection[Publication] = ()
+    clusters: tuple[str, ...] = ()
+
+
+def coordinator_queue(cluster: str | None) -> str:
+    """The consumer of the acceptances with this label, or of those without one."""
+    return CONSUMER if cluster is None else f"{CONSUMER}-{cluster}"
+
+
+def coordinator_queues(clusters: Iterable[str]) -> tuple[str, ...]:
+    return tuple(map(coordinator_queue, (None, *clusters)))
 
 
 def worker_consumer(role: str) -> str:

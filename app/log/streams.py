@@ -4,13 +4,13 @@ import json
 from typing import Any, cast
 
 from app.deliberation.errors import JournalUnavailable, StreamsDiffer
+from app.deliberation.facts import acceptance
 from app.deliberation.specification import TIMEOUT_S_MAX
 from app.log.connection import UNREACHABLE
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import (
     ANNOUNCEMENTS_STREAM,
     ARCHIVE_CONSUMER,
-    CONSUMER,
     CONTEXT_CONSUMER,
     CONTEXT_STREAM,
     COPIES,
@@ -27,6 +27,7 @@ from app.log.stream_settings import (
     TASKS_STREAM,
     WEBHOOKS_STREAM,
     StreamSettings,
+    coordinator_queue,
     task_subject,
     worker_consumer,
 )
@@ -116,6 +117,11 @@ def _is_published(stream: str, settings: StreamSettings) -> bool:
     return PUBLICATION_STREAMS.get(stream) in (None, *settings.publications)
 
 
+def _filter(subjects: list[str]) -> dict[str, object]:
+    """The server reports one subject in another field than several."""
+    return {"filter_subject": subjects[0]} if len(subjects) == 1 else {"filter_subjects": subjects}
+
+
 def _consumer(name: str, ack_wait_s: float, unacknowledged_max: int, **filters: object) -> dict[str, Any]:
     """A durable pull consumer, without `backoff`, which would override `ack_wait`, and without a delivery limit."""
     return {
@@ -134,7 +140,7 @@ def _consumer(name: str, ack_wait_s: float, unacknowledged_max: int, **filters: 
 
 def declared_consumers(settings: StreamSettings) -> list[tuple[str, dict[str, Any]]]:
     """Every durable pull consumer with its stream. A webhook's item stays unacknowledged until its next attempt."""
-    accepted = "deliberations.*.*.accepted"
+    accepted = {each: f"deliberations.*.*.{acceptance(each)}" for each in (None, *settings.clusters)}
     due = ["webhooks.*.*.*.failed.*", "webhooks.*.*.*.redelivery.*"]
     # Acceptances, cancellations, ends and deletions. Several filters cost the server five times as much.
     archived = "deliberations.*.*.*"
@@ -142,8 +148,11 @@ def declared_consumers(settings: StreamSettings) -> list[tuple[str, dict[str, An
     ended = "orchestration.deliberation.*"
     attempts = _consumer(ATTEMPTS_CONSUMER, WORKER_ACK_WAIT_S, 1_000_000, filter_subjects=due)
     declared = [
-        (STREAM, _consumer(CONSUMER, settings.ack_wait_s, 10_000, filter_subject=accepted)),
-        (STREAM, _consumer(WEBHOOKS_CONSUMER, WORKER_ACK_WAIT_S, 1_000_000, filter_subject=accepted)),
+        *(
+            (STREAM, _consumer(coordinator_queue(each), settings.ack_wait_s, 10_000, filter_subject=subject))
+            for each, subject in accepted.items()
+        ),
+        (STREAM, _consumer(WEBHOOKS_CONSUMER, WORKER_ACK_WAIT_S, 1_000_000, **_filter(list(accepted.values())))),
         (STREAM, _consumer(ARCHIVE_CONSUMER, WORKER_ACK_WAIT_S, 100_000, filter_subject=archived)),
         (WEBHOOKS_STREAM, attempts),
         (PLANNING_STREAM, _consumer(PLANNING_CONSUMER, WORKER_ACK_WAIT_S, 100_000, filter_subjects=planned)),

@@ -12,8 +12,11 @@ from app.deliberation.errors import ArchiveUnavailable, JournalUnavailable, Stre
 from app.deliberation.ports import Control
 from app.log.gateway_log import GatewayLog
 from app.observability.replica_status import (
+    COORDINATORS_MAX,
+    COORDINATORS_SUBJECT,
     PROJECTORS_SUBJECT,
     AgentStatus,
+    CoordinatorStatus,
     EngineStatus,
     ProjectorStatus,
     Trouble,
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
     from app.archive.database.store import Store
 
 INQUIRY_TIMEOUT_S = 1.0
+# How many coordinators there are is unknown, so every check of labels takes this long.
+CLUSTERS_TIMEOUT_S = 0.3
 # Above the facts of a burst that a projector copies within seconds.
 ARCHIVE_BEHIND_MIN = 10_000
 # A prompt holds the task and other members' answers beside the answer that it asks for.
@@ -85,6 +90,18 @@ async def silence(control: Control, subject: str, code: str, which: str, remedy:
     if await control.inquire(subject, timeout_s=INQUIRY_TIMEOUT_S):
         return []
     return [finding(code, f"No {which} answered within {INQUIRY_TIMEOUT_S:g} s", remedy)]
+
+
+async def cluster_findings(control: Control, clusters: Iterable[str]) -> list[Finding]:
+    """The declared labels whose deliberations no coordinator takes."""
+    missing = set(clusters)
+    if not missing:
+        return []
+    replies = await control.inquire(COORDINATORS_SUBJECT, timeout_s=CLUSTERS_TIMEOUT_S, replies_max=COORDINATORS_MAX)
+    for each in read(CoordinatorStatus, replies)[0]:
+        missing.difference_update(each.clusters)
+    remedy = "Start a cluster with this label, or name the label in COORDINATOR_CLUSTERS of another one."
+    return [finding("cluster_missing", f"No coordinator takes the label {label}", remedy) for label in sorted(missing)]
 
 
 def _troubled(

@@ -134,8 +134,11 @@ def _of_log(figures: LogFigures | None) -> Iterator[Metric]:
     yield _family(GaugeMetricFamily, "log_consumer_unacknowledged", text, "stream consumer", pending)
 
 
-def _of_coordinators(coordinators: Sequence[CoordinatorStatus]) -> Iterator[Metric]:
+def _of_coordinators(coordinators: Sequence[CoordinatorStatus], clusters: Sequence[str]) -> Iterator[Metric]:
     yield GaugeMetricFamily("coordinators", "Coordinators that answered", value=len(coordinators))
+    text = "Of those, the ones that take deliberations with a label"
+    takers = (([label], sum(label in each.clusters for each in coordinators)) for label in clusters)
+    yield _family(GaugeMetricFamily, "cluster_coordinators", text, "cluster", takers)
     ended = [
         (each.replica, strategy, counts) for each in coordinators for strategy, counts in each.counts.strategies.items()
     ]
@@ -305,12 +308,13 @@ class Metrics:
         senders: Sequence[SenderStatus] | None = None,
         projectors: Sequence[ProjectorStatus] | None = None,
         planners: Sequence[PlannerStatus] | None = None,
+        clusters: Sequence[str] = (),
     ) -> bytes:
         """The text exposition; None for a log without an answer, and where a kind of process is off."""
         registries = [
             self.registry,
             _Collected(partial(_of_log, log)),
-            _Collected(partial(_of_coordinators, coordinators)),
+            _Collected(partial(_of_coordinators, coordinators, clusters)),
             _Collected(partial(_of_replicas, replicas)),
             _Collected(partial(_of_engines, replicas)),
         ]

@@ -109,6 +109,7 @@ class CoordinatorStatus(ReplicaStatus):
 
     in_hand: int = Field(default=0, validation_alias="in_flight")
     bound: int | None = Field(default=None, validation_alias="slots")
+    clusters: tuple[str, ...] = ()
     turns: tuple[Turn, ...] = Field(default=(), validation_alias="gates")
     counts: CoordinatorCounts = Field(default_factory=CoordinatorCounts)
 

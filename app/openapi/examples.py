@@ -55,6 +55,7 @@ VALUES: dict[str, Any] = {
     "persona": "You are a senior software developer.", "calls": 4, "StrategyResource.calls": "2N", "steps": "propose",
     "tool_calls": "N",
     "fields": "quorum", "requirements": "linear time", "description": "Does it meet the whole task?",
+    "cluster": "eu", "clusters": "eu",
     "code": "no_answers", "AttemptProblem.code": "http_status", "detail": "No agent answered in time.",
     "AttemptProblem.detail": "It answered 503.", "CallWaiting.detail": "No engine of role DEV can be connected to.",
     "FieldProblem.code": "less_than_equal", "cause": "Connection refused", "remedy": "Give 5 or less.",

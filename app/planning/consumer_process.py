@@ -64,7 +64,7 @@ async def consumer_of(settings: PlanningSettings) -> AsyncGenerator[tuple[JetStr
     journal = JetStreamJournal(settings.nats_url, name="planning", signer=LogSigner.of_file(settings.log_key_file))
     database = None if url is None else Database(url.get_secret_value())
     backlog = Backlog(clock, settings.queue_depth_max, {}, settings.tenant_in_flight_max)
-    catalog = Catalog(clock, backlog, retention_s=settings.retention_s)
+    catalog = Catalog(clock, backlog, retention_s=settings.retention_s, clusters=settings.clusters)
     roles = read_roles(settings.roles_file)
     limits = SpendLimits.of(settings.spend_per_day, settings.spends_per_day, roles)
     spends = None if limits is None else DailySpends(clock, limits)
@@ -80,6 +80,7 @@ async def consumer_of(settings: PlanningSettings) -> AsyncGenerator[tuple[JetStr
         archive=None if database is None else Store(database),
         context=ContextHydrator(journal, settings.context_timeout_s) if settings.context else None,
         spends=spends,
+        tenant_clusters=settings.tenant_clusters,
     )
     try:
         await journal.open()

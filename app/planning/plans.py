@@ -101,7 +101,7 @@ class Plans:
     async def _begun_roles(self, tenant: str, plan: PlanRequest) -> list[str] | None:
         """Returns the roles of a begun plan, which stay though the operator changes those of its complexity."""
         asked = {each.id: each for each in (plan_identity(tenant, plan, role) for role in self.deliberations.roles)}
-        records = await self.deliberations.journal.last([f"{prefix(tenant, id)}.accepted" for id in asked])
+        records = await self.deliberations.journal.last([f"{prefix(tenant, id)}.*" for id in asked])
         found = [fact for record in records if isinstance(fact := decode(record.data), Accepted)]
         if any(fact.body_sha256 != asked[fact.deliberation_id].sha256 for fact in found):
             raise _conflict(plan)

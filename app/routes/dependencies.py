@@ -94,9 +94,14 @@ async def gateway_of(request: Request) -> Gateway:
 
 
 def registry_of(gateway: Gateway) -> dict[str, Any]:
-    """The `strategies` and `roles`, each by name, and the rules of `webhooks`, None where the gateway sends none."""
-    webhooks = gateway["settings"].webhook_rules if gateway["settings"].webhooks else None
-    return {"roles": gateway["roles"], "strategies": gateway["strategies"], "webhooks": webhooks}
+    """The `strategies` and `roles`, each by name, the labels of `clusters`, and the rules of `webhooks`.
+
+    The rules are None where the gateway sends none.
+    """
+    settings = gateway["settings"]
+    webhooks = settings.webhook_rules if settings.webhooks else None
+    names = {"roles": gateway["roles"], "strategies": gateway["strategies"], "clusters": settings.clusters}
+    return {**names, "webhooks": webhooks}
 
 
 @contextmanager

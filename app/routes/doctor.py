@@ -22,6 +22,7 @@ NATS_SERVER_MIN = (2, 15, 1)
 VLLM_MIN = (0, 33, 0)
 # An inquiry takes up to a second.
 CLOCK_DIFFERS_S = 3.0
+STORE_SHARE_MAX = 0.8
 
 router = api_router("operations")
 
@@ -100,6 +101,13 @@ def _state(gateway: Gateway, cluster: Cluster, server_at: datetime | None) -> It
     if gateway["feed"].draining.is_set():
         yield DRAINING
     queue, settings = cluster.queue, gateway["settings"]
+    # In JetStream's global account the server's bound is told to its system account alone.
+    stored, stored_max = sum(stream.bytes for stream in cluster.streams), settings.nats_store_max
+    if stored_max is not None and stored >= STORE_SHARE_MAX * stored_max:
+        detail = f"The streams hold {stored >> 20} MiB of the {stored_max >> 20} that nats-server may store"
+        yield finding(
+            "store_filling", detail, "Shorten DELIBERATION_CLEANUP, or raise `max_file_store` and the volume."
+        )
     if queue.depth >= queue.depth_max:
         remedy = "Add engines or replicas, or raise QUEUE_DEPTH_MAX."
         yield finding("queue_full", f"{queue.depth} deliberations of {queue.depth_max} are unfinished", remedy)

@@ -15,6 +15,7 @@ from app.api.schemas import Health, Ready, dump
 from app.deliberation.errors import JournalUnavailable
 from app.observability.checks import (
     INQUIRY_TIMEOUT_S,
+    cluster_findings,
     database_findings,
     engine_findings,
     log_findings,
@@ -98,8 +99,9 @@ async def get_health() -> Response:
 async def get_readiness(gateway: InGateway) -> Response:
     """Ready: the log is reachable with its declared streams, the catalog is loaded, a coordinator answers, no draining.
 
-    `degraded` lists missing webhook senders and takers of plans, faults of the archive, engines that are unreachable or
-    refuse their key, and tool servers that are away. Another gateway would have the same faults.
+    `degraded` lists missing webhook senders and takers of plans, labels that no coordinator takes, faults of the
+    archive, engines that are unreachable or refuse their key, and tool servers that are away. Another gateway would
+    have the same faults.
     """
     if gateway["feed"].draining.is_set():
         raise NotReady("Not ready: draining", [as_problem(DRAINING)])
@@ -121,6 +123,7 @@ async def get_readiness(gateway: InGateway) -> Response:
         "webhooks": settings.webhooks and not degraded["webhooks"],
         "archive": service.archive is not None and not degraded["archive"],
         "planning": settings.planning and not degraded["planning"],
+        "clusters": bool(settings.clusters) and not degraded["clusters"],
     }
     ready = Ready(
         mode="development" if access.development else "keys",
@@ -151,6 +154,7 @@ async def readiness(gateway: Gateway, *, named: bool) -> Readiness:
             "webhooks": group.create_task(of_senders()),
             "archive": group.create_task(_archive_findings(gateway, named=named)),
             "planning": group.create_task(of_planners()),
+            "clusters": group.create_task(cluster_findings(journal, settings.clusters)),
             "engines": group.create_task(_engine_findings(gateway, named=named)),
         }
     return Readiness(faults.result(), {name: task.result() for name, task in lacking.items()})
@@ -211,5 +215,6 @@ async def get_metrics(gateway: InGateway) -> Response:
         None if sent is None else read(SenderStatus, sent)[0],
         None if copied is None else read(ProjectorStatus, copied)[0],
         None if taken is None else read(PlannerStatus, taken)[0],
+        gateway["settings"].clusters,
     )
     return Response(exposition, headers={"Content-Type": CONTENT_TYPE})

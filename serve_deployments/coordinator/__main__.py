@@ -36,7 +36,8 @@ async def _coordinate(args: CoordinatorArgs) -> None:
     tracer = tracer_of_environment("coordinator")
     try:
         agents = worker_agents(journal, _roles_of(args))
-        replica = CoordinatorReplica(journal, agents, args.coordinator_slots, args.publications, tracer=tracer)
+        slots, clusters = args.coordinator_slots, args.coordinator_clusters
+        replica = CoordinatorReplica(journal, agents, slots, args.publications, tracer=tracer, clusters=clusters)
         await replica.serve(asyncio.Event())
     finally:
         await journal.close()

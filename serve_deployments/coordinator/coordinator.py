@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from math import ceil
 from typing import Any, assert_never
 
 import structlog
@@ -38,7 +39,7 @@ from app.deliberation.ports import Agents, AgentsLost, Record
 from app.deliberation.specification import Priority
 from app.deliberation.strategies import STRATEGIES
 from app.log.journal import JetStreamJournal
-from app.log.stream_settings import Publication
+from app.log.stream_settings import Publication, coordinator_queues
 from app.log.work_queue import QueueItem, WorkQueue
 from app.observability.deliberation_spans import deliberation_spans
 from app.observability.process_counts import CoordinatorCounts
@@ -122,6 +123,7 @@ class CoordinatorReplica:
         publications: Collection[Publication] = (),
         identity: Callable[[], dict[str, Any]] = identity,
         tracer: Tracer | None = None,
+        clusters: Sequence[str] = (),
     ) -> None:
         self._identity = identity
         self._tracer = tracer
@@ -129,7 +131,10 @@ class CoordinatorReplica:
         self._publications = frozenset(publications)
         self._facts = FactStore(journal)
         self._roles = RoleClient(agents)
-        self._queue = WorkQueue(journal, slots, self._on_item)
+        self._clusters = clusters
+        names = coordinator_queues(clusters)
+        # In equal parts, so that no label's work keeps another's from being taken.
+        self._queues = [self._queue(name, ceil(slots / len(names))) for name in names]
         self._slots = slots
         self._works: dict[str, Work] = {}
         self._admission: dict[tuple[frozenset[str], Priority], AdmissionQueue] = {}
@@ -137,6 +142,13 @@ class CoordinatorReplica:
         self._suspects = asyncio.Semaphore(SUSPECTS_AT_ONCE)
         self._last_chance = asyncio.Semaphore(1)
         self._counts = CoordinatorCounts()
+
+    def _queue(self, consumer: str, slots: int) -> WorkQueue:
+        def take(item: QueueItem) -> None:
+            self._on_item(queue, item)
+
+        queue = WorkQueue(self._journal, slots, take, consumer=consumer)
+        return queue
 
     async def serve(self, ready: asyncio.Event) -> None:
         """Pull and coordinate until cancelled; the works are then handed over, so that none is suspected."""
@@ -148,8 +160,9 @@ class CoordinatorReplica:
                 await self._journal.answer("control.coordinator", self.describe)
                 self._journal.on_reconnect(self._on_gap)
                 await self._facts.resync()
-                await self._queue.start()
-                group.create_task(self._queue.watch())
+                for queue in self._queues:
+                    await queue.start()
+                    group.create_task(queue.watch())
                 group.create_task(self._keep_alive())
                 ready.set()
         except asyncio.CancelledError:
@@ -157,11 +170,11 @@ class CoordinatorReplica:
             raise
         finally:
             self._group = None
-            await self._queue.close()
+            await asyncio.gather(*(queue.close() for queue in self._queues))
             if in_order and self._journal.client.is_connected:
                 await hand_over(self._journal, self._works.values(), REPLICA)
             for work in list(self._works.values()):
-                await self._queue.requeue(work.item)
+                await work.queue.requeue(work.item)
 
     async def describe(self) -> dict[str, Any]:
         return {
@@ -169,6 +182,7 @@ class CoordinatorReplica:
             "in_flight": len(self._works),
             "slots": self._slots,
             "roles": self._roles.names,
+            "clusters": list(self._clusters),
             "gates": [
                 {"roles": sorted(roles), "priority": priority, **queue.figures()}
                 for (roles, priority), queue in self._admission.items()
@@ -197,14 +211,14 @@ class CoordinatorReplica:
             now = datetime.now(UTC)
             for work in list(self._works.values()):
                 if now <= work.alive_until:
-                    await self._queue.working(work.item)
+                    await work.queue.working(work.item)
 
-    def _on_item(self, item: QueueItem) -> None:
+    def _on_item(self, queue: WorkQueue, item: QueueItem) -> None:
         _, tenant, deliberation_id, _ = item.record.tokens
         held = self._works.get(deliberation_id)
         now = datetime.now(UTC)
         if held is not None:
-            self._queue.drop()
+            queue.drop()
             if now <= held.alive_until:
                 # The item was redelivered while the deliberation is held: the newer delivery is the one to acknowledge.
                 held.item = item
@@ -215,7 +229,7 @@ class CoordinatorReplica:
                 held.task.cancel()
             held.release(asyncio.get_running_loop().time())
         alive_until = now + timedelta(seconds=APPEND_TIMEOUT_S)
-        work = Work(tenant, deliberation_id, item, held is not None or item.deliveries > 1, alive_until)
+        work = Work(tenant, deliberation_id, queue, item, held is not None or item.deliveries > 1, alive_until)
         self._works[deliberation_id] = work
         if self._group is not None:
             work.task = self._group.create_task(self._supervised(work))
@@ -236,7 +250,7 @@ class CoordinatorReplica:
         except JournalUnavailable as error:
             log.warning("deliberation_requeued", deliberation_id=work.deliberation_id, error=str(error))
             self._release(work)
-            await self._queue.requeue(work.item, REQUEUE_DELAY_S)
+            await work.queue.requeue(work.item, REQUEUE_DELAY_S)
             return
         except Gone as error:
             # It had ended and was deleted while this coordinator hung: nothing more may be written of it.
@@ -245,7 +259,7 @@ class CoordinatorReplica:
         if self._tracer is not None and work.trace is not None:
             # Before the acknowledgement: when this coordinator dies, its successor records the spans.
             await self._tracer.flush()
-        await self._queue.ack(work.item)
+        await work.queue.ack(work.item)
 
     def _release(self, work: Work) -> None:
         work.release(asyncio.get_running_loop().time())

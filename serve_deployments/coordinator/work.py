@@ -13,7 +13,7 @@ from app.deliberation.errors import Gone, JournalUnavailable, UnexpectedFact
 from app.deliberation.facts import Cancelled, Deleted, Fact, Resumed, View, decode
 from app.deliberation.fold import State
 from app.deliberation.ports import Journal, Record
-from app.log.work_queue import QueueItem
+from app.log.work_queue import QueueItem, WorkQueue
 from app.observability.trace_context import DeliberationTrace
 from serve_deployments.coordinator.admission_queue import AdmissionQueue, Ticket
 
@@ -58,6 +58,7 @@ class Work:
 
     tenant: str
     deliberation_id: str
+    queue: WorkQueue
     item: QueueItem
     resumed: bool
     alive_until: datetime

@@ -75,6 +75,19 @@ async def test_an_acceptance_is_refused_beside_any_remaining_fact(any_journal: J
     assert await any_journal.facts("default", fresh_id) == [end]
 
 
+async def test_a_label_changes_the_subject_of_an_acceptance_and_nothing_else(
+    any_journal: Journal, fresh_id: str
+) -> None:
+    labelled = Story(fresh_id, 1).accepted(cluster="eu")
+    acceptance = (await any_journal.append("default", labelled)).record
+    assert acceptance.subject == f"deliberations.default.{fresh_id}.accepted-eu"
+    for other in (accepted(fresh_id), Story(fresh_id, 1).accepted(cluster="us")):
+        again = await any_journal.append("default", other)
+        assert not again.created and again.record == acceptance
+    end = (await any_journal.append("default", Completed(deliberation_id=fresh_id, ts=NOW))).record
+    assert await any_journal.facts("default", fresh_id) == [acceptance, end]
+
+
 async def test_an_unfinished_acceptance_is_above_the_ack_floor(any_journal: Journal, fresh_id: str) -> None:
     acceptance = (await any_journal.append("default", accepted(fresh_id))).record
     assert (await any_journal.queue(CONSUMER)).acknowledged_to < acceptance.sequence

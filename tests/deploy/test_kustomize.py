@@ -138,6 +138,8 @@ def test_nats_storage_fits_its_volume(variant: list[Document]) -> None:
     (size,) = re.findall(r"^(\d+)Gi$", claim["spec"]["resources"]["requests"]["storage"])
     (bound,) = re.findall(r"max_file_store: (\d+)GB", (KUSTOMIZE / "base/nats.conf").read_text())
     assert int(bound) <= 0.7 * int(size)
+    (gateway,) = pod_of(variant, "Deployment/gateway").spec["containers"]
+    assert {"name": "NATS_STORE_MAX", "value": str(int(bound) << 30)} in gateway["env"]
 
 
 def test_the_roles_are_the_packaged_ones() -> None:

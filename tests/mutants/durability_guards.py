@@ -259,14 +259,14 @@ DURABILITY_GUARDS = (
     Guard(
         "heartbeats keep running work",
         "serve_deployments/coordinator/coordinator.py",
-        "                    await self._queue.working(work.item)\n",
+        "                    await work.queue.working(work.item)\n",
         "                    pass\n",
         f"{SURPRISES}test_heartbeats_keep_the_work_of_a_long_call",
     ),
     Guard(
         "a redelivered item takes no second slot",
         "serve_deployments/coordinator/coordinator.py",
-        "            self._queue.drop()\n",
+        "            queue.drop()\n",
         "",
         f"{SURPRISES}test_a_redelivered_item_takes_no_second_slot",
     ),
@@ -358,7 +358,7 @@ DURABILITY_GUARDS = (
         "a stopping coordinator requeues its items",
         "serve_deployments/coordinator/coordinator.py",
         """            for work in list(self._works.values()):
-                await self._queue.requeue(work.item)
+                await work.queue.requeue(work.item)
 """,
         "",
         f"{REPLACED}[ray-vote]",

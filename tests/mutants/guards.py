@@ -1,6 +1,7 @@
 """All the guards."""
 
 from tests.mutants.archives import ARCHIVES
+from tests.mutants.doctor import DOCTOR
 from tests.mutants.durability_guards import DURABILITY_GUARDS
 from tests.mutants.entrances import ENTRANCES
 from tests.mutants.guard import Guard
@@ -20,5 +21,6 @@ GUARDS: tuple[Guard, ...] = (
     *WORKERS,
     *READINGS_GUARDS,
     *TRACES,
+    *DOCTOR,
     *TOOL_GUARDS,
 )

@@ -21,7 +21,7 @@ OVERLOAD = (
     Guard(
         "what is being written counts",
         "app/admission/backlog.py",
-        "            self.hold(key, roles, self.clock.now(), begun_at=None, priority=priority)\n",
+        "            self.hold(key, roles, self.clock.now(), begun_at=None, priority=priority, cluster=cluster)\n",
         "",
         f"{BACKLOG}test_a_request_being_written_counts_once_even_after_it_is_logged",
     ),
@@ -92,15 +92,15 @@ OVERLOAD = (
     Guard(
         "what could not end in time is refused",
         "app/admission/backlog.py",
-        "            self._check_wait(needing, ahead[role], timeout_s)\n",
+        "            self._check_wait(needing, ahead[role, cluster], timeout_s)\n",
         "",
         f"{BACKLOG}test_while_work_waits_a_request_that_needs_over_half_of_its_deadline_is_rejected",
     ),
     Guard(
         "batch work is ahead of no interactive newcomer",
         "app/admission/backlog.py",
-        'ahead = self._interactive if priority == "interactive" else self._by_role',
-        "ahead = self._by_role",
+        'ahead = self._interactive if priority == "interactive" else self._queued',
+        "ahead = self._queued",
         f"{BACKLOG}test_batch_work_that_waits_refuses_batch_work_and_no_interactive_work",
     ),
     Guard(

@@ -73,6 +73,15 @@ PublishOption = Annotated[
         help="Messages for other services, whose streams are declared too: announcements,responses,results,texts.",
     ),
 ]
+ClustersOption = Annotated[
+    str,
+    typer.Option(
+        "--clusters",
+        envvar="CLUSTERS",
+        metavar="LIST",
+        help="Labels of clusters, whose queues are declared too, separated by commas.",
+    ),
+]
 WaitOption = Annotated[
     float, typer.Option("--wait", metavar="SECONDS", min=0, help="Wait for the server up to this long.")
 ]
@@ -189,16 +198,18 @@ def _add_command(name: str, work: Callable[..., Awaitable[Exit]]) -> None:
         agents: AgentsOption = "ray",
         roles: RolesOption = None,
         publish: PublishOption = "",
+        clusters: ClustersOption = "",
         wait_s: WaitOption = 10.0,
     ) -> None:
         async def declared(journal: JetStreamJournal) -> Exit:
             # Imported here, because pydantic-settings would slow every command.
-            from app.process_settings import PublicationRules, read_roles
+            from app.process_settings import ClusterRules, PublicationRules, read_roles
 
             with usage_errors("correct the file"):
                 worker_roles = roles_over_nats(read_roles(roles), agents)
                 publications = PublicationRules.model_validate({"PUBLISH": publish}).publications
-            settings = StreamSettings(retention_s, replicas, ack_wait_s, worker_roles, publications)
+                labels = ClusterRules.model_validate({"CLUSTERS": clusters}).clusters
+            settings = StreamSettings(retention_s, replicas, ack_wait_s, worker_roles, publications, labels)
             return await work(journal, settings, as_json=as_json)
 
         # A server at a URL may be one that is yet to get a stack.

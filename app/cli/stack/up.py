@@ -143,7 +143,7 @@ async def _until_serving(layout: Layout, report: ProgressReport) -> None:
 async def _ready_findings(layout: Layout) -> list[Finding]:
     # Imported here: a start that is not slow has no use for an HTTP client.
     from app.cli.client import GatewayClient, GatewayUnreachable
-    from app.cli.doctor import ready_findings
+    from app.cli.doctor.command import ready_findings
 
     async with GatewayClient(layout.url) as gateway:
         with suppress(GatewayUnreachable):
@@ -153,7 +153,7 @@ async def _ready_findings(layout: Layout) -> list[Finding]:
 
 async def _explain(layout: Layout, report: ProgressReport) -> None:
     """Report what is wrong with the set-up, for a part that did not become ready."""
-    from app.cli.stack.setup import Setup, machine_findings, setup_findings
+    from app.cli.doctor.setup import Setup, machine_findings, setup_findings
     from app.process_settings import load_roles
 
     setup = Setup(

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime, timedelta
 
 from app.api.webhook_payloads import delivery_id, due, is_end, patterns
-from app.deliberation.facts import Accepted, decode, prefix
+from app.deliberation.facts import Accepted, decode, is_acceptance, prefix
 from app.deliberation.ports import Journal, Record
 from app.deliberation.specification import Webhook
 from app.webhooks.attempts import (
@@ -63,7 +63,7 @@ class DeliveryPlanner:
             return None
         fact, webhook = found
         tenant = accepted.tokens[1]
-        subjects = patterns(tenant, fact.deliberation_id, webhook.events)
+        subjects = patterns(tenant, fact, webhook.events)
         until = fact.deadline_at + timedelta(seconds=END_GRACE_S)
         changed = asyncio.Event()
         async with AsyncExitStack() as stack:
@@ -148,9 +148,9 @@ class DeliveryPlanner:
 
     async def _pending(self, key: DeliveryKey, subject: str) -> tuple[Accepted, Webhook, Record] | None:
         stem = prefix(key.tenant, key.deliberation_id)
-        acceptance, deleted = f"{stem}.accepted", f"{stem}.deleted"
-        found = {record.subject: record for record in await self._journal.last([acceptance, deleted, subject])}
-        accepted = webhook_of(found[acceptance].data) if acceptance in found and deleted not in found else None
+        found = {record.subject: record for record in await self._journal.last([f"{stem}.*", subject])}
+        acceptance = next((record for name, record in found.items() if is_acceptance(name)), None)
+        accepted = None if acceptance is None or f"{stem}.deleted" in found else webhook_of(acceptance.data)
         if accepted is None or subject not in found or delivery_id(found[subject]) != key.delivery_id:
             return None
         return *accepted, found[subject]

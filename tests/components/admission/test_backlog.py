@@ -106,6 +106,20 @@ def test_work_that_could_not_begin_within_its_deadline_is_refused() -> None:
     assert kept.throughput("DEV").head_waited_s(clock.now().timestamp()) == 0
 
 
+def test_work_that_waits_for_a_dead_cluster_refuses_only_work_with_its_label() -> None:
+    clock = FakeClock(NOW)
+    kept = backlog(clock)
+    kept.hold(key(2), DEV, NOW, begun_at=None, cluster="eu")
+    clock.advance(31)
+    for cluster in (None, "us"):
+        kept.check(DEV, 30, cluster=cluster)
+        kept.check(DEV, 30, cluster=cluster, priority="batch")
+    for priority in ("interactive", "batch"):
+        with pytest.raises(QueueFull, match="one has waited 31 s"):
+            kept.check(DEV, 30, cluster="eu", priority=priority)
+    assert kept.admitted("DEV", 30) == kept.depth_max and kept.throughput("DEV").depth == 1
+
+
 def test_a_rate_that_was_measured_without_waiting_work_refuses_nothing() -> None:
     clock = FakeClock(NOW)
     kept = backlog(clock, depth_max=2_000)

@@ -45,12 +45,14 @@ def test_patterns_match_the_facts_of_subscribed_events(fact: Fact) -> None:
     record, hook = stored(fact), Hook(url="", events=(fact.type,))
     assert due([record], hook) == [record]
     assert due([record], Hook(url="", events=tuple(set(EVENTS) - {fact.type}))) == []
-    assert any(subject_matches(pattern, record.subject) for pattern in patterns("default", "d1", hook.events))
+    assert any(
+        subject_matches(pattern, record.subject) for pattern in patterns("default", STORY.accepted(), hook.events)
+    )
 
 
 def test_patterns_always_match_the_end_and_never_views() -> None:
     for event in EVENTS:
-        subjects = patterns("t", "d1", [event])
+        subjects = patterns("t", STORY.accepted(), [event])
         assert any(subject_matches(pattern, "deliberations.t.d1.end") for pattern in subjects)
         for view in ("call.s1-dev-001.delta", "call.s1-dev-001.started"):
             assert not any(subject_matches(pattern, f"deliberations.t.d1.{view}") for pattern in subjects)

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from app.admission.backlog import Backlog
-from app.catalog.index import PATTERNS, Catalog
+from app.catalog.index import Catalog, patterns
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import Cancelled, CancelRequested, Completed, Fact, Failed
 from app.deliberation.ports import Record
@@ -60,7 +60,7 @@ async def test_order_and_repetition_of_facts_do_not_change_the_catalog(seed: int
         Story("e").accepted(),
         Cancelled(deliberation_id="e", ts=NOW),
     )
-    records = [r for r in journal.records if any(subject_matches(pattern, r.subject) for pattern in PATTERNS)]
+    records = [r for r in journal.records if any(subject_matches(pattern, r.subject) for pattern in patterns(()))]
     heard = records + random.Random(seed).choices(records, k=5)
     random.Random(seed).shuffle(heard)
     kept = catalog()
@@ -79,7 +79,7 @@ async def test_facts_stored_during_the_replay_are_applied() -> None:
     async def slow(pattern: str, after: int, *, limit: int | None = None) -> AsyncIterator[Record]:
         async for record in read(pattern, after, limit=limit):
             yield record
-        if pattern == PATTERNS[0]:
+        if pattern == patterns(())[0]:
             await journal.append("default", Story("meanwhile").accepted())
             await journal.append("default", Completed(deliberation_id="first", ts=NOW))
 

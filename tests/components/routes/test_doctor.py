@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from app.api.cluster_schemas import LogFigures
+from app.api.cluster_schemas import LogFigures, StreamFigures
 from app.api.findings import KINDS, Diagnosis, Finding, as_finding, as_problem, finding, ordered
 from app.deliberation.errors import JournalUnavailable, StreamsDiffer
 from tests.components.routes.served import COORDINATOR, Served, served
@@ -38,10 +38,16 @@ async def gateway() -> AsyncGenerator[Served]:
         yield running
 
 
-def figures(gateway: Served, server_version: str = "2.15.1", apart_s: float = 0.0) -> None:
+def figures(gateway: Served, server_version: str = "2.15.1", apart_s: float = 0.0, *stored: int) -> None:
     async def shown() -> LogFigures:
         at = gateway.clock.now() + timedelta(seconds=apart_s)
-        return LogFigures(server_version=server_version, server_at=at, streams=(), consumers=())
+        streams = tuple(
+            StreamFigures(
+                name=f"S{number}", messages=1, bytes=size, first_sequence=1, last_sequence=1, first_at=at, last_at=at
+            )
+            for number, size in enumerate(stored)
+        )
+        return LogFigures(server_version=server_version, server_at=at, streams=streams, consumers=())
 
     gateway.journal.figures = shown  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -63,6 +69,11 @@ def of_dev(gateway: Served, **state: Any) -> None:
     answers(gateway, "role.DEV", agent("DEV", versions=OWN, engines=[serving(**state)]))
 
 
+def stored(gateway: Served, *sizes: int) -> None:
+    gateway.gateway["settings"] = gateway.gateway["settings"].model_copy(update={"nats_store_max": 100 << 20})
+    figures(gateway, "2.15.1", 0.0, *sizes)
+
+
 def few(gateway: Served) -> None:
     roles = gateway.gateway["roles"]
     bounds = roles["DEV"].replicas.model_copy(update={"min": 2, "max": 2})
@@ -73,6 +84,12 @@ def full(gateway: Served) -> None:
     backlog, now = gateway.gateway["catalog"].backlog, gateway.clock.now()
     for number in range(gateway.gateway["settings"].queue_depth_max):
         backlog.hold(("default", f"d{number}"), {"DEV"}, now, begun_at=now)
+
+
+def clusters(gateway: Served, *declared: str) -> None:
+    """Declares labels, of which the coordinator takes the first."""
+    gateway.gateway["settings"] = gateway.gateway["settings"].model_copy(update={"clusters": declared})
+    answers(gateway, "coordinator", {**COORDINATOR, "versions": OWN, "clusters": declared[:1]})
 
 
 TROUBLE = {"detail": "fails: it answered with errors", "since": UNREACHABLE["since"]}
@@ -117,6 +134,12 @@ BROKEN: dict[str, tuple[Callable[[Served], object], str, str]] = {
     "no priorities": (lambda g: of_dev(g, prioritises=False), "priority_off", "refuses priorities"),
     "a simulator": (lambda g: of_dev(g, models=["simulated-8b"]), "simulated", "simulated-8b"),
     "no sender of webhooks": (lambda g: answers(g, "webhooks"), "webhooks_missing", "No webhook sender"),
+    "a store near its bound": (lambda g: stored(g, 60 << 20, 20 << 20), "store_filling", "80 MiB of the 100"),
+    "a label that no cluster takes": (
+        lambda g: clusters(g, "eu", "us"),
+        "cluster_missing",
+        "No coordinator takes the label us",
+    ),
     "no taker of plans": (lambda g: answers(g, "planning"), "planning_missing", "No process that takes plans"),
     "a stranger's reply": (lambda g: answers(g, "role.DEV", {"role": "DEV"}), "reply_invalid", "role DEV"),
     "replicas of another version": (

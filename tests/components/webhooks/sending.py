@@ -76,8 +76,8 @@ class Deliberation:
                 await asyncio.sleep(0.02)
 
 
-def accepted(story: Story, url: str, events: Iterable[str], **metadata: str) -> Accepted:
-    fact = story.accepted()
+def accepted(story: Story, url: str, events: Iterable[str], cluster: str | None = None, **metadata: str) -> Accepted:
+    fact = story.accepted(cluster=cluster)
     webhook = Webhook(url=url, events=tuple(events), metadata=metadata)
     specification = fact.specification.model_copy(update={"webhook": webhook})
     deadline_at = datetime.now(UTC) + timedelta(minutes=5)
@@ -85,20 +85,27 @@ def accepted(story: Story, url: str, events: Iterable[str], **metadata: str) -> 
 
 
 async def submit(
-    journal: JetStreamJournal, url: str, *, events: Iterable[str] = TERMINAL_EVENTS, tenant: str = "default"
+    journal: JetStreamJournal,
+    url: str,
+    *,
+    events: Iterable[str] = TERMINAL_EVENTS,
+    tenant: str = "default",
+    cluster: str | None = None,
 ) -> Deliberation:
     deliberation = Deliberation(journal, Story(uuid.uuid4().hex[:26]), tenant)
-    await deliberation.append(accepted(deliberation.story, url, events))
+    await deliberation.append(accepted(deliberation.story, url, events, cluster))
     return deliberation
 
 
 @asynccontextmanager
-async def declared(server: NatsServer, *, ack_wait_s: int | None = None) -> AsyncGenerator[JetStreamJournal]:
+async def declared(
+    server: NatsServer, *, ack_wait_s: int | None = None, clusters: tuple[str, ...] = ()
+) -> AsyncGenerator[JetStreamJournal]:
     """The server's log, with all streams; `ack_wait_s` is the redelivery time of a dead sender's items."""
     journal = await JetStreamJournal.connect(server.url, name=f"tests-{os.getpid()}")
     try:
         async with asyncio.timeout(10):
-            await apply(journal, StreamSettings())
+            await apply(journal, StreamSettings(clusters=clusters))
         if ack_wait_s is not None:
             await shorten_ack_wait(journal, ack_wait_s)
         yield journal

@@ -44,6 +44,23 @@ async def test_delivers_a_signed_end_once_and_records_it(own_nats_server: NatsSe
         assert not delivery.failed
 
 
+async def test_a_deliberation_with_a_label_is_delivered_too(own_nats_server: NatsServer) -> None:
+    async with declared(own_nats_server, clusters=("eu",)) as journal, receiving() as receiver:
+        async with sending(own_nats_server):
+            receiver.script["/hook"].append(500)
+            deliberations = [
+                await submit(journal, receiver.url(), events=EVENTS, cluster=each) for each in ("eu", None)
+            ]
+            for each in deliberations:
+                await each.run()
+                await each.finished(len(WHOLE))
+            await until_empty(journal, "DELIBERATIONS", WEBHOOKS_CONSUMER)
+    bodies = [request.checked(SECRET) for request in receiver.received]
+    for each in deliberations:
+        types = {body["type"] for body in bodies if body["data"]["deliberation_id"] == each.id}
+        assert types == set(WHOLE)
+
+
 async def test_each_attempt_is_a_span_below_the_workflow(own_nats_server: NatsServer) -> None:
     spans = KeptSpans()
     async with declared(own_nats_server) as journal, receiving() as receiver, sending(own_nats_server) as sender:

@@ -86,6 +86,21 @@ async def test_what_is_copied_equals_the_log(journal: JetStreamJournal, store: S
     assert projector.counts["skipped"] == 0
 
 
+@pytest.mark.parametrize("ended", [False, True])
+async def test_a_deliberation_with_a_label_is_copied_as_others_are(
+    journal: JetStreamJournal, store: Store, ended: bool
+) -> None:
+    story = Story("labelled")
+    async with projecting(journal, store):
+        await append(journal, [story.accepted(cluster="eu")])
+        await until_status(store, "pending")
+        await append(journal, rest(story) if ended else [story.opened()])
+        await until_status(store, "completed" if ended else "in_progress")
+    if ended:
+        found = await read(store, story.id)
+        assert isinstance(found, Archived) and found.records == await journal.facts("acme", story.id)
+
+
 async def test_outcomes_after_the_end_are_copied_too(
     journal: JetStreamJournal, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,7 @@ import uvicorn
 
 from app.api.findings import Finding
 from app.archive.database.migrate import migrate
-from app.cli import doctor
+from app.cli.doctor import command as doctor
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import StreamSettings
 from app.log.streams import apply

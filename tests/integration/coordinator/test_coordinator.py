@@ -1,6 +1,6 @@
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import cast
@@ -85,11 +85,12 @@ class Replica:
         role: Role,
         journals: type[JetStreamJournal] = JetStreamJournal,
         tracer: Tracer | None = None,
+        clusters: Sequence[str] = (),
     ) -> "Replica":
         journal = await journals.connect(url)
         ready = asyncio.Event()
         agents = {"DEV": RayAgents(cast("Handle", role))}
-        replica = CoordinatorReplica(journal, agents, 10, PUBLICATIONS, tracer=tracer)
+        replica = CoordinatorReplica(journal, agents, 10, PUBLICATIONS, tracer=tracer, clusters=clusters)
         serving = asyncio.create_task(replica.serve(ready))
         await ready.wait()
         return cls(journal, serving)

@@ -36,7 +36,7 @@ from app.lifecycle.context import SUBJECT
 from app.log import text_viewers
 from app.log.gateway_log import log_figures
 from app.log.journal import JetStreamJournal
-from app.log.stream_settings import PUBLICATIONS, TASKS_STREAM, StreamSettings
+from app.log.stream_settings import PUBLICATIONS, TASKS_STREAM, StreamSettings, coordinator_queue
 from app.log.streams import apply, declared_consumers, declared_streams, plan, prove_writes
 from app.log.work_queue import QueueItem, WorkQueue
 from app.observability.replica_status import PLANNERS_SUBJECT, PROJECTORS_SUBJECT, SENDERS_SUBJECT
@@ -51,7 +51,7 @@ from serve_deployments.coordinator.task_queue import WorkerAgents
 from serve_deployments.engine.client import Engines
 from tests.components.webhooks.receiving import receiving
 from tests.components.webhooks.sending import MASTER, accepted
-from tests.conditions import until
+from tests.conditions import until, until_empty
 from tests.conftest import NATS_SERVER, free_port
 from tests.integration.agent.test_agent_replica import ANSWER, ScriptedEngine, call, streamed
 from tests.integration.agent.test_agent_replica import request as stage_request
@@ -60,8 +60,11 @@ from tests.integration.planning.conftest import TRANSITIONED, moved, plan_event
 from tests.story import NOW, Story
 
 KUSTOMIZE = Path(__file__).parents[3] / "deploy/kustomize"
+CLUSTERS = ("eu",)
 FORBIDDEN_TO_PUBLISH = {
     "agents": """
+        deliberations.default.x.accepted-eu $JS.API.CONSUMER.MSG.NEXT.DELIBERATIONS.archive
+        $JS.ACK.DELIBERATIONS.webhooks.1.1.1.1.1 $JS.ACK.DELIBERATIONS.archive.1.1.1.1.1
         deliberations.default.x.accepted deliberations.default.x.cancel deliberations.default.x.deleted
         $JS.API.STREAM.DELETE.DELIBERATIONS $JS.API.STREAM.PURGE.DELIBERATIONS $JS.API.STREAM.CREATE.OTHER
         planning.plan.approved live.deliberations.default.x.end $JS.API.STREAM.MSG.DELETE.ORCHESTRATOR_EVENTS
@@ -94,7 +97,8 @@ FORBIDDEN_TO_PUBLISH = {
         $JS.API.STREAM.DELETE.WEBHOOKS $JS.API.STREAM.PURGE.WEBHOOKS
     """,
     "planning": """
-        deliberations.default.x.end deliberations.default.x.deleted planning.plan.approved
+        deliberations.default.x.cancel deliberations.default.x.end deliberations.default.x.deleted
+        planning.plan.approved
         $JS.API.STREAM.PURGE.DELIBERATIONS $JS.API.STREAM.PURGE.PLANNING_EVENTS $JS.API.DIRECT.GET.KEYS
         $JS.API.CONSUMER.MSG.NEXT.DELIBERATIONS.coordinator spends.2026-01-01.default.x
     """,
@@ -189,7 +193,7 @@ async def journal_of(port: int, user: str) -> AsyncGenerator[JetStreamJournal]:
 
 async def declare(port: int, *worker_roles: str) -> None:
     async with journal_of(port, "streams") as streams, asyncio.timeout(30):
-        await apply(streams, StreamSettings(worker_roles=worker_roles, publications=PUBLICATIONS))
+        await apply(streams, StreamSettings(worker_roles=worker_roles, publications=PUBLICATIONS, clusters=CLUSTERS))
 
 
 def url_of(port: int, user: str) -> str:
@@ -218,7 +222,7 @@ async def violations(url: str, subject: str, *, subscribe: bool = False) -> list
 
 async def test_every_user_may_do_its_own_work(port: int) -> None:
     """Every operation on the log, from the declaration of streams to the announced end."""
-    settings = StreamSettings(worker_roles=("DEV",), publications=PUBLICATIONS)
+    settings = StreamSettings(worker_roles=("DEV",), publications=PUBLICATIONS, clusters=CLUSTERS)
     async with journal_of(port, "streams") as streams, asyncio.timeout(30):
         assert await apply(streams, settings)
         assert await apply(streams, settings) == []
@@ -291,6 +295,20 @@ async def test_every_user_may_do_its_own_work(port: int) -> None:
         assert await gateway.facts("default", story.id) == [tombstone.record]
         await watching.close()
         await stopping.close()
+
+
+@pytest.mark.parametrize("user", ["gateway", "planning"])
+async def test_work_with_a_label_is_accepted_and_taken(port: int, user: str) -> None:
+    await declare(port)
+    story, delivered = Story(uuid.uuid4().hex[:26]), list[QueueItem]()
+    async with journal_of(port, user) as accepting, journal_of(port, "agents") as agents, asyncio.timeout(30):
+        queue = WorkQueue(agents, 4, delivered.append, consumer=coordinator_queue("eu"))
+        await queue.start()
+        assert (await accepting.append("default", story.accepted(cluster="eu"))).created
+        await until(lambda: bool(delivered))
+        await queue.ack(delivered[0])
+        await until_empty(accepting, "DELIBERATIONS", coordinator_queue("eu"))
+        await queue.close()
 
 
 @pytest.mark.parametrize(("user", "subject"), pairs(FORBIDDEN_TO_PUBLISH))

@@ -17,10 +17,10 @@ from app.access.loopback import is_loopback
 from app.api.findings import KINDS, Diagnosis, Finding, Severity, as_finding, finding, ordered
 from app.api.schemas import Problem, Ready
 from app.cli.client import GatewayClient, GatewayRefused, GatewayUnreachable, parsed
+from app.cli.doctor.setup import machine_findings, port_findings, setup_findings, setup_of_environment
 from app.cli.exits import CommandError, Exit, output, run, sentence
 from app.cli.options import DATA_DIR, ApiKeyOption, JsonOption, StackOption, UrlOption
 from app.cli.render.text import counted, plain
-from app.cli.stack.setup import machine_findings, port_findings, setup_findings, setup_of_environment
 from app.cli.target import GatewayTarget, find_target
 
 # A request takes up to a second, and this machine may be slow.
