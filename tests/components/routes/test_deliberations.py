@@ -254,7 +254,7 @@ async def test_a_summary_has_the_outcome_the_cost_and_the_times_alone(gateway: S
     whole = (await gateway.client.get(f"/deliberations/{id}")).json()
     summary = (await gateway.client.get(f"/deliberations/{id}?view=summary")).json()
     assert whole.keys() - summary.keys() == {
-        *("agents", "parameters", "task", "constraints", "evidence", "context", "webhook", "proposals"),
+        *("agents", "parameters", "task", "constraints", "evidence", "context", "workspace", "webhook", "proposals"),
     }
     assert summary == {name: whole[name] for name in summary}, "a field is left out, or has its value"
     assert summary["verdict"]["content"] and summary["usage"]["calls"] and summary["metadata"] == {"k": "v"}
