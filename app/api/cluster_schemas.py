@@ -113,10 +113,18 @@ class RoleToolsView(Resource):
     servers: tuple[ToolServerView, ...]
 
 
+class WorkspaceToolsView(Resource):
+    """The tools of every agent of a deliberation with a `workspace`."""
+
+    tools: tuple[str, ...]
+    per_call: ToolLimits
+
+
 class ToolList(Resource):
-    """The tools of all roles that have some."""
+    """The tools of all roles that have some, and those of workspaces."""
 
     items: tuple[RoleToolsView, ...]
+    workspace: WorkspaceToolsView | None = Field(description="Null where the gateway allows no workspaces")
 
 
 class MissingPart(Resource):

@@ -17,12 +17,14 @@ from app.api.cluster_schemas import (
     ToolList,
     ToolServerHealth,
     ToolServerView,
+    WorkspaceToolsView,
 )
 from app.api.responses import answer, problems
 from app.api.schemas import StrategyList, StrategyResource, dump
 from app.api.suggestions import did_you_mean
 from app.deliberation.errors import NotFound
 from app.deliberation.roles import Role
+from app.deliberation.tools import WORKSPACE_LIMITS, WORKSPACE_TOOLS
 from app.observability.replica_status import AgentStatus, earliest, read
 from app.routes.dependencies import Gateway, InGateway, api_router
 
@@ -146,14 +148,18 @@ def tool_health(server: str, replicas: Sequence[AgentStatus]) -> ToolServerHealt
 @router.get(
     "/tools",
     summary="Tools that agents may use, with the health of their servers",
-    responses={200: answer("The tools of all roles that have some", model=ToolList), **problems()},
+    responses={200: answer("The tools of all roles that have some, and of workspaces", model=ToolList), **problems()},
 )
 async def list_tools(gateway: InGateway) -> Response:
     """`health` is null for a server when no replica of its role answered within half a second."""
     async with asyncio.TaskGroup() as group:
         roles = [(name, role) for name, role in gateway["roles"].items() if role.tools]
         tasks = [group.create_task(_tools(gateway, name, role)) for name, role in roles]
-    return Response(dump(ToolList(items=tuple(task.result() for task in tasks))), media_type="application/json")
+    workspace = None
+    if gateway["settings"].workspaces:
+        workspace = WorkspaceToolsView(tools=WORKSPACE_TOOLS, per_call=WORKSPACE_LIMITS)
+    found = ToolList(items=tuple(task.result() for task in tasks), workspace=workspace)
+    return Response(dump(found), media_type="application/json")
 
 
 @router.get(

@@ -84,6 +84,16 @@ async def test_the_health_of_a_server_is_unknown_without_a_replica(gateway: Serv
     assert [server["health"] for server in role["servers"]] == [None, None]
 
 
+async def test_the_tools_of_workspaces_are_listed_where_the_gateway_allows_some(
+    gateway: Served, tmp_path: Path
+) -> None:
+    assert (await gateway.client.get("/tools")).json()["workspace"] is None
+    async with served(workspaces=(str(tmp_path),)) as allowing:
+        workspace = (await allowing.client.get("/tools")).json()["workspace"]
+    assert {"read_file", "search", "run_tests"} <= set(workspace["tools"])
+    assert workspace["per_call"] == {"calls": 8, "seconds": 120.0, "bytes": 65_536}
+
+
 async def test_a_server_that_is_away_degrades_readiness_and_refuses_no_work(gateway: Served) -> None:
     gateway.journal.replies["control.role.DEV"] = [replica(AWAY)]
     ready = await gateway.client.get("/readyz")
