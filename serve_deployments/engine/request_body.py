@@ -78,6 +78,7 @@ VLLM = Dialect()
 """The dialect of vLLM, which takes every field."""
 
 
+# Long by the fields of the dialects, of which each is one line.
 def request_body(
     call: Call,
     model: str,
