@@ -4,6 +4,7 @@
 # The base image is pinned by tag. To pin it by digest, resolve the tag and build with the digest:
 #   docker buildx imagetools inspect python:3.11-slim-bookworm --format '{{.Manifest.Digest}}'
 #   docker build --build-arg BASE=python:3.11-slim-bookworm@sha256:… -t deliberation-gateway:0.1.0 .
+# Workspaces need git, which python:3.11-bookworm has (docs/workspaces.md).
 ARG BASE=python:3.11-slim-bookworm
 
 FROM ${BASE} AS build
@@ -32,8 +33,6 @@ ENV PATH=/opt/venv/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     RAY_USAGE_STATS_ENABLED=0
-# Workspaces are read by git.
-RUN apt-get update && apt-get install --yes --no-install-recommends git && rm -rf /var/lib/apt/lists/*
 RUN groupadd --gid 10001 deliberate \
     && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin deliberate \
     && install --directory --owner 10001 --group 10001 /data

@@ -1,6 +1,7 @@
 """Waiting for conditions instead of sleeping, and holding reads back."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 
 from app.deliberation.ports import Record
@@ -16,13 +17,25 @@ async def until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
 
 
 async def until_empty(journal: JetStreamJournal, stream: str, consumer: str, timeout_s: float = 30) -> None:
-    """Return once the consumer has neither undelivered nor unacknowledged items."""
+    """Return once the consumer has neither undelivered nor unacknowledged items.
+
+    The server counts a stored item as pending a moment after it acknowledged the item to its writer.
+    """
     async with asyncio.timeout(timeout_s):
         while True:
             found = await journal.request(f"$JS.API.CONSUMER.INFO.{stream}.{consumer}")
             if not found["num_pending"] and not found["num_ack_pending"]:
-                return
+                config = found["config"]
+                filters = config.get("filter_subjects") or [config.get("filter_subject") or ">"]
+                if found["ack_floor"]["stream_seq"] >= max([await _last(journal, stream, each) for each in filters]):
+                    return
             await asyncio.sleep(0.02)
+
+
+async def _last(journal: JetStreamJournal, stream: str, subject: str) -> int:
+    query = json.dumps({"last_by_subj": subject}).encode()
+    reply = await journal.request(f"$JS.API.STREAM.MSG.GET.{stream}", query)
+    return 0 if "error" in reply else reply["message"]["seq"]
 
 
 def held_back(journal: InMemoryJournal) -> asyncio.Event:
