@@ -8,6 +8,7 @@ VARIANTS: dict[str, tuple[list[str], list[str]]] = {
     "local": (["overlays/local"], []),
     "gpu": (["overlays/gpu"], []),
     "gpus": (["overlays/gpu"], ["components/gpu-replicas"]),
+    "shared gpu": (["overlays/gpu"], ["components/gpu-replicas", "components/gpu-share"]),
     "everything": (
         ["overlays/local"],
         [

@@ -176,6 +176,17 @@ def test_several_replicas_of_vllm_are_listed_by_name(variants: dict[str, list[Do
     assert {"Deployment/vllm", "PersistentVolumeClaim/models"}.isdisjoint(map(manifests.name_of, gpus))
 
 
+def test_replicas_on_one_gpu_take_no_whole_gpu_and_together_no_more_than_its_memory(
+    variants: dict[str, list[Document]],
+) -> None:
+    several = the(variants["shared gpu"], "StatefulSet/vllm")["spec"]
+    (container,) = several["template"]["spec"]["containers"]
+    limits = container["resources"]["limits"]
+    assert limits["nvidia.com/gpu.shared"] == 1 and "nvidia.com/gpu" not in limits
+    (part,) = (each.partition("=")[2] for each in container["args"] if each.startswith("--gpu-memory-utilization="))
+    assert several["replicas"] * float(part) <= 0.9
+
+
 def test_all_vllms_run_with_the_same_options(variants: dict[str, list[Document]]) -> None:
     pods = (pod_of(variants["gpu"], "Deployment/vllm"), pod_of(variants["gpus"], "StatefulSet/vllm"))
     one, several = (pod.containers[0] for pod in pods)
