@@ -175,7 +175,7 @@ class SpendRules(ProcessSettings):
 class TenantClusters(ClusterRules):
     tenant_clusters: ClustersOfTenants = setting(
         {},
-        "Tenants whose deliberations are for the clusters with a label, as `acme=eu,globex=us`; their requests may "
+        "Labels of clusters by tenant, for all deliberations of the tenant, as `acme=eu,globex=us`; their requests may "
         "name no other label.",
     )
 
@@ -301,7 +301,7 @@ class Settings(AcceptanceRules, RoleRules, StreamRules, ArchiveRetention, Gatewa
     )
     nats_store_max: int | None = setting(
         None,
-        "What nats-server may store, its `max_file_store`; `GET /doctor` warns once the streams hold four fifths.",
+        "The `max_file_store` of nats-server; `GET /doctor` warns once the streams hold four fifths.",
         "bytes",
         ge=1,
     )

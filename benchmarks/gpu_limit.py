@@ -25,7 +25,7 @@ from serve_deployments.simulator.server.engine import PrefixCache
 from serve_deployments.simulator.writer.tokens import BLOCK_TOKENS
 
 SAMPLE = 20
-"""Deliberations whose means are shown."""
+"""Deliberations in each mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Load:
     held: float = 0
 
     def add(self, stage: Sequence[Sent], part: float) -> None:
-        """Count a stage, as `part` of the mean, but for what is computed."""
+        """Add a stage to the mean with the weight `part`; `load_of` adds the computed tokens."""
         whole = (each.prompt.blocks[: each.prompt.tokens // BLOCK_TOKENS] for each in stage)
         shared = BLOCK_TOKENS * sum(1 for _ in takewhile(lambda place: len(set(place)) == 1, zip(*whole, strict=False)))
         steps = max(each.completion_tokens for each in stage)

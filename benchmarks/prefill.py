@@ -73,7 +73,7 @@ class Floors:
     _seen: set[tuple[object, ...]] = field(default_factory=set[tuple[object, ...]])
 
     def add(self, deliberation: int, stage: int, rendered: str) -> None:
-        """Count what a prompt has that no earlier one had."""
+        """Count the pieces of a prompt that earlier prompts lack."""
         read: tuple[str, ...] = ()
         for piece in pieces(rendered, self.count):
             match piece.kind:

@@ -178,7 +178,7 @@ class Council:
 
 @dataclass
 class Fleet:
-    """Councils over engines in virtual time; `route` chooses as a replica does, `sent` is told of each prompt."""
+    """Councils over engines in virtual time; `route` chooses as a replica does, `sent` receives each prompt."""
 
     route: Route
     engines: int

@@ -50,7 +50,7 @@ class ApplicationArgs(LogServer, RoleRules, PublicationRules, WorkspaceRules):
     )
     coordinator_clusters: ClusterLabels = setting(
         (),
-        "Labels of CLUSTERS whose deliberations these coordinators take, separated by commas. They also take those "
+        "Labels of CLUSTERS, separated by commas: these coordinators take the deliberations with them, and also those "
         "without a label.",
     )
     stream_deltas: bool = setting(

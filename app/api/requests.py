@@ -265,7 +265,7 @@ class EvidenceRequest(RequestModel):
 
 
 class WorkspaceRequest(RequestModel):
-    """A repository whose files and history the agents may read by tools, at the commit that `ref` names now."""
+    """A repository for the agents' tools: they read its files and history at the present commit of `ref`."""
 
     git: str = Field(
         min_length=1,

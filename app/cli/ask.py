@@ -101,7 +101,7 @@ def task_text(task: str | None, file: str | None) -> str:
 def workspace_of(given: str, ref: str | None) -> JsonObject:
     """The workspace of a request: a URL as it is; of a path, the repository that holds it, as an absolute path.
 
-    Uncommitted changes, which no agent sees, are told on standard error.
+    Standard error names uncommitted changes: agents do not see them.
     """
     if "://" in given:
         return _given(git=given, ref=ref)
@@ -113,7 +113,7 @@ def workspace_of(given: str, ref: str | None) -> JsonObject:
 
 
 def _git(directory: str, *arguments: str) -> str | None:
-    """What git prints about the user's own repository; None where it fails."""
+    """The output of git in the user's own repository; None after a failure of git."""
     try:
         found = subprocess.run(
             ["git", "-C", directory, *arguments], capture_output=True, text=True, timeout=GIT_WITHIN_S, check=True

@@ -13,9 +13,7 @@ from urllib.parse import urlsplit
 from pydantic import (
     AfterValidator,
     AwareDatetime,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     ValidationError,
     ValidationInfo,
@@ -25,7 +23,7 @@ from pydantic import (
 
 from app.deliberation.errors import InvalidRequest, fault_of
 from app.deliberation.specification import Amount, Prices, RolePrices, Sampling, Structured, Value
-from app.deliberation.tools import RoleTools, distinct
+from app.deliberation.tools import DeclaredValue, RoleTools, absolute, distinct
 
 ROLE_PATTERN = r"^[A-Z][A-Z0-9_-]{0,31}$"
 ENGINE_PATTERN = r"^[a-z][a-z0-9_-]{0,31}$"
@@ -84,17 +82,7 @@ def without_credentials(url: str) -> str:
     return re.sub(r"(?<=://)[^/?#]*@", "", url, count=1)
 
 
-def _absolute(path: str) -> str:
-    if not path.startswith("/"):
-        raise ValueError("give an absolute path, because agents run in directories of their own")
-    return path
-
-
-class _Declared(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Replicas(_Declared):
+class Replicas(DeclaredValue):
     """Bounds within which Ray Serve scales the role's deployment; with a `min` of 0 it starts at its first use."""
 
     min: int = Field(default=1, ge=0, le=1_000)
@@ -118,7 +106,7 @@ class EnginePrices(Prices, frozen=True, extra="forbid"):
     completion: _Price
 
 
-class EngineSpec(_Declared):
+class EngineSpec(DeclaredValue):
     """An OpenAI-compatible engine. `name` is its key under `engines`; an engine that is given by its URL has none."""
 
     name: str | None = None
@@ -126,7 +114,7 @@ class EngineSpec(_Declared):
     api_key_env: str | None = Field(
         default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", description="Environment variable with its key"
     )
-    api_key_file: Annotated[str, AfterValidator(_absolute)] | None = Field(
+    api_key_file: Annotated[str, AfterValidator(absolute)] | None = Field(
         default=None, description="Absolute path of a file with its key; a change is read within seconds"
     )
     headers: dict[str, str] = Field(default={}, repr=False, description="Sent with every request; not for secrets")
@@ -262,7 +250,7 @@ _RoleEngine = Annotated[EngineSpec, BeforeValidator(_engine)]
 AgentRunner = Literal["ray", "nats"]
 
 
-class Role(_Declared):
+class Role(DeclaredValue):
     """One role: the persona, model and engines of its agents, and the bounds of its replicas."""
 
     persona: str = Field(
@@ -332,7 +320,7 @@ class Role(_Declared):
         return self
 
 
-class RoleTable(_Declared):
+class RoleTable(DeclaredValue):
     """All declared engines and roles by name."""
 
     engines: dict[str, EngineSpec] = {}

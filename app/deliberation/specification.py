@@ -162,7 +162,7 @@ class Evidence(Value, frozen=True):
 
 
 class Workspace(Value, frozen=True):
-    """The repository whose files the agents may read: a URL or a path, the ref as given, and its commit then."""
+    """The agents' repository: its URL or path, the requested ref, and the commit of the ref at acceptance."""
 
     git: str
     ref: str

@@ -16,11 +16,11 @@ WORKSPACE_TOOLS = ("list_files", "run_tests", "read_file", "search", "diff", "gi
 ToolName = Annotated[str, Field(pattern=TOOL_PATTERN)]
 
 
-class _Declared(BaseModel):
+class DeclaredValue(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-def _absolute(path: str) -> str:
+def absolute(path: str) -> str:
     if not path.startswith("/"):
         raise ValueError("give an absolute path, because agents run in directories of their own")
     return path
@@ -35,13 +35,13 @@ def _http(url: str) -> str:
     return url
 
 
-class McpServer(_Declared):
+class McpServer(DeclaredValue):
     """A server of the Model Context Protocol: at a URL (streamable HTTP), or a command (standard input and output)."""
 
     name: Token
     url: Annotated[str, AfterValidator(_http)] | None = None
     command: tuple[str, ...] | None = Field(default=None, min_length=1, description="The program and its arguments")
-    headers_file: Annotated[str, AfterValidator(_absolute)] | None = Field(
+    headers_file: Annotated[str, AfterValidator(absolute)] | None = Field(
         default=None, description="Absolute path of a file with a `Name: value` on each line; read at each connection"
     )
 
@@ -59,7 +59,7 @@ class McpServer(_Declared):
         return self.url if self.command is None else self.command[0]  # pyright: ignore[reportReturnType] -- one is set
 
 
-class ToolLimits(_Declared):
+class ToolLimits(DeclaredValue):
     """Limits of one server's tools in one call of an agent: uses, seconds and bytes of results, each in all."""
 
     calls: int = Field(default=8, ge=1, le=64)
@@ -67,7 +67,7 @@ class ToolLimits(_Declared):
     bytes: int = Field(default=65_536, ge=1_024, le=RESULT_BYTES_MAX)
 
 
-class RoleTools(_Declared):
+class RoleTools(DeclaredValue):
     """The tools of one server that a role's agents may use."""
 
     mcp: McpServer

@@ -93,7 +93,7 @@ async def silence(control: Control, subject: str, code: str, which: str, remedy:
 
 
 async def cluster_findings(control: Control, clusters: Iterable[str]) -> list[Finding]:
-    """The declared labels whose deliberations no coordinator takes."""
+    """The declared labels without a coordinator."""
     missing = set(clusters)
     if not missing:
         return []

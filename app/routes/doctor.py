@@ -101,7 +101,7 @@ def _state(gateway: Gateway, cluster: Cluster, server_at: datetime | None) -> It
     if gateway["feed"].draining.is_set():
         yield DRAINING
     queue, settings = cluster.queue, gateway["settings"]
-    # In JetStream's global account the server's bound is told to its system account alone.
+    # JetStream reports the server's bound to its system account alone.
     stored, stored_max = sum(stream.bytes for stream in cluster.streams), settings.nats_store_max
     if stored_max is not None and stored >= STORE_SHARE_MAX * stored_max:
         detail = f"The streams hold {stored >> 20} MiB of the {stored_max >> 20} that nats-server may store"

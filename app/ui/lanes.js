@@ -59,7 +59,7 @@ export function Said({ call, live, names }) {
   return html`<dl class="given">${Object.entries(read).map(([name, value]) => html`<dt>${title(name)}</dt><dd dir="auto">${typeof value === "string" ? value : Array.isArray(value) && value.every((each) => typeof each === "string") ? html`<ul>${value.map((each) => html`<li>${each}</li>`)}</ul>` : html`<pre tabindex="0">${JSON.stringify(value, null, 1)}</pre>`}</dd>`)}</dl>`;
 }
 
-/** The uses of tools before an answer, each with what it was given and what the model saw of its result. */
+/** The uses of tools before an answer, each with its arguments and the recorded part of its result. */
 const Uses = ({ uses }) => html`<details class="gap"><summary>${plural(uses.length, "tool use")}</summary><ul class="given">${uses.map((use) => html`<li key=${use.number}><b>${use.name}</b> ${use.problem ? html`<span class="fault">${use.problem.detail}</span>` : html`<span class="muted">${use.failed ? "it failed, " : ""}${plural(use.bytes, "byte")} in ${duration(use.duration_ms)}</span>`}<pre tabindex="0" dir="auto">${use.arguments}${use.text ? `\n\n${use.text}` : ""}</pre></li>`)}</ul></details>`;
 
 /** The boxes of growing texts: { box, follows, live } by the element whose height grows. */

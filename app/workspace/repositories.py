@@ -53,9 +53,9 @@ class AllowedRepositories:
     slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(RESOLVED_AT_ONCE), compare=False)
 
     def location(self, repository: str) -> str:
-        """Returns what git fetches from: the URL, or the path with its links resolved. Reads the file system.
+        """Returns the source of a fetch: the URL, or the path with its links resolved. Reads the file system.
 
-        Raises RepositoryRefused for what is not allowed.
+        Raises RepositoryRefused for a repository outside of all prefixes.
         """
         found = repository.rstrip("/") or "/"
         if os.path.isabs(repository) and repository.isprintable():

@@ -151,7 +151,7 @@ class ToolLoop:
     # --- one use ---------------------------------------------------------------------------------------------------
 
     async def _use(self, asked: ToolCall, turn: int, offers: Mapping[str, _Offer]) -> bool:
-        """Make and record one use; False where the log held another one, whose course is taken then."""
+        """Make and record one use; False where the log held another one, which the loop then follows."""
         offer, number = offers.get(asked.name), len(self._uses) + 1
         arguments, fault = _arguments(asked.arguments)
         about: dict[str, Any] = {
@@ -217,7 +217,7 @@ class ToolLoop:
             return True
         return await self._adopt()
 
-    # --- what the log holds ----------------------------------------------------------------------------------------
+    # --- the recorded uses -----------------------------------------------------------------------------------------
 
     async def _adopt(self) -> bool:
         """Take the recorded uses as this call's; a use without an end is recorded as failed. Returns False."""

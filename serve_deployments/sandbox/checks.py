@@ -71,7 +71,7 @@ class _Reply(BaseModel):
 
 
 class ProgramOutput(NamedTuple):
-    """What a program printed, and the reason why it did not come to its end; empty where it did."""
+    """The output of a program, and the reason for an early end; the reason is empty after a regular end."""
 
     text: str
     reason: str

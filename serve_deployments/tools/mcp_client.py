@@ -37,7 +37,7 @@ DETAIL_CHARS_MAX = 300
 STOP_WITHIN_S = 2.0
 _SECRET_CHARS_MIN = 6
 
-# The package logs what it cannot read, which may be anything.
+# The package logs unreadable messages, which may hold secrets.
 logging.getLogger("mcp").setLevel(logging.CRITICAL)
 logging.getLogger("client").setLevel(logging.CRITICAL)
 logging.getLogger("httpx2").setLevel(logging.WARNING)
@@ -99,7 +99,7 @@ class Connected:
     wire: _Wire
 
     async def use(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-        """The result of a tool; raises ToolFailure. Cancelling gives it up, and tells the server."""
+        """The result of a tool; raises ToolFailure. A cancellation is sent to the server."""
         with _failures(self.secrets, self.wire):
             result = await self.client.call_tool(name, dict(arguments))
         return ToolResult(_without(_text(result), self.secrets), failed=bool(result.is_error))
@@ -107,7 +107,7 @@ class Connected:
 
 @asynccontextmanager
 async def connection(spec: McpServer, within_s: float) -> AsyncGenerator[Connected]:
-    """A connection whose handshake and list of tools came within a time; raises ToolFailure."""
+    """A connection after its handshake and its list of tools; raises ToolFailure when they come too late."""
     wire = _Wire()
     async with AsyncExitStack() as stack:
         headers = await _headers(spec)
@@ -143,13 +143,14 @@ async def _client(
 def _failures(secrets: Sequence[str], wire: _Wire) -> Generator[None]:
     """Raise any error as a ToolFailure, but for TimeoutError.
 
-    The package raises many kinds of errors for what a server sends, some of them groups, and names no base of them.
+    The package raises many kinds of errors for bad messages, some of them groups, and names no base of them.
     """
     try:
         yield
     except TimeoutError:
         raise
     except Exception as error:
+        # A named place for a broad except: the errors have no common base, and each ends one use alone.
         if wire.overflowed:
             wire.overflowed = False
             detail = f"the server sent more than {MESSAGE_BYTES_MAX:,} bytes at once"

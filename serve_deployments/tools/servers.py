@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 
 class _LostConnection(ToolFailure):
-    """A use whose connection was lost; `repeatable` where the tool may be used again."""
+    """A use with a lost connection; `repeatable` where the tool may be used again."""
 
     def __init__(self, detail: str, *, repeatable: bool) -> None:
         super().__init__("server_away", detail)
@@ -129,7 +129,7 @@ class ToolServer:
                 self.why = failure.detail
                 self._losses = max(1, self._losses)
             except Exception as error:
-                # A broad except: what a connection raises while it closes is of any kind, and ends this one alone.
+                # A named place for a broad except: a closing connection raises errors of any kind, and ends alone.
                 log.info("tool_server_close_failed", server=self.spec.name, error=type(error).__name__)
             self._losses += 1
             if self._losses == 1:

@@ -1,4 +1,4 @@
-"""What a call may use: tools, each of a server, and the outcomes of their uses."""
+"""The tools of a call, each of a server, and the outcomes of their uses."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

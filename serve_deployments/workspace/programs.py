@@ -3,7 +3,7 @@
 _BEGINNING = """
 import os, sys, traceback
 sys.path[:0] = ["", *(each for each in ("src",) if os.path.isdir(each))]
-# What was printed before a time limit is not lost.
+# A time limit loses no line that was printed before it.
 sys.stdout.reconfigure(line_buffering=True)
 sys.stderr = sys.stdout
 """

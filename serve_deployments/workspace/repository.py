@@ -1,4 +1,4 @@
-"""What the tools read: files and history of one commit in a bare repository. Nothing is ever checked out.
+"""Files and history of one commit in a bare repository, as the tools read them. Nothing is ever checked out.
 
 Links, submodules, hooks, filters and LFS thus do nothing: a link is a text, a submodule an id, an LFS file its pointer.
 """
@@ -62,7 +62,7 @@ def readable(data: bytes) -> str:
 class Repository:
     """One commit of a bare repository.
 
-    Every method raises RepositoryFault for what the agent can correct, and GitFailed past `until_s` of the loop.
+    Every method raises RepositoryFault for faults that the agent can correct, and GitFailed past `until_s` of the loop.
     """
 
     directory: Path

@@ -1,4 +1,4 @@
-"""The toolbox of a deliberation's workspace: what each tool takes, and what it returns."""
+"""The toolbox of a deliberation's workspace: the arguments and the result of each tool."""
 
 import asyncio
 from collections.abc import Mapping, Sequence

@@ -103,7 +103,7 @@ def judge_pair(
 def _arranged(
     specification: Specification, candidates: Sequence[Labelled], work: str, reply: str, *, texts_first: bool
 ) -> tuple[ChatMessage, ...]:
-    """The work before the candidates, whose order differs within a stage; after them where other stages begin alike."""
+    """A prompt with the work before the candidates; with `texts_first`, for prompts of several stages, after them."""
     texts = [each.section for each in candidates]
     return messages(specification, *((*texts, work, reply) if texts_first else (work, reply, *texts)))
 

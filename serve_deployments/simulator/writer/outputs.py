@@ -123,7 +123,7 @@ class OutputWriter:
         return self._chance.choice(options)
 
     def text(self) -> str:
-        """An answer, which ends with what tools have told."""
+        """An answer, which ends with the first line of each tool's result."""
         told = "\n".join(f"- `{name}`: {line[:_TOLD_CHARS]}" for name, line in self._prompt.tool_results)
         return f"{self._text()}\n\n{TOLD_HEADING}\n\n{told}" if told else self._text()
 

@@ -39,7 +39,7 @@ def listed_tools(texts: Sequence[str]) -> list[OfferedTool]:
 def next_call(
     offered: Sequence[OfferedTool], texts: Sequence[str], scripted: Sequence[tuple[str, Mapping[str, Any]]], uses: int
 ) -> WrittenCall | None:
-    """The tool call that follows those whose results a prompt holds; None where it is time to answer."""
+    """The next tool call after those with a result in the prompt; None when the answer is next."""
     text = "\n\n".join(texts)
     used = max((int(number) for _, number in USED.findall(text)), default=0)
     if scripted:
