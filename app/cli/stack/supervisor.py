@@ -32,7 +32,7 @@ from app.deliberation.errors import DeliberationError
 # Of the processes that do accepted work. Everything waits for nats-server: with 900,000 messages its restart took 6.2 s
 # at a higher priority, else 7.7 (`python -m benchmarks.chaos --seconds 4200 --kills-min 500 --keep DIR`, one run each).
 # New requests wait for the gateway: with 200 deliberations in flight on two cores, their p99 was 373 and 521 ms at one
-# priority, 162 and 201 ms at this difference (the measures of `make bench`, with fewer deliberations).
+# priority, 162 and 201 ms at this difference (`python -m benchmarks.short`).
 NICENESS = 10
 STACK_MARK = "DELIBERATE_STACK"
 CHILD_MARK = "DELIBERATE_CHILD"
