@@ -3,6 +3,7 @@
 For two checkouts in turn, when the machine is shared. The floor is that of `make bench`; the engine is simulated.
 """
 
+import argparse
 import os
 import time
 from typing import NamedTuple
@@ -53,4 +54,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     uvloop.run(main())
