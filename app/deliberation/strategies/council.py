@@ -55,6 +55,7 @@ def _council(specification: Specification) -> Strategy:
 
 
 def continue_from(run: StrategyRun, drafts: Sequence[Candidate]) -> Step[Conclusion]:
+    run.texts_first = True
     specification = run.specification
     parameters = CouncilParameters.model_validate(specification.parameters)
     latest = {draft.author: draft for draft in drafts}
@@ -76,7 +77,7 @@ def continue_from(run: StrategyRun, drafts: Sequence[Candidate]) -> Step[Conclus
         latest.update(revised)
         if parameters.stop == "settled":
             versions = _versions(drafts, latest)
-            ballots = yield from run.scored(versions, round, left - 2, texts_first=True)
+            ballots = yield from run.scored(versions, round, left - 2)
             if not ballots:
                 break
             ranked = run.ranked(versions, ballots, parameters.aggregation)
@@ -88,7 +89,7 @@ def continue_from(run: StrategyRun, drafts: Sequence[Candidate]) -> Step[Conclus
         return run.concluded(*scored, parameters.aggregation)
     versions = _versions(drafts, latest)
     last = specification.rounds + 1
-    return (yield from run.select(versions, last, aggregation=parameters.aggregation, texts_first=True))
+    return (yield from run.select(versions, last, aggregation=parameters.aggregation))
 
 
 def _versions(drafts: Sequence[Candidate], latest: Mapping[str, Candidate]) -> list[Candidate]:

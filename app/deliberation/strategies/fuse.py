@@ -50,7 +50,8 @@ def _fuse(specification: Specification) -> Strategy:
 
 
 def continue_from(run: StrategyRun, drafts: Sequence[Candidate]) -> Step[Conclusion]:
-    best = yield from run.select(drafts, ROUND, stages_left=4, texts_first=True)
+    run.texts_first = True
+    best = yield from run.select(drafts, ROUND, stages_left=4)
     authors = [draft.author for draft in drafts]
     if run.specification.size == 1:
         return best
@@ -63,7 +64,7 @@ def continue_from(run: StrategyRun, drafts: Sequence[Candidate]) -> Step[Conclus
     fused = yield from _fused(run, drafts, single, members)
     if fused is None:
         return replace(best, degraded=tuple(run.degraded))
-    ballots = yield from run.judged(fused, single, members.judges, ROUND, texts_first=True)
+    ballots = yield from run.judged(fused, single, members.judges, ROUND)
     if len(ballots) < 2:
         run.degraded.append("the fused text is not judged in both orders")
     return _gated(run, best, single, fused, ballots)

@@ -85,6 +85,8 @@ def tool_uses(agent: AgentSpec) -> int:
 class StrategyRun:
     specification: Specification
     stage: int = 1
+    # For strategies in which prompts of other stages begin with the candidates (docs/decisions/0089).
+    texts_first: bool = False
     degraded: list[str] = field(default_factory=list[str])
 
     def agent(self, agent_id: str) -> AgentSpec:
@@ -176,14 +178,11 @@ class StrategyRun:
         round: int,
         stages_left: int = 1,
         aggregation: Aggregation = "borda",
-        *,
-        texts_first: bool = False,
     ) -> Step[Conclusion]:
         """Choose among candidates: listwise by their authors, unless too few authors are left.
 
         Members without a candidate compare two authors below the quorum as a pair in both orders. A single author wins
-        unreviewed. `stages_left` counts the choice and the stages that may follow it. `texts_first` is for strategies
-        in which other prompts begin with the same candidates.
+        unreviewed. `stages_left` counts the choice and the stages that may follow it.
         """
         authors = list(dict.fromkeys(candidate.author for candidate in candidates))
         if len(authors) == 1:
@@ -191,13 +190,11 @@ class StrategyRun:
                 self.degraded.append("unreviewed")
             return self.concluded(candidates, [])
         if self.is_pair(authors):
-            return (yield from self._pair(candidates, round, texts_first=texts_first))
-        ballots = yield from self.scored(candidates, round, stages_left, texts_first=texts_first)
+            return (yield from self._pair(candidates, round))
+        ballots = yield from self.scored(candidates, round, stages_left)
         return self.concluded(candidates, ballots, aggregation)
 
-    def scored(
-        self, candidates: Sequence[Candidate], round: int, stages_left: int, *, texts_first: bool = False
-    ) -> Step[list[Ballot]]:
+    def scored(self, candidates: Sequence[Candidate], round: int, stages_left: int) -> Step[list[Ballot]]:
         """Each author scores the others' candidates, all at once. `degraded` reports missing ballots."""
         specification = self.specification
         authors = list(dict.fromkeys(candidate.author for candidate in candidates))
@@ -211,7 +208,7 @@ class StrategyRun:
             calls.append(
                 self.call(
                     self.agent(reviewer),
-                    score(specification, texts, texts_first=texts_first),
+                    score(specification, texts, texts_first=self.texts_first),
                     Output(kind="score", labels=tuple(labelled), criteria=criteria),
                     labelled=labelled,
                     judging=True,
@@ -227,7 +224,7 @@ class StrategyRun:
         return ballots
 
     def judged(
-        self, first: Candidate, second: Candidate, judges: Sequence[str], round: int, *, texts_first: bool = False
+        self, first: Candidate, second: Candidate, judges: Sequence[str], round: int
     ) -> Step[list[tuple[str, str | None]]]:
         """Compare two candidates in both orders, the last stage: (judge, winner's id) of each ballot, None for a tie.
 
@@ -236,7 +233,7 @@ class StrategyRun:
         calls: list[Call] = []
         for part, (a, b) in enumerate([(first, second), (second, first)], start=1):
             judge = judges[(part - 1) % len(judges)]
-            calls.append(self.pair_call(judge, a, b, part, texts_first=texts_first))
+            calls.append(self.pair_call(judge, a, b, part))
         outcomes = yield from self.ask("judge", round, calls, quorum=len(calls), stages_left=1)
         ballots = [
             (call.agent_id, call.labels[pair.winner] if pair.winner != "tie" else None)
@@ -246,16 +243,16 @@ class StrategyRun:
             self.report(len(calls) - len(ballots), len(calls), "ballots are missing")
         return ballots
 
-    def pair_call(self, judge: str, a: Candidate, b: Candidate, part: int, *, texts_first: bool = False) -> Call:
-        prompt = judge_pair(self.specification, self.shown("A", a), self.shown("B", b), texts_first=texts_first)
+    def pair_call(self, judge: str, a: Candidate, b: Candidate, part: int) -> Call:
+        prompt = judge_pair(self.specification, self.shown("A", a), self.shown("B", b), texts_first=self.texts_first)
         labelled = {"A": a.id, "B": b.id}
         return self.call(self.agent(judge), prompt, Output(kind="pair"), labelled=labelled, judging=True, part=part)
 
-    def _pair(self, candidates: Sequence[Candidate], round: int, *, texts_first: bool) -> Step[Conclusion]:
+    def _pair(self, candidates: Sequence[Candidate], round: int) -> Step[Conclusion]:
         first, second = sorted(candidates, key=lambda candidate: candidate.author)
         authors = (first.author, second.author)
         outsiders = [agent.agent_id for agent in self.specification.agents if agent.agent_id not in authors]
-        ballots = yield from self.judged(first, second, outsiders, round, texts_first=texts_first)
+        ballots = yield from self.judged(first, second, outsiders, round)
         winners = [winner for _, winner in ballots]
         if not winners:
             return self.concluded(candidates, [])
