@@ -83,6 +83,19 @@ def test_a_strategys_prompts_reach_the_ideal_cached_share_of_their_order(
     assert fleet.cached_share >= 0.95 * (1 - found.in_order / fleet.prompt_tokens)
 
 
+@pytest.mark.parametrize(
+    ("strategy", "first"), [("council", True), ("fuse", True), ("best_of_n", False), ("tournament", False)]
+)
+def test_candidates_stand_before_the_work_of_ballots_where_other_stages_begin_with_them(
+    strategy: str, first: bool
+) -> None:
+    size = SIZES[strategy]
+    sent = [each.prompt.rendered for stage in stages(specification(1, strategy, size, ROLES[:size])) for each in stage]
+    ballots = [prompt for prompt in sent if "# Your work: score" in prompt or "# Your work: compare" in prompt]
+    assert ballots
+    assert {prompt.index("Candidate A:") < prompt.index("# Your work") for prompt in ballots} == {first}
+
+
 def test_the_limit_of_a_gpu_is_that_of_its_formula() -> None:
     """Two stages of two calls each, by hand: 8.03 billion parameters at 494.5 TFLOP/s, 16.06 GB at 3.35 TB/s."""
     load = Load(sent=4_000, computed=1_000, written=600, steps=300, read=900_000)
