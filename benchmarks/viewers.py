@@ -1,8 +1,9 @@
 """`python -m benchmarks.viewers [VIEWERS]`: measures many viewers of one gateway process, compared with a floor.
 
-VIEWERS sockets are opened to one process, and each gets two frames per second. The lag runs from the publish of a delta
+VIEWERS sockets are opened to one process, and each gets two frames per second, or `--frames-per-s`. The lag runs from the publish of a delta
 to the frame's arrival; log, server and viewers share the machine's cores. The floor is a bare asyncio server that
-writes messages from NATS to every socket, without HTTP, cursors or replay.
+writes messages from NATS to every socket, without HTTP, cursors or replay. With `--alone` the process has one core for
+itself, and log and viewers share the others.
 """
 
 import argparse
@@ -10,12 +11,10 @@ import asyncio
 import os
 import re
 import resource
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
@@ -30,12 +29,18 @@ from app.deliberation.facts import CallDelta
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import StreamSettings
 from app.log.streams import apply
+from benchmarks.cores import cpu_s, pin, process, separated
 from tests.conftest import NatsServer, free_port
 from tests.story import Story
 
-FRAMES_PER_S = 2
 SECONDS = 10
 _SENT = re.compile(rb'"text":"(\d+)"')
+
+
+class _Asked(argparse.Namespace):
+    viewers: int
+    frames_per_s: int
+    alone: bool
 
 
 class Viewer(asyncio.Protocol):
@@ -63,11 +68,6 @@ def memory_kb(pid: int) -> int:
     return int(status.partition("VmRSS:")[2].split()[0])
 
 
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 async def _connected(port: int, count: int, request: Callable[[int], bytes], lags_ms: list[float]) -> list[Viewer]:
     loop, viewers = asyncio.get_running_loop(), list[Viewer]()
     for number in range(count):
@@ -79,12 +79,12 @@ async def _connected(port: int, count: int, request: Callable[[int], bytes], lag
     return viewers
 
 
-async def _publish(journal: JetStreamJournal, stories: list[Story], seconds: float) -> None:
-    """Publish two deltas per second and deliberation, evenly spread."""
+async def _publish(journal: JetStreamJournal, stories: list[Story], seconds: float, frames_per_s: int) -> None:
+    """Publish deltas of each deliberation, evenly spread."""
     began = time.monotonic()
-    for number in range(round(seconds * FRAMES_PER_S)):
+    for number in range(round(seconds * frames_per_s)):
         for place, story in enumerate(stories):
-            due = began + (number + place / len(stories)) / FRAMES_PER_S
+            due = began + (number + place / len(stories)) / frames_per_s
             await asyncio.sleep(max(0, due - time.monotonic()))
             delta = CallDelta(
                 deliberation_id=story.id,
@@ -117,41 +117,20 @@ async def _bare_server(nats_url: str, port: int) -> None:
     await server.serve_forever()
 
 
-@asynccontextmanager
-async def _process(command: list[str], port: int, **environment: str) -> AsyncGenerator[int, None]:
-    """Start a child that listens on `port`; yields its process id."""
-    process = await asyncio.create_subprocess_exec(
-        *command, env={**os.environ, **environment}, stdout=subprocess.DEVNULL
-    )
-    try:
-        while True:
-            try:
-                _, writer = await asyncio.open_connection("127.0.0.1", port)
-                writer.close()
-                break
-            except ConnectionError:
-                await asyncio.sleep(0.05)
-        await asyncio.sleep(1)
-        yield process.pid
-    finally:
-        process.terminate()
-        await process.wait()
-
-
 async def _measure(
-    name: str, pid: int, port: int, journal: JetStreamJournal, stories: list[Story], count: int, ask: str
+    name: str, pid: int, port: int, journal: JetStreamJournal, stories: list[Story], asked: _Asked, request: str
 ) -> tuple[str, ...]:
     lags_ms: list[float] = []
-    before_kb = memory_kb(pid)
+    count, before_kb = asked.viewers, memory_kb(pid)
     began = time.monotonic()
-    await _connected(port, count, lambda number: ask.format(stories[number % len(stories)].id).encode(), lags_ms)
+    await _connected(port, count, lambda number: request.format(stories[number % len(stories)].id).encode(), lags_ms)
     opened_s = time.monotonic() - began
     lags_ms.clear()
-    cpu_s = _cpu_s(pid)
-    await _publish(journal, stories, SECONDS)
-    cpu_s = _cpu_s(pid) - cpu_s
+    before_s = cpu_s(pid)
+    await _publish(journal, stories, SECONDS, asked.frames_per_s)
+    spent_s = cpu_s(pid) - before_s
     lags_ms.sort()
-    expected = count * SECONDS * FRAMES_PER_S
+    expected = count * SECONDS * asked.frames_per_s
     return (
         name,
         str(len(stories)),
@@ -159,15 +138,15 @@ async def _measure(
         *(f"{lags_ms[int(len(lags_ms) * part)]:.1f}" for part in (0.5, 0.99)),
         f"{lags_ms[-1]:.1f}",
         f"{(memory_kb(pid) - before_kb) / count:.1f}",
-        f"{cpu_s / SECONDS * 100:.0f} %",
+        f"{spent_s / SECONDS * 100:.0f} %",
         f"{opened_s:.1f}",
     )
 
 
-async def measure(count: int) -> None:
+async def measure(asked: _Asked) -> None:
     """Print the table."""
-    console = Console(width=140)
-    table = Table(title=f"{count} viewers of one process, {FRAMES_PER_S} frames a second each")
+    cores, count, console = separated() if asked.alone else None, asked.viewers, Console(width=140)
+    table = Table(title=f"{count} viewers of one process, {asked.frames_per_s} frames a second each")
     for column in ("server", "deliberations", "frames", "p50 ms", "p99 ms", "max ms", "KB a viewer", "CPU", "opened s"):
         table.add_column(column, justify="right")
     with tempfile.TemporaryDirectory() as store:
@@ -182,15 +161,17 @@ async def measure(count: int) -> None:
                     await journal.append("default", story.accepted())
                     await journal.append("default", story.opened())
                 port = free_port()
-                floor = [sys.executable, "-m", "benchmarks.viewers", "--floor", server.url, str(port)]
-                async with _process(floor, port) as pid:
-                    table.add_row(*await _measure("floor", pid, port, journal, stories, count, "{}\n"))
+                async with process(port, "-m", "benchmarks.viewers", "--floor", server.url, str(port)) as pid:
+                    if cores is not None:
+                        pin(pid, cores.alone)
+                    table.add_row(*await _measure("floor", pid, port, journal, stories, asked, "{}\n"))
                 port, limit = free_port(), str(max(1, count))
-                product = [sys.executable, "-m", "app.main"]
                 names = {"NATS_URL": server.url, "PORT": str(port), "STREAMS_PER_CLIENT_MAX": limit}
-                ask = "GET /deliberations/{}/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-                async with _process(product, port, **names) as pid:
-                    table.add_row(*await _measure("gateway", pid, port, journal, stories, count, ask))
+                request = "GET /deliberations/{}/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+                async with process(port, "-m", "app.main", **names) as pid:
+                    if cores is not None:
+                        pin(pid, cores.alone)
+                    table.add_row(*await _measure("gateway", pid, port, journal, stories, asked, request))
             await journal.close()
         finally:
             server.stop()
@@ -205,10 +186,12 @@ def main() -> None:
         return
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("viewers", type=int, nargs="?", default=1_000)
-    given = options.parse_args()
+    options.add_argument("--frames-per-s", type=int, default=2, help="Frames a second for each viewer")
+    options.add_argument("--alone", action="store_true", help="Give the measured process a core for itself")
+    asked = options.parse_args(namespace=_Asked())
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    uvloop.run(measure(given.viewers))
+    uvloop.run(measure(asked))
 
 
 if __name__ == "__main__":
