@@ -32,6 +32,7 @@ from rich.console import Console
 from rich.table import Table
 
 from app.archive.database.migrate import migrate
+from app.deliberation.facts import event_type
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import STREAM, StreamSettings
 from app.log.streams import apply
@@ -109,7 +110,8 @@ class Bench:
         """Store acceptances, and wait for as many ends."""
         ends, all_ended = count(1), asyncio.Event()
 
-        async def end(_: Msg) -> None:
+        async def end(heard: Msg) -> None:
+            assert event_type(heard.data) == "deliberation.completed", heard.data
             if next(ends) == total:
                 all_ended.set()
 
