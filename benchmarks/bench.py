@@ -139,10 +139,23 @@ class Product:
         )
         self._body = {"task": TASK, "strategy": "independent", "num_agents": AGENTS}
 
-    async def once(self) -> None:
+    async def completes(self) -> bool:
         response = await self._client.post("/deliberations", json=self._body, headers={"Prefer": "wait=60"})
-        if response.status_code != 200 or response.json()["status"] != "completed":
-            raise SystemExit(f"the product answered {response.status_code}: {response.text[:500]}")
+        return response.status_code == 200 and response.json()["status"] == "completed"
+
+    async def once(self) -> None:
+        if not await self.completes():
+            raise SystemExit("the product did not complete a deliberation")
+
+    async def watch(self, deliberation_id: str) -> int:
+        """Read the stream of events to its end over a socket, and return the number of its pieces of text."""
+        url = self._client.base_url
+        reader, writer = await asyncio.open_connection(url.host, url.port)
+        request = f"GET /deliberations/{deliberation_id}/events HTTP/1.1\r\nHost: {url.host}\r\nConnection: close\r\n\r\n"
+        writer.write(request.encode())
+        found = await reader.read()
+        writer.close()
+        return found.count(b"event: call.delta")
 
     async def submit(self) -> str:
         response = await self._client.post("/deliberations", json=self._body)

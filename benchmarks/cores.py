@@ -67,11 +67,14 @@ def idle_s(cores: frozenset[int]) -> float:
 
 
 @asynccontextmanager
-async def process(port: int, *arguments: str, **environment: str) -> AsyncGenerator[int]:
+async def process(
+    port: int, *arguments: str, python: str = sys.executable, cwd: Path | None = None, **environment: str
+) -> AsyncGenerator[int]:
     """A Python process that listens on `port`, as the leader of a session; yields its process id."""
     child = await asyncio.create_subprocess_exec(
-        sys.executable,
+        python,
         *arguments,
+        cwd=cwd,
         env={**os.environ, **environment},
         stdout=subprocess.DEVNULL,
         start_new_session=True,

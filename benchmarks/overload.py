@@ -265,9 +265,9 @@ async def overloaded(urls: Sequence[str], plan: Plan, ends: Ends, findings: Find
     return findings
 
 
-async def beside(stack: Layout, gateways: int, cleanup: AsyncExitStack) -> list[str]:
-    """URLs of so many gateways of one log: the stack's own, and others that run until `cleanup`."""
-    urls = [stack.url]
+async def beside(stack: Layout, gateways: int, cleanup: AsyncExitStack) -> list[Layout]:
+    """So many gateways of one log: the stack's own, and others that run until `cleanup`."""
+    layouts = [stack]
     for number in range(1, gateways):
         data_dir = stack.options.data_dir / f"gateway-{number}"
         data_dir.mkdir()
@@ -277,8 +277,8 @@ async def beside(stack: Layout, gateways: int, cleanup: AsyncExitStack) -> list[
         )
         children = [child for child in stack_children(layout) if child.name == "gateway"]
         await cleanup.enter_async_context(supervised(children, layout.stack_run, lambda _: None))
-        urls.append(layout.url)
-    return urls
+        layouts.append(layout)
+    return layouts
 
 
 async def run(plan: Plan, modes: Sequence[str], data_dir: Path) -> list[Findings]:
@@ -293,7 +293,7 @@ async def run(plan: Plan, modes: Sequence[str], data_dir: Path) -> list[Findings
         cleanup.push_async_callback(journal.close)
         ends = Ends()
         await journal.subscribe(["deliberations.*.*.end"], ends.take)
-        urls = await beside(stack, plan.gateways, cleanup)
+        urls = [layout.url for layout in await beside(stack, plan.gateways, cleanup)]
         peak_per_s = await peak(urls, plan, ends)
         return [
             await overloaded(urls, plan, ends, Findings(mode, peak_per_s), turn)

@@ -1,11 +1,17 @@
 """`python -m benchmarks.short`: the figures of `make bench` with tokens streamed, in one line, within a minute.
 
 For two checkouts in turn, when the machine is shared. The floor is that of `make bench`; the engine is simulated.
+With `--watched` it prints another line instead: the rate while every tenth deliberation has a viewer of its texts, over
+the rate without viewers, in turn.
 """
 
 import argparse
+import asyncio
 import os
+import statistics
 import time
+from functools import partial
+from itertools import count
 from typing import NamedTuple
 
 import uvloop
@@ -14,6 +20,9 @@ from benchmarks.bench import CALL_MS, Floor, Product, Sample, closed_loop, stack
 
 WARM_UP = 100
 SUBMITTED, UNCOUNTED = 900, 200
+
+
+WATCHED_EVERY, WATCHED_ROUNDS = 10, 3
 
 
 class _Load(NamedTuple):
@@ -25,12 +34,18 @@ class _Load(NamedTuple):
 LOADS = _Load(1, 16, 6), _Load(50, 250, 150), _Load(200, 700, 500)
 
 
-async def main() -> None:
+async def main(*, watched: bool) -> None:
     """Start a stack and print its figures."""
     os.environ["STREAM_DELTAS"] = "true"
     async with stack_of(CALL_MS) as stack:
         floor, product = Floor(stack.engine_urls[0]), Product(stack.url)
         await closed_loop(20, WARM_UP, product.once)
+        if watched:
+            for load in LOADS[1:]:
+                print(await share_with_viewers(product, load))
+            await floor.close()
+            await product.close()
+            return
         told: list[str] = []
         for load in LOADS:
             least = await closed_loop(load.at_once, load.of_floor, floor.once)
@@ -53,6 +68,29 @@ async def main() -> None:
         await product.close()
 
 
+async def share_with_viewers(product: Product, load: _Load) -> str:
+    """The rates with and without a viewer of every tenth deliberation, and their ratio."""
+    rates: dict[bool, list[float]] = {False: [], True: []}
+    numbers, pieces = count(), 0
+
+    async def submit_and_poll(*, watching: bool) -> None:
+        nonlocal pieces
+        id = await product.submit()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(product.ended(id))
+            if watching and next(numbers) % WATCHED_EVERY == 0:
+                pieces += await product.watch(id)
+
+    for watching in (False, True) * WATCHED_ROUNDS:
+        one = partial(submit_and_poll, watching=watching)
+        rates[watching].append((await closed_loop(load.at_once, load.of_product, one)).per_second)
+    assert pieces, "no viewer saw a piece of text"
+    without, with_viewers = (", ".join(f"{rate:.0f}" for rate in each) for each in rates.values())
+    share = statistics.median(b / a for a, b in zip(*rates.values(), strict=True))
+    return f"{load.at_once} in flight: {with_viewers}/s with a viewer of every tenth, {without}/s without, {share:.2f}"
+
+
 if __name__ == "__main__":
-    argparse.ArgumentParser(description=__doc__).parse_args()
-    uvloop.run(main())
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--watched", action="store_true", help="Only compare rates with and without viewers")
+    uvloop.run(main(watched=options.parse_args().watched))

@@ -1,0 +1,136 @@
+"""`python -m benchmarks.langgraph_server PYTHON`: the product beside LangGraph's server, in one run on one engine.
+
+PYTHON is the interpreter of an environment of its own with `pip install "langgraph-cli[inmem]" aiohttp`. The server runs
+in memory, with its most jobs at once. Its graph makes the calls of one `independent` at once over one session, and
+streams and parses each; `POST /runs/wait` returns their texts. The product is the whole stack with tokens streamed.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import uvloop
+from httpx_aiohttp import AiohttpTransport
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.bench import AGENTS, CALL_MS, LIMITS, Product, Sample, calls, closed_loop, stack_of
+from benchmarks.cores import process
+from serve_deployments.engine.request_body import request_body
+from tests.conftest import free_port
+
+JOBS = 300
+ROUNDS = 2
+# Of the deliberations that are measured, those that run before.
+WARM_UP = 0.1
+GRAPH = '''
+import json, operator
+from pathlib import Path
+from typing import Annotated, TypedDict
+
+import aiohttp
+from langgraph.graph import END, START, StateGraph
+
+URL, BODIES = json.loads(Path(__file__).with_name("calls.json").read_text())
+_session = None
+
+
+class State(TypedDict):
+    texts: Annotated[list[str], operator.add]
+
+
+def calling(body):
+    async def call(state: State):
+        global _session
+        _session = _session or aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=3))
+        text = ""
+        async with _session.post(URL, json=body) as response:
+            async for line in response.content:
+                if line.startswith(b"data: {"):
+                    for choice in json.loads(line[6:])["choices"]:
+                        text += choice["delta"].get("content") or ""
+        assert text
+        return {"texts": [text]}
+
+    return call
+
+
+graph = StateGraph(State)
+for number, body in enumerate(BODIES):
+    graph.add_node(str(number), calling(body))
+    graph.add_edge(START, str(number))
+    graph.add_edge(str(number), END)
+graph = graph.compile()
+'''
+
+
+class Server:
+    """LangGraph's server over HTTP."""
+
+    def __init__(self, url: str) -> None:
+        transport = AiohttpTransport(limits=LIMITS)
+        self._client = httpx.AsyncClient(base_url=url, transport=transport, timeout=httpx.Timeout(120))
+
+    async def once(self) -> None:
+        response = await self._client.post("/runs/wait", json={"assistant_id": "council", "input": {"texts": []}})
+        if response.status_code != 200 or len(response.json().get("texts", ())) != AGENTS:
+            raise SystemExit(f"LangGraph's server answered {response.status_code}: {response.text[:500]}")
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+
+@asynccontextmanager
+async def langgraph_server(python: Path, engine_url: str) -> AsyncGenerator[Server]:
+    """The server with the graph, and nothing of it reported to others."""
+    model = httpx.get(f"{engine_url}/v1/models").json()["data"][0]["id"]
+    bodies = [json.loads(request_body(call, model, call.seed, stream=True)) for call in calls()]
+    with tempfile.TemporaryDirectory() as directory:
+        place, port = Path(directory), free_port()
+        (place / "calls.json").write_text(json.dumps([f"{engine_url}/v1/chat/completions", bodies]))
+        (place / "graph.py").write_text(GRAPH)
+        (place / "langgraph.json").write_text('{"dependencies": ["."], "graphs": {"council": "./graph.py:graph"}}')
+        options = f"dev --no-browser --no-reload --host 127.0.0.1 --port {port} --n-jobs-per-worker {JOBS}".split()
+        environment = {"LANGSMITH_TRACING": "false", "LANGGRAPH_CLI_NO_ANALYTICS": "1", "N_JOBS_PER_WORKER": str(JOBS)}
+        program = str(python.with_name("langgraph"))
+        async with process(port, program, *options, python=str(python), cwd=place, **environment):
+            server = Server(f"http://127.0.0.1:{port}")
+            yield server
+            await server.close()
+
+
+async def main(python: Path, in_flight: int, count: int) -> None:
+    os.environ["STREAM_DELTAS"] = "true"
+    found: dict[str, list[Sample]] = {"product": [], "LangGraph's server": []}
+    async with stack_of(CALL_MS) as stack:
+        product = Product(stack.url)
+        for _ in range(ROUNDS):
+            await closed_loop(in_flight, round(count * WARM_UP), product.once)
+            found["product"].append(await closed_loop(in_flight, count, product.once))
+            async with langgraph_server(python, stack.engine_urls[0]) as server:
+                await closed_loop(in_flight, round(count * WARM_UP), server.once)
+                found["LangGraph's server"].append(await closed_loop(in_flight, count, server.once))
+        await product.close()
+    table = Table("", "each second", "p50, ms", title=f"{in_flight} in flight, {CALL_MS} ms a call, simulated engine")
+    for name, samples in found.items():
+        rates = ", ".join(f"{sample.per_second:.1f}" for sample in samples)
+        table.add_row(name, rates, ", ".join(f"{sample.p50_ms:.0f}" for sample in samples))
+    console = Console(width=100)
+    console.print(table)
+    ratio = statistics.median(a.per_second / b.per_second for a, b in zip(*found.values(), strict=True))
+    console.print(f"product over LangGraph's server: {ratio:.1f}")
+
+
+if __name__ == "__main__":
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("python", type=Path, help="Interpreter of an environment with LangGraph's server")
+    options.add_argument("--in-flight", type=int, default=200)
+    options.add_argument("--count", type=int, default=800, help="Deliberations of each in each round")
+    asked = options.parse_args()
+    uvloop.run(main(asked.python.absolute(), asked.in_flight, asked.count))
