@@ -151,7 +151,9 @@ class Product:
         """Read the stream of events to its end over a socket, and return the number of its pieces of text."""
         url = self._client.base_url
         reader, writer = await asyncio.open_connection(url.host, url.port)
-        request = f"GET /deliberations/{deliberation_id}/events HTTP/1.1\r\nHost: {url.host}\r\nConnection: close\r\n\r\n"
+        request = (
+            f"GET /deliberations/{deliberation_id}/events HTTP/1.1\r\nHost: {url.host}\r\nConnection: close\r\n\r\n"
+        )
         writer.write(request.encode())
         found = await reader.read()
         writer.close()

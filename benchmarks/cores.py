@@ -68,7 +68,7 @@ def idle_s(cores: frozenset[int]) -> float:
 
 @asynccontextmanager
 async def process(
-    port: int, *arguments: str, python: str = sys.executable, cwd: Path | None = None, **environment: str
+    port: int, *arguments: str, python: str = sys.executable, cwd: str | None = None, **environment: str
 ) -> AsyncGenerator[int]:
     """A Python process that listens on `port`, as the leader of a session; yields its process id."""
     child = await asyncio.create_subprocess_exec(

@@ -1,8 +1,9 @@
 """`python -m benchmarks.langgraph_server PYTHON`: the product beside LangGraph's server, in one run on one engine.
 
-PYTHON is the interpreter of an environment of its own with `pip install "langgraph-cli[inmem]" aiohttp`. The server runs
-in memory, with its most jobs at once. Its graph makes the calls of one `independent` at once over one session, and
-streams and parses each; `POST /runs/wait` returns their texts. The product is the whole stack with tokens streamed.
+PYTHON is the interpreter of an environment of its own with `pip install "langgraph-cli[inmem]" langchain-openai`. The
+server runs in memory, with `--jobs` runs at once. Its graph makes the calls of one `independent` at once and streams
+each; `POST /runs/wait` returns their texts. LangChain's `ChatOpenAI` makes the calls, or with `--bare` one session of
+aiohttp. The product is the whole stack with tokens streamed.
 """
 
 import argparse
@@ -25,49 +26,71 @@ from benchmarks.cores import process
 from serve_deployments.engine.request_body import request_body
 from tests.conftest import free_port
 
-JOBS = 300
 ROUNDS = 2
 # Of the deliberations that are measured, those that run before.
 WARM_UP = 0.1
-GRAPH = '''
+GRAPH = """
 import json, operator
 from pathlib import Path
 from typing import Annotated, TypedDict
 
-import aiohttp
 from langgraph.graph import END, START, StateGraph
 
-URL, BODIES = json.loads(Path(__file__).with_name("calls.json").read_text())
-_session = None
+ENGINE_URL, BODIES, BARE = json.loads(Path(__file__).with_name("calls.json").read_text())
+session = None
 
 
 class State(TypedDict):
     texts: Annotated[list[str], operator.add]
 
 
-def calling(body):
+def bare(body):
+    import aiohttp
+
     async def call(state: State):
-        global _session
-        _session = _session or aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=3))
+        global session
+        session = session or aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=3))
         text = ""
-        async with _session.post(URL, json=body) as response:
+        async with session.post(f"{ENGINE_URL}/v1/chat/completions", json=body) as response:
             async for line in response.content:
                 if line.startswith(b"data: {"):
                     for choice in json.loads(line[6:])["choices"]:
                         text += choice["delta"].get("content") or ""
-        assert text
-        return {"texts": [text]}
+        return {"texts": [text] if text else []}
+
+    return call
+
+
+def modelled(body):
+    from langchain_openai import ChatOpenAI
+
+    rest = {name: value for name, value in body.items() if name not in ("model", "messages", "stream")}
+    model = ChatOpenAI(
+        model=body["model"], base_url=f"{ENGINE_URL}/v1", api_key="none", streaming=True, extra_body=rest
+    )
+
+    async def call(state: State):
+        text = (await model.ainvoke(body["messages"])).content
+        return {"texts": [text] if text else []}
 
     return call
 
 
 graph = StateGraph(State)
 for number, body in enumerate(BODIES):
-    graph.add_node(str(number), calling(body))
+    graph.add_node(str(number), (bare if BARE else modelled)(body))
     graph.add_edge(START, str(number))
     graph.add_edge(str(number), END)
 graph = graph.compile()
-'''
+"""
+
+
+class _Asked(argparse.Namespace):
+    python: Path
+    in_flight: int
+    count: int
+    jobs: int
+    bare: bool
 
 
 class Server:
@@ -87,33 +110,37 @@ class Server:
 
 
 @asynccontextmanager
-async def langgraph_server(python: Path, engine_url: str) -> AsyncGenerator[Server]:
+async def langgraph_server(asked: _Asked, engine_url: str, bodies: list[object]) -> AsyncGenerator[Server]:
     """The server with the graph, and nothing of it reported to others."""
-    model = httpx.get(f"{engine_url}/v1/models").json()["data"][0]["id"]
-    bodies = [json.loads(request_body(call, model, call.seed, stream=True)) for call in calls()]
     with tempfile.TemporaryDirectory() as directory:
         place, port = Path(directory), free_port()
-        (place / "calls.json").write_text(json.dumps([f"{engine_url}/v1/chat/completions", bodies]))
+        (place / "calls.json").write_text(json.dumps([engine_url, bodies, asked.bare]))
         (place / "graph.py").write_text(GRAPH)
         (place / "langgraph.json").write_text('{"dependencies": ["."], "graphs": {"council": "./graph.py:graph"}}')
-        options = f"dev --no-browser --no-reload --host 127.0.0.1 --port {port} --n-jobs-per-worker {JOBS}".split()
-        environment = {"LANGSMITH_TRACING": "false", "LANGGRAPH_CLI_NO_ANALYTICS": "1", "N_JOBS_PER_WORKER": str(JOBS)}
-        program = str(python.with_name("langgraph"))
-        async with process(port, program, *options, python=str(python), cwd=place, **environment):
+        options = (
+            f"dev --no-browser --no-reload --host 127.0.0.1 --port {port} --n-jobs-per-worker {asked.jobs}".split()
+        )
+        environment = {"LANGSMITH_TRACING": "false", "LANGGRAPH_CLI_NO_ANALYTICS": "1"}
+        program = str(asked.python.absolute().with_name("langgraph"))
+        async with process(port, program, *options, python=str(asked.python.absolute()), cwd=directory, **environment):
             server = Server(f"http://127.0.0.1:{port}")
             yield server
             await server.close()
 
 
-async def main(python: Path, in_flight: int, count: int) -> None:
+async def main(asked: _Asked) -> None:
+    in_flight, count = asked.in_flight, asked.count
     os.environ["STREAM_DELTAS"] = "true"
     found: dict[str, list[Sample]] = {"product": [], "LangGraph's server": []}
     async with stack_of(CALL_MS) as stack:
-        product = Product(stack.url)
+        product, engine_url = Product(stack.url), stack.engine_urls[0]
+        async with httpx.AsyncClient() as client:
+            model = (await client.get(f"{engine_url}/v1/models")).json()["data"][0]["id"]
+        bodies = [json.loads(request_body(call, model, call.seed, stream=True)) for call in calls()]
         for _ in range(ROUNDS):
             await closed_loop(in_flight, round(count * WARM_UP), product.once)
             found["product"].append(await closed_loop(in_flight, count, product.once))
-            async with langgraph_server(python, stack.engine_urls[0]) as server:
+            async with langgraph_server(asked, engine_url, bodies) as server:
                 await closed_loop(in_flight, round(count * WARM_UP), server.once)
                 found["LangGraph's server"].append(await closed_loop(in_flight, count, server.once))
         await product.close()
@@ -132,5 +159,6 @@ if __name__ == "__main__":
     options.add_argument("python", type=Path, help="Interpreter of an environment with LangGraph's server")
     options.add_argument("--in-flight", type=int, default=200)
     options.add_argument("--count", type=int, default=800, help="Deliberations of each in each round")
-    asked = options.parse_args()
-    uvloop.run(main(asked.python.absolute(), asked.in_flight, asked.count))
+    options.add_argument("--jobs", type=int, default=300, help="Runs of LangGraph's server at once; its default is 10")
+    options.add_argument("--bare", action="store_true", help="Make its calls by aiohttp instead of LangChain's model")
+    uvloop.run(main(options.parse_args(namespace=_Asked())))

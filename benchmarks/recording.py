@@ -59,7 +59,7 @@ class Block(NamedTuple):
     """Messages in the client protocol of NATS, and how many they are."""
 
     data: bytes
-    count: int
+    messages: int
 
 
 class Recording(NamedTuple):
@@ -202,8 +202,8 @@ async def consume(client: Client, recording: Recording) -> None:
 class BareClient:
     """A client of nats-server that only stores, several times faster than nats-py.
 
-    The server acknowledges each message, and at most WINDOW are on their way. Its methods raise ConnectionError when the
-    server refuses a message or closes the connection.
+    The server acknowledges each message, and at most WINDOW are on their way. Its methods raise ConnectionError when
+    the server refuses a message or closes the connection.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -228,10 +228,10 @@ class BareClient:
             reading.cancel()
             writer.close()
 
-    async def store(self, messages: Block) -> None:
-        await self._until_acknowledged(self._sent + messages.count - WINDOW)
-        self._writer.write(messages.data)
-        self._sent += messages.count
+    async def store(self, block: Block) -> None:
+        await self._until_acknowledged(self._sent + block.messages - WINDOW)
+        self._writer.write(block.data)
+        self._sent += block.messages
         await self._writer.drain()
 
     async def _read(self) -> None:

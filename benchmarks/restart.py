@@ -114,7 +114,9 @@ def show(
     starts: dict[signal.Signals, list[Start]],
 ) -> None:
     """Print the tables."""
-    title = f"{count:,} deliberations of {len(recording.messages)} messages, and {2 * ROUNDS * MORE} more; {ROUNDS} starts"
+    title = (
+        f"{count:,} deliberations of {len(recording.messages)} messages, and {2 * ROUNDS * MORE} more; {ROUNDS} starts"
+    )
     table = Table("stream", title=title)
     for column in ("messages", "MiB", *(f"answers after {sent.name}, s" for sent in SIGNALS)):
         table.add_column(column, justify="right")

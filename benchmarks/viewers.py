@@ -1,9 +1,9 @@
 """`python -m benchmarks.viewers [VIEWERS]`: measures many viewers of one gateway process, compared with a floor.
 
-VIEWERS sockets are opened to one process, and each gets two frames per second, or `--frames-per-s`. The lag runs from the publish of a delta
-to the frame's arrival; log, server and viewers share the machine's cores. The floor is a bare asyncio server that
-writes messages from NATS to every socket, without HTTP, cursors or replay. With `--alone` the process has one core for
-itself, and log and viewers share the others.
+VIEWERS sockets are opened to one process, and each gets two frames per second, or `--frames-per-s`. The lag runs from
+the publish of a delta to the frame's arrival; log, server and viewers share the machine's cores. The floor is a bare
+asyncio server that writes messages from NATS to every socket, without HTTP, cursors or replay. With `--alone` the
+process has the last core for itself, and log and viewers share the others.
 """
 
 import argparse
