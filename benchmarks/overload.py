@@ -12,6 +12,7 @@ return.
 import argparse
 import asyncio
 import random
+import shutil
 import statistics
 import sys
 import tempfile
@@ -271,7 +272,7 @@ async def beside(stack: Layout, gateways: int, cleanup: AsyncExitStack) -> list[
     for number in range(1, gateways):
         data_dir = stack.options.data_dir / f"gateway-{number}"
         data_dir.mkdir()
-        (data_dir / LOG_KEY_NAME).symlink_to(stack.log_key_file)
+        shutil.copy(stack.log_key_file, data_dir / LOG_KEY_NAME)
         layout = plan_stack(
             StackOptions(data_dir=data_dir, port=0, nats_url=stack.nats_url_of("gateway")), lambda _: None
         )

@@ -250,11 +250,12 @@ class BareClient:
         self._moved.set()
 
     async def _until_acknowledged(self, count: int) -> None:
-        while self._acknowledged < count:
-            if self._refusal:
-                raise ConnectionError(self._refusal.decode(errors="replace"))
+        while not self._refusal and self._acknowledged < count:
             self._moved.clear()
             await self._moved.wait()
+        # The acknowledgement of a refused message has a number too.
+        if self._refusal:
+            raise ConnectionError(self._refusal.decode(errors="replace"))
 
 
 async def store(url: str, recording: Recording, numbers: Iterable[int]) -> None:
