@@ -7,6 +7,7 @@ import asyncio
 import base64
 import json
 import shutil
+import socket
 import tempfile
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -129,7 +130,7 @@ async def running_server(store: Path) -> AsyncGenerator[tuple[NatsServer, Client
     server = NatsServer(store)
     server.start()
     try:
-        client = await connected(server.url)
+        client = await connected(server)
         try:
             yield server, client
         finally:
@@ -138,17 +139,17 @@ async def running_server(store: Path) -> AsyncGenerator[tuple[NatsServer, Client
         server.stop()
 
 
-async def _expected(_: Exception) -> None:
-    """A server that starts or stops; by default each of its errors is logged."""
-
-
-async def connected(url: str) -> Client:
-    """A client of a server that starts, once JetStream answers."""
+async def until_listening(port: int) -> None:
     while True:
-        with suppress(OSError, nats.errors.Error):
-            client = await nats.connect(url, allow_reconnect=False, connect_timeout=1, error_cb=_expected)
-            break
-        await asyncio.sleep(0.01)
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        await asyncio.sleep(0.005)
+
+
+async def connected(server: NatsServer) -> Client:
+    """A client of a server that starts, once JetStream answers."""
+    await until_listening(server.port)
+    client = await nats.connect(server.url)
     while True:
         with suppress(nats.errors.NoRespondersError, nats.errors.TimeoutError):
             await client.request("$JS.API.INFO", timeout=1)

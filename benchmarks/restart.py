@@ -11,11 +11,9 @@ from the data directory of a stopped stack that ran one deliberation, also of an
 import argparse
 import asyncio
 import signal
-import socket
 import statistics
 import tempfile
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +21,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.recording import Recording, connected, consume, declare, request, running_server, store
+from benchmarks.recording import Recording, connected, consume, declare, request, running_server, store, until_listening
 from tests.conftest import NatsServer
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM)
@@ -39,9 +37,9 @@ class Start(NamedTuple):
     streams_s: dict[str, float]
 
 
-async def states(url: str, recording: Recording) -> dict[str, dict[str, Any]]:
+async def states(server: NatsServer, recording: Recording) -> dict[str, dict[str, Any]]:
     """The state of each stream."""
-    client = await connected(url)
+    client = await connected(server)
     found = {name: (await request(client, f"STREAM.INFO.{name}"))["state"] for name in names(recording)}
     await client.close()
     return found
@@ -51,15 +49,13 @@ def names(recording: Recording) -> list[str]:
     return [stream["name"] for stream in recording.streams]
 
 
-async def settled(url: str, recording: Recording) -> dict[str, dict[str, Any]]:
+async def settled(server: NatsServer, recording: Recording) -> dict[str, dict[str, Any]]:
     """The states once streams that copy have caught up."""
-    before = await states(url, recording)
+    before = await states(server, recording)
     while True:
         await asyncio.sleep(1)
-        found = await states(url, recording)
-        if {name: each["messages"] for name, each in found.items()} == {
-            name: each["messages"] for name, each in before.items()
-        }:
+        found = await states(server, recording)
+        if all(found[name]["messages"] == each["messages"] for name, each in before.items()):
             return found
         before = found
 
@@ -68,12 +64,9 @@ async def started(server: NatsServer, recording: Recording) -> Start:
     """Start the server and measure it."""
     began_s = time.monotonic()
     server.start()
-    while True:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", server.port), timeout=1):
-            break
-        await asyncio.sleep(0.005)
+    await until_listening(server.port)
     listens_s, streams_s = time.monotonic() - began_s, dict[str, float]()
-    client = await connected(server.url)
+    client = await connected(server)
     for name in names(recording):
         await request(client, f"STREAM.INFO.{name}")
         streams_s[name] = time.monotonic() - began_s
@@ -90,19 +83,21 @@ async def measure(recording: Recording, count: int) -> None:
             await store(server.url, recording, range(count))
             took_s = time.monotonic() - began_s
             await consume(client, recording)
+            # It would connect again after each stop.
+            await client.close()
             number = count
             for sent in SIGNALS * ROUNDS:
-                before = await settled(server.url, recording)
+                before = await settled(server, recording)
                 await store(server.url, recording, range(number, number + MORE))
                 number += MORE
                 assert server.process is not None
                 server.process.send_signal(sent)
                 await asyncio.to_thread(server.process.wait)
                 starts[sent].append(await started(server, recording))
-                after = await states(server.url, recording)
+                after = await states(server, recording)
                 for name, state in before.items():
                     assert after[name]["messages"] >= state["messages"], f"{name} lost messages"
-            final = await settled(server.url, recording)
+            final = await settled(server, recording)
     show(recording, count, took_s, final, starts)
 
 
