@@ -41,6 +41,8 @@ COPIED_MAX = 20_000
 RETRY_S = 1.0
 # Calls that were cut by the end record their outcomes within this time.
 LATE_S = 10.0
+# Unreadable facts are read again at this interval, by any projector, until they leave the log.
+UNREADABLE_S = 30.0
 EXPIRE_EVERY_S = 60.0
 
 # The facts after which no other changes a row, except late outcomes.
@@ -77,8 +79,8 @@ class _Read:
 class Projector:
     """Takes items in rounds. While one is written, rows of the next are made, and one is read.
 
-    `counts` counts deliberations: `written`, `deleted`, `expired`, and `skipped` for facts that are damaged, refused by
-    the database, or have left the log. `failure` says why the projector waits.
+    `counts` counts deliberations: `written`, `deleted`, `expired`, and `skipped` for facts that cannot be read, are
+    refused by the database, or have left the log. `failure` says why the projector waits.
     """
 
     def __init__(
@@ -195,7 +197,7 @@ class Projector:
             for each in projected:
                 if each.fault:
                     log.error("archive_skipped", deliberation_id=each.key[1], error=each.fault)
-                if each.unfinished_at is not None:
+                if each.unfinished_at is not None or each.unreadable:
                     self._copied.pop(each.key, None)
             await self._made.put((read, projected))
 
@@ -209,6 +211,7 @@ class Projector:
             self.counts["deleted"] += deleted
             self.counts["skipped"] += len(projected) - len(rows)
             unfinished_at = {each.key[1]: each.unfinished_at for each in projected}
+            unreadable = {each.key[1] for each in projected if each.unreadable}
             for sequence in read.sequences:
                 item = self._writing.pop(sequence, None)
                 if item is None:
@@ -218,7 +221,9 @@ class Projector:
                 # A restart redelivers the item, maybe before late outcomes are recorded. The coordinator's clock may be
                 # ahead.
                 young = ended_at is not None and abs(datetime.now(UTC) - ended_at) < timedelta(seconds=LATE_S)
-                if ended_at is not None and (young or item.deliveries == 1):
+                if tokens[2] in unreadable:
+                    await self._queue.requeue(item, UNREADABLE_S)
+                elif ended_at is not None and (young or item.deliveries == 1):
                     await self._queue.requeue(item, LATE_S)
                 else:
                     await self._queue.ack(item)

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from app.admission.backlog import Key
 from app.archive.database.rows import Written
 from app.archive.database.writing import Rows, rows_of
-from app.deliberation.errors import UnexpectedFact
+from app.deliberation.errors import UnexpectedFact, UnreadableFact
 from app.deliberation.facts import decode
 from app.deliberation.fold import State, state_of
 from app.deliberation.ports import Record
@@ -27,12 +27,16 @@ log = structlog.get_logger(__name__)
 
 
 class Projected(NamedTuple):
-    """The rows of facts, or a `fault`. After an end at `unfinished_at` outcomes of calls may follow."""
+    """The rows of facts, or a `fault`. After an end at `unfinished_at` outcomes of calls may follow.
+
+    A newer version may read `unreadable` facts.
+    """
 
     key: Key
     rows: Rows | None = None
     unfinished_at: datetime | None = None
     fault: str = ""
+    unreadable: bool = False
 
 
 def project(found: Sequence[tuple[Key, Sequence[Record]]], log: int, dialect: str) -> list[Projected]:
@@ -46,7 +50,7 @@ def _project(key: Key, records: Sequence[Record], log: int, dialect: str) -> Pro
     try:
         state = state_of(records)
     except UnexpectedFact as exc:
-        return Projected(key, fault=str(exc))
+        return Projected(key, fault=str(exc), unreadable=isinstance(exc, UnreadableFact))
     if state is None:
         return Projected(key, fault="its facts have left the log")
     written = Written(*key, at=state.accepted.ts, state=state, records=records)

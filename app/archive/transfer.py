@@ -17,7 +17,7 @@ from app.api.cursor import EPOCH_PATTERN
 from app.archive.database.rows import Written
 from app.archive.database.store import ArchivedRow, RowFilter, Store
 from app.deliberation.errors import DeliberationError, InvalidRequest, UnexpectedFact
-from app.deliberation.facts import decode, prefix, suffix
+from app.deliberation.facts import UnknownEvent, decode, prefix, suffix
 from app.deliberation.fold import state_of
 from app.deliberation.ports import Record
 from app.deliberation.specification import Token
@@ -117,6 +117,11 @@ def _written(number: int, found: ExportedDeliberation, now: datetime) -> Written
         for sequence, fact in found.facts:
             data = to_json(fact)
             event = decode(data)
+            if isinstance(event, UnknownEvent):
+                raise InvalidRequest(
+                    f"Line {number} holds what is no fact to this version, in deliberation {found.id}. Import it by "
+                    "the version that exported it, or a newer one."
+                )
             if event.deliberation_id != found.id or (records and sequence <= records[-1].sequence):
                 raise UnexpectedFact(f"fact {sequence} is out of place")
             _check_times(number, event, now)

@@ -22,7 +22,7 @@ from app.cli.render.text import plain, status_text
 from app.cli.render.transcript import EVENT_TYPES, delivery_line, transcript
 from app.cli.resources import LAST, full_id
 from app.cli.target import on_gateway
-from app.deliberation.facts import TERMINAL_STATUS, CancelledBy, Event, Fact, decode
+from app.deliberation.facts import TERMINAL_STATUS, CancelledBy, Event, Fact, UnknownEvent, decode
 from app.webhooks.resources import Delivery
 
 DeliveryArgument = Annotated[
@@ -86,9 +86,10 @@ async def _waits(gateway: GatewayClient, resource: JsonObject) -> Text:
 
 def _event(document: JsonObject) -> Event | None:
     try:
-        return decode(json.dumps(document).encode())
+        event = decode(json.dumps(document).encode())
     except ValidationError:
         return None
+    return None if isinstance(event, UnknownEvent) else event
 
 
 @on_gateway

@@ -8,7 +8,14 @@ from typing import Any, TypeVar
 
 from app.deliberation.budget import allotted, refused_by, spent_on, stage_deadlines
 from app.deliberation.calls import Ask, Call, Cost, FactProblem
-from app.deliberation.errors import DeadlineExceeded, DeliberationError, InvalidOutput, Poisoned, StrategyDrift
+from app.deliberation.errors import (
+    DeadlineExceeded,
+    DeliberationError,
+    InvalidOutput,
+    Poisoned,
+    StrategyDrift,
+    UnknownStrategy,
+)
 from app.deliberation.facts import (
     CallFinished,
     Cancelled,
@@ -164,8 +171,18 @@ def closing_cause(stage: Stage, finished: Mapping[str, CallFinished], now: datet
     return "deadline" if now >= stage.opened.call_deadline_at and may_go_on else None
 
 
-def decide(state: State, now: datetime, definition: StrategyDefinition) -> Decision:
-    """The next step. Raises StrategyDrift for another version of the strategy, or other calls than the log records."""
+def require_strategy(state: State, definition: StrategyDefinition | None) -> StrategyDefinition:
+    """The definition, if it is the one that the deliberation was accepted with; raises UnknownStrategy."""
+    name, version = state.specification.strategy, state.specification.strategy_version
+    if definition is None:
+        raise UnknownStrategy(f"there is no strategy {name} here")
+    if definition.version != version:
+        raise UnknownStrategy(f"{name} is at version {definition.version} here and was accepted at {version}")
+    return definition
+
+
+def decide(state: State, now: datetime, definition: StrategyDefinition | None) -> Decision:
+    """The next step. Raises UnknownStrategy, and StrategyDrift for other calls than the log records."""
     if state.ended:
         return Done()
     if state.cancel is not None:
@@ -178,11 +195,7 @@ def decide(state: State, now: datetime, definition: StrategyDefinition) -> Decis
     if state.takeovers_without_progress >= POISON_TAKEOVERS:
         detail = f"{state.takeovers_without_progress} coordinators in a row died or hung over it"
         return failed(state, now, Poisoned(detail))
-    if definition.version != state.specification.strategy_version:
-        raise StrategyDrift(
-            f"{definition.name} is at version {definition.version} here and was accepted at "
-            f"{state.specification.strategy_version}"
-        )
+    definition = require_strategy(state, definition)
     stage = state.open_stage
     cause = closing_cause(stage, state.finished, now) if stage else None
     return _closing(state, now, stage, cause) if stage and cause else _replay(state, now, definition, late)

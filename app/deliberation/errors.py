@@ -15,7 +15,9 @@ DeliberationError
 ├── FactTooLarge              a fact exceeds what the log stores in one piece
 ├── StreamsDiffer             the declared streams are missing or not as declared
 ├── UnexpectedFact            a fact that the state does not allow: the log is damaged or foreign
+│   └── UnreadableFact        a fact has another form: a newer version wrote it, or it is damaged
 ├── StrategyDrift             a replay asks for other calls than the log records
+│   └── UnknownStrategy       this version lacks the strategy, or has another version of it
 ├── Poisoned                  coordinator after coordinator dies or hangs on the deliberation
 ├── QuorumNotReached          no agent answered
 ├── BudgetExhausted           the budget does not admit even the first stage
@@ -157,8 +159,16 @@ class UnexpectedFact(DeliberationError):
     code = "unexpected_fact"
 
 
+class UnreadableFact(UnexpectedFact):
+    pass
+
+
 class StrategyDrift(DeliberationError):
     code = "strategy_drift"
+
+
+class UnknownStrategy(StrategyDrift):
+    pass
 
 
 class Poisoned(DeliberationError):

@@ -12,7 +12,7 @@ The union is closed, so all of its members stand in this file, though it is long
 from datetime import UTC
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AwareDatetime, Field, TypeAdapter
+from pydantic import AwareDatetime, Field, TypeAdapter, ValidationError
 
 from app.deliberation.calls import FactProblem, Usage
 from app.deliberation.outputs import OutputKind
@@ -416,6 +416,10 @@ class Deleted(Envelope, frozen=True):
     type: Literal["deliberation.deleted"] = "deliberation.deleted"
 
 
+class UnknownEvent(Envelope, frozen=True):
+    """An event of a type that a newer version added. It decides nothing here."""
+
+
 End = Completed | Failed | Cancelled | TimedOut
 Fact = Accepted | StageOpened | CallFinished | ToolStarted | ToolUsed | StageClosed | CancelRequested | Resumed | End
 View = CallStarted | CallDelta | CallWaiting
@@ -434,9 +438,14 @@ def encode(event: Event) -> bytes:
     return event.__pydantic_serializer__.to_json(event)
 
 
-def decode(data: bytes) -> Event:
+def decode(data: bytes) -> Event | UnknownEvent:
     """The event in `data`, without fields that newer writers added. Raises pydantic.ValidationError."""
-    return _EVENTS.validate_json(data)
+    try:
+        return _EVENTS.validate_json(data)
+    except ValidationError as exc:
+        if exc.errors(include_input=False)[0]["type"] != "union_tag_invalid":
+            raise
+        return UnknownEvent.model_validate_json(data)
 
 
 def event_type(data: bytes) -> str:

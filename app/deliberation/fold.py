@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 from pydantic import ValidationError
 
 from app.deliberation.calls import Usage
-from app.deliberation.errors import DeliberationDeleted, UnexpectedFact
+from app.deliberation.errors import DeliberationDeleted, UnexpectedFact, UnreadableFact
 from app.deliberation.facts import (
     TERMINAL_STATUS,
     Accepted,
@@ -31,6 +31,7 @@ from app.deliberation.facts import (
     ToolStarted,
     ToolUsed,
     TotalUsage,
+    UnknownEvent,
     decode,
 )
 from app.deliberation.specification import Purpose, Specification
@@ -186,13 +187,15 @@ def _changes(
             assert_never(fact)
 
 
-def fold(facts: Iterable[tuple[int, Fact | Deleted]]) -> State | None:
-    """Fold (sequence, fact) pairs in stream order; None when there are none.
+def fold(facts: Iterable[tuple[int, Fact | Deleted | UnknownEvent]]) -> State | None:
+    """Fold (sequence, fact) pairs in stream order; None when there are none. Skips facts of unknown types.
 
     Raises DeliberationDeleted for a tombstone, and UnexpectedFact.
     """
     state: State | None = None
     for sequence, fact in facts:
+        if isinstance(fact, UnknownEvent):
+            continue
         if isinstance(fact, Deleted):
             raise DeliberationDeleted(f"Deliberation {fact.deliberation_id} has been deleted.")
         if state is None:
@@ -204,13 +207,13 @@ def fold(facts: Iterable[tuple[int, Fact | Deleted]]) -> State | None:
     return state
 
 
-def decoded(data: bytes) -> Event:
-    """A stored event; raises UnexpectedFact for a damaged one."""
+def decoded(data: bytes) -> Event | UnknownEvent:
+    """A stored event; raises UnreadableFact."""
     try:
         return decode(data)
     except ValidationError:
         # Without `from`, because the validation error quotes the fact, and with it a client's task.
-        raise UnexpectedFact("a stored fact does not decode") from None
+        raise UnreadableFact("a stored fact does not decode") from None
 
 
 def state_of(records: "Iterable[Record]") -> State | None:

@@ -30,9 +30,18 @@ from app.deliberation.decider import (
     failed,
     next_moment,
     problem_of,
+    require_strategy,
     waits_for_calls,
 )
-from app.deliberation.errors import DeliberationError, FactTooLarge, Gone, JournalUnavailable, UnexpectedFact
+from app.deliberation.errors import (
+    DeliberationError,
+    FactTooLarge,
+    Gone,
+    JournalUnavailable,
+    UnexpectedFact,
+    UnknownStrategy,
+    UnreadableFact,
+)
 from app.deliberation.facts import End, Failed, Resumed
 from app.deliberation.fold import State
 from app.deliberation.ports import Agents, AgentsLost, Record
@@ -47,7 +56,7 @@ from app.observability.trace_context import active_span
 from app.observability.traces import Tracer, sampled_trace
 from serve_deployments.coordinator.admission_queue import AdmissionQueue
 from serve_deployments.coordinator.fact_store import APPEND_TIMEOUT_S, FactStore
-from serve_deployments.coordinator.work import Work, WorkState, fact_of, hand_over
+from serve_deployments.coordinator.work import Work, WorkState, deadline_of, fact_of, hand_over
 from serve_deployments.identity import REPLICA, identity
 
 # The facts that others write about a deliberation that is held here.
@@ -235,19 +244,28 @@ class CoordinatorReplica:
             work.task = self._group.create_task(self._supervised(work))
 
     async def _supervised(self, work: Work) -> None:
-        """Bring a deliberation to its end. An error is recorded as its end; without the log the item is requeued."""
+        """Bring a deliberation to its end. An error is recorded as its end.
+
+        Without the log the item is requeued, and to its deadline where only another version can read or decide it.
+        """
         try:
             try:
                 await self._deliberate(work)
             except (JournalUnavailable, Gone):
                 raise
+            except (UnknownStrategy, UnreadableFact) as error:
+                deadline_at = deadline_of(work.item.record)
+                if deadline_at is not None and datetime.now(UTC) < deadline_at:
+                    # A coordinator of the version that wrote it may take it, as in an upgrade.
+                    raise
+                await self._fail(work, error)
             except DeliberationError as error:
                 await self._fail(work, error)
             except Exception as error:
                 # A named place for a broad except: a defect must end this deliberation, not all of them.
                 log.exception("deliberation_broke", deliberation_id=work.deliberation_id)
                 await self._fail(work, DeliberationError(f"internal error: {type(error).__name__}"))
-        except JournalUnavailable as error:
+        except (JournalUnavailable, UnknownStrategy, UnreadableFact) as error:
             log.warning("deliberation_requeued", deliberation_id=work.deliberation_id, error=str(error))
             self._release(work)
             await work.queue.requeue(work.item, REQUEUE_DELAY_S)
@@ -363,6 +381,9 @@ class CoordinatorReplica:
         fresh = self._facts.load_fresh(work)
         if not fresh:
             await self._facts.load(work)
+        if not work.state.ended and work.state.cancel is None:
+            # Before a takeover is recorded: work that goes from one version to another has lost nobody.
+            require_strategy(work.state, STRATEGIES.get(work.state.specification.strategy))
         work.trace = sampled_trace(self._tracer, work.deliberation_id, work.state.accepted.traceparent)
         active_span.set(work.trace and work.trace.workflow)
         if work.state.stages:
@@ -462,7 +483,4 @@ class CoordinatorReplica:
 
 
 def _decision(state: State) -> Decision:
-    definition = STRATEGIES.get(state.specification.strategy)
-    if definition is None:
-        raise UnexpectedFact(f"no strategy {state.specification.strategy} here")
-    return decide(state, datetime.now(UTC), definition)
+    return decide(state, datetime.now(UTC), STRATEGIES.get(state.specification.strategy))

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 import stamina
 
-from app.deliberation.errors import JournalUnavailable, UnexpectedFact
-from app.deliberation.facts import Accepted, CallFinished, CancelRequested, Fact
+from app.deliberation.errors import JournalUnavailable, UnexpectedFact, UnreadableFact
+from app.deliberation.facts import Accepted, CallFinished, CancelRequested, Fact, UnknownEvent
 from app.deliberation.fold import State, apply, begin, fold
 from app.deliberation.ports import Journal, Record
 from serve_deployments.coordinator.work import Work, fact_of
@@ -49,11 +49,12 @@ class FactStore:
         if work.resumed or self._complete_above is None or record.sequence <= self._complete_above:
             return False
         accepted = fact_of(record)
-        assert isinstance(accepted, Accepted), "the queue hands out acceptances alone"
+        if not isinstance(accepted, Accepted):
+            raise UnreadableFact(f"the record on {record.subject} is no acceptance")
         work.state = begin(accepted, record.sequence)
         cancel = self._early_cancels.pop(work.deliberation_id, None)
-        if cancel is not None:
-            work.state = apply(work.state, fact_of(cancel), cancel.sequence)
+        if cancel is not None and not isinstance(fact := fact_of(cancel), UnknownEvent):
+            work.state = apply(work.state, fact, cancel.sequence)
         return True
 
     async def load(self, work: Work) -> None:
@@ -91,6 +92,8 @@ class FactStore:
         state = work.state
         for record in records:
             fact = None if record is None else fact_of(record)
+            if isinstance(fact, UnknownEvent):
+                continue
             if record is None or fact is None or _is_ahead(state, fact):
                 await self.load(work)
                 return

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum, auto
 
-from pydantic import ValidationError
+from pydantic import AwareDatetime, BaseModel, ValidationError
 
-from app.deliberation.errors import Gone, JournalUnavailable, UnexpectedFact
-from app.deliberation.facts import Cancelled, Deleted, Fact, Resumed, View, decode
+from app.deliberation.errors import Gone, JournalUnavailable, UnexpectedFact, UnreadableFact
+from app.deliberation.facts import Cancelled, Deleted, Fact, Resumed, UnknownEvent, View, decode
 from app.deliberation.fold import State
 from app.deliberation.ports import Journal, Record
 from app.log.work_queue import QueueItem, WorkQueue
@@ -116,13 +116,25 @@ class Work:
             heard.cancel()
 
 
-def fact_of(record: Record) -> Fact:
-    """The fact in a record; raises Gone for a tombstone, and UnexpectedFact for anything else."""
+class _Bounded(BaseModel):
+    deadline_at: AwareDatetime
+
+
+def deadline_of(acceptance: Record) -> datetime | None:
+    """The deadline in an acceptance, even where the rest has another form; None without one."""
+    try:
+        return _Bounded.model_validate_json(acceptance.data).deadline_at
+    except ValidationError:
+        return None
+
+
+def fact_of(record: Record) -> Fact | UnknownEvent:
+    """The fact in a record; raises Gone for a tombstone, UnreadableFact, and UnexpectedFact for a view."""
     try:
         event = decode(record.data)
     except ValidationError:
         # Not `from`: the validation error quotes the record, and with it a client's task.
-        raise UnexpectedFact(f"the record on {record.subject} is no fact") from None
+        raise UnreadableFact(f"the record on {record.subject} is no fact") from None
     if isinstance(event, View):
         raise UnexpectedFact(f"a view stands on {record.subject}")
     if isinstance(event, Deleted):
