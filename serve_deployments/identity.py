@@ -1,11 +1,9 @@
 """The identity of a replica: its process and its versions."""
 
 import os
-import platform
-from importlib.metadata import version
 from typing import Any
 
-from app.observability.process import STARTED_AT
+from app.observability.process import STARTED_AT, VERSIONS
 
 REPLICA = f"{os.uname().nodename}-{os.getpid()}"
 
@@ -19,9 +17,5 @@ def identity() -> dict[str, Any]:
         "application": None,
         "deployment": None,
         "wanted": None,
-        "versions": {
-            "product": version("deliberation-gateway"),
-            "ray": None,
-            "python": platform.python_version(),
-        },
+        "versions": VERSIONS,
     }

@@ -137,7 +137,7 @@ class MissingPart(Resource):
 
 
 class ReplicaVersions(Resource):
-    """The versions of a replica; null where it reports none."""
+    """The versions of a process; null where it reports none."""
 
     product: str | None = None
     ray: str | None = None
@@ -145,7 +145,7 @@ class ReplicaVersions(Resource):
 
 
 class ClusterVersions(Resource):
-    """All versions; the distinct ones of replicas and engines."""
+    """All versions; the distinct ones of the gateway's fellow processes, `replicas`, and of engines."""
 
     gateway: str
     python: str = Field(description="The gateway's")

@@ -16,7 +16,7 @@ from app.deliberation.errors import ArchiveUnavailable
 from app.log.journal import JetStreamJournal
 from app.log.signature import LogSigner
 from app.log.stream_settings import ARCHIVE_CONSUMER
-from app.observability.process import STARTED_AT, work_until_stopped
+from app.observability.process import STARTED_AT, VERSIONS, work_until_stopped
 from app.observability.replica_status import PROJECTORS_SUBJECT
 from app.process_settings import ClusterRules, LogAccess, setting
 from app.settings import DATABASE_URL_DESCRIPTION, ArchiveRetention
@@ -34,6 +34,7 @@ async def figures(journal: JetStreamJournal, projector: Projector) -> dict[str, 
     return {
         "replica": f"archive-{os.getpid()}",
         "started_at": STARTED_AT,
+        "versions": VERSIONS,
         "counts": dict(projector.counts),
         "failure": projector.failure,
         "pending": (await journal.queue(ARCHIVE_CONSUMER)).left,

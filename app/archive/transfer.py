@@ -17,7 +17,7 @@ from app.api.cursor import EPOCH_PATTERN
 from app.archive.database.rows import Written
 from app.archive.database.store import ArchivedRow, RowFilter, Store
 from app.deliberation.errors import DeliberationError, InvalidRequest, UnexpectedFact
-from app.deliberation.facts import UnknownEvent, decode, prefix, suffix
+from app.deliberation.facts import NewerEvent, decode, prefix, suffix
 from app.deliberation.fold import state_of
 from app.deliberation.ports import Record
 from app.deliberation.specification import Token
@@ -117,7 +117,7 @@ def _written(number: int, found: ExportedDeliberation, now: datetime) -> Written
         for sequence, fact in found.facts:
             data = to_json(fact)
             event = decode(data)
-            if isinstance(event, UnknownEvent):
+            if isinstance(event, NewerEvent):
                 raise InvalidRequest(
                     f"Line {number} holds what is no fact to this version, in deliberation {found.id}. Import it by "
                     "the version that exported it, or a newer one."

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from app.admission.backlog import Backlog, Key
 from app.catalog.entries import Entry
 from app.deliberation.errors import InvalidToken, JournalUnavailable
-from app.deliberation.facts import Deleted, UnknownEvent, acceptance, decode, is_acceptance, prefix
+from app.deliberation.facts import Deleted, NewerEvent, acceptance, decode, is_acceptance, prefix
 from app.deliberation.ports import Clock, Journal, Record, StreamState
 from app.log.projection import Projection
 from app.log.stream_settings import coordinator_queues
@@ -166,7 +166,7 @@ class Catalog:
         except (ValidationError, InvalidToken):
             log.warning("fact_undecodable", subject=record.subject, sequence=record.sequence)
             return
-        if isinstance(fact, UnknownEvent):
+        if isinstance(fact, NewerEvent):
             return
         if isinstance(fact, Deleted):
             self._drop(key)
@@ -226,7 +226,7 @@ class Catalog:
         recalled = dict[Key, Entry]()
         for record in await _facts(journal, unknown):
             fact, key = decode(record.data), (tenant, record.tokens[2])
-            if isinstance(fact, UnknownEvent):
+            if isinstance(fact, NewerEvent):
                 continue
             recalled.setdefault(key, Entry(*key, first_fact_at=fact.ts)).take(fact, record.sequence)
         for key, entry in recalled.items():

@@ -22,7 +22,7 @@ from app.cli.render.text import plain, status_text
 from app.cli.render.transcript import EVENT_TYPES, delivery_line, transcript
 from app.cli.resources import LAST, full_id
 from app.cli.target import on_gateway
-from app.deliberation.facts import TERMINAL_STATUS, CancelledBy, Event, Fact, UnknownEvent, decode
+from app.deliberation.facts import TERMINAL_STATUS, CancelledBy, Event, Fact, NewerEvent, decode
 from app.webhooks.resources import Delivery
 
 DeliveryArgument = Annotated[
@@ -89,7 +89,7 @@ def _event(document: JsonObject) -> Event | None:
         event = decode(json.dumps(document).encode())
     except ValidationError:
         return None
-    return None if isinstance(event, UnknownEvent) else event
+    return None if isinstance(event, NewerEvent) else event
 
 
 @on_gateway

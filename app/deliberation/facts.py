@@ -416,7 +416,7 @@ class Deleted(Envelope, frozen=True):
     type: Literal["deliberation.deleted"] = "deliberation.deleted"
 
 
-class UnknownEvent(Envelope, frozen=True):
+class NewerEvent(Envelope, frozen=True):
     """An event of a type that a newer version added. It decides nothing here."""
 
 
@@ -438,14 +438,14 @@ def encode(event: Event) -> bytes:
     return event.__pydantic_serializer__.to_json(event)
 
 
-def decode(data: bytes) -> Event | UnknownEvent:
+def decode(data: bytes) -> Event | NewerEvent:
     """The event in `data`, without fields that newer writers added. Raises pydantic.ValidationError."""
     try:
         return _EVENTS.validate_json(data)
     except ValidationError as exc:
         if exc.errors(include_input=False)[0]["type"] != "union_tag_invalid":
             raise
-        return UnknownEvent.model_validate_json(data)
+        return NewerEvent.model_validate_json(data)
 
 
 def event_type(data: bytes) -> str:

@@ -23,6 +23,7 @@ from app.deliberation.facts import (
     Event,
     Fact,
     Failed,
+    NewerEvent,
     Resumed,
     StageClosed,
     StageOpened,
@@ -31,7 +32,6 @@ from app.deliberation.facts import (
     ToolStarted,
     ToolUsed,
     TotalUsage,
-    UnknownEvent,
     decode,
 )
 from app.deliberation.specification import Purpose, Specification
@@ -187,14 +187,14 @@ def _changes(
             assert_never(fact)
 
 
-def fold(facts: Iterable[tuple[int, Fact | Deleted | UnknownEvent]]) -> State | None:
+def fold(facts: Iterable[tuple[int, Fact | Deleted | NewerEvent]]) -> State | None:
     """Fold (sequence, fact) pairs in stream order; None when there are none. Skips facts of unknown types.
 
     Raises DeliberationDeleted for a tombstone, and UnexpectedFact.
     """
     state: State | None = None
     for sequence, fact in facts:
-        if isinstance(fact, UnknownEvent):
+        if isinstance(fact, NewerEvent):
             continue
         if isinstance(fact, Deleted):
             raise DeliberationDeleted(f"Deliberation {fact.deliberation_id} has been deleted.")
@@ -207,7 +207,7 @@ def fold(facts: Iterable[tuple[int, Fact | Deleted | UnknownEvent]]) -> State | 
     return state
 
 
-def decoded(data: bytes) -> Event | UnknownEvent:
+def decoded(data: bytes) -> Event | NewerEvent:
     """A stored event; raises UnreadableFact."""
     try:
         return decode(data)

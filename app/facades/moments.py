@@ -105,7 +105,7 @@ class Telling:
     def ended(self) -> bool:
         return self.state is not None and self.state.ended
 
-    def tell(self, event: facts.Event | facts.UnknownEvent, sequence: int) -> Iterator[Moment]:
+    def tell(self, event: facts.Event | facts.NewerEvent, sequence: int) -> Iterator[Moment]:
         """The moments of one event; raises DeliberationDeleted, and UnexpectedFact as the fold does."""
         if isinstance(event, facts.Deleted):
             raise DeliberationDeleted(f"Deliberation {event.deliberation_id} has been deleted.")
@@ -114,7 +114,7 @@ class Telling:
             assert isinstance(event, facts.Accepted), "a deliberation's facts begin with its acceptance"
             self.state = begin(event, sequence)
             yield Began(self.state)
-        elif isinstance(event, facts.UnknownEvent):
+        elif isinstance(event, facts.NewerEvent):
             return
         elif isinstance(event, facts.CallStarted | facts.CallDelta | facts.CallWaiting):
             yield from self._view(state, event)

@@ -2,11 +2,13 @@
 
 import asyncio
 import gc
+import platform
 import signal
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from importlib.metadata import version
 from typing import Any, Protocol, TypeVar, cast
 
 import structlog
@@ -27,6 +29,7 @@ _Settings = TypeVar("_Settings", bound=_LoggingSettings)
 log = structlog.get_logger(__name__)
 
 STARTED_AT = datetime.now(UTC).isoformat(timespec="seconds")
+VERSIONS = {"product": version("deliberation-gateway"), "ray": None, "python": platform.python_version()}
 
 _REQUEST_BYTES_MAX = 4_096
 _ALIVE = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 3\r\nConnection: close\r\n\r\nok\n"

@@ -75,6 +75,7 @@ class ToolServerStatus(BaseModel):
 class ProcessStatus(BaseModel):
     replica: str
     started_at: AwareDatetime | None = None
+    versions: ReplicaVersions = Field(default_factory=ReplicaVersions)
 
 
 class ReplicaStatus(ProcessStatus):
@@ -82,7 +83,6 @@ class ReplicaStatus(ProcessStatus):
     application: str | None = None
     deployment: str | None = None
     wanted: int | None = None
-    versions: ReplicaVersions = Field(default_factory=ReplicaVersions)
 
 
 class AgentStatus(ReplicaStatus):

@@ -23,7 +23,7 @@ from app.log.journal import JetStreamJournal
 from app.log.queue_worker import QueueWorker
 from app.log.signature import LogSigner
 from app.log.stream_settings import PLANNING_CONSUMER, PLANNING_STREAM
-from app.observability.process import STARTED_AT, work_until_stopped
+from app.observability.process import STARTED_AT, VERSIONS, work_until_stopped
 from app.observability.replica_status import PLANNERS_SUBJECT
 from app.planning.consumer import PlanConsumer
 from app.planning.plans import Plans
@@ -51,6 +51,7 @@ async def figures(journal: JetStreamJournal, consumer: PlanConsumer) -> dict[str
     return {
         "replica": f"planning-{os.getpid()}",
         "started_at": STARTED_AT,
+        "versions": VERSIONS,
         "counts": dict(consumer.counts),
         "contexts": dict(consumer.contexts),
         "pending": found.get("num_pending", 0) + found.get("num_ack_pending", 0),

@@ -207,11 +207,11 @@ def _agent(replica: AgentStatus) -> AgentView:
 
 
 def _sender(replica: SenderStatus) -> SenderView:
-    return SenderView(id=replica.replica, **replica.model_dump(exclude={"replica", "started_at", "queues"}))
+    return SenderView(id=replica.replica, **replica.model_dump(exclude={"replica", "started_at", "versions", "queues"}))
 
 
 def _projector(replica: ProjectorStatus) -> ProjectorView:
-    return ProjectorView(id=replica.replica, **replica.model_dump(exclude={"replica", "started_at"}))
+    return ProjectorView(id=replica.replica, **replica.model_dump(exclude={"replica", "started_at", "versions"}))
 
 
 def _engines(agents: Sequence[AgentStatus]) -> tuple[EngineLoad, ...]:
@@ -268,7 +268,7 @@ def _queue(gateway: Gateway, backlog: Backlog) -> QueueView:
     )
 
 
-def _distinct(replicas: Sequence[ReplicaStatus]) -> tuple[ReplicaVersions, ...]:
+def _distinct(replicas: Sequence[ProcessStatus]) -> tuple[ReplicaVersions, ...]:
     found = {str(replica.versions): replica.versions for replica in replicas}
     return tuple(found[key] for key in sorted(found))
 
@@ -303,7 +303,9 @@ async def survey(gateway: Gateway) -> Survey:
             gateway=version("deliberation-gateway"),
             python=platform.python_version(),
             nats_server=log.result().server_version,
-            replicas=_distinct(replicas),
+            replicas=_distinct(
+                [*replicas, *(replies.senders or ()), *(replies.projectors or ()), *(replies.planners or ())]
+            ),
             engines=tuple(sorted({engine.version for engine in engines if engine.version})),
         ),
         applications=_applications(replicas),

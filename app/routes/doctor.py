@@ -76,7 +76,7 @@ def _versions(cluster: Cluster) -> Iterator[Finding]:
     versions = cluster.versions
     products = sorted({each.product for each in versions.replicas if each.product} - {versions.gateway})
     if products:
-        detail = f"The gateway has version {versions.gateway}, and replicas have {', '.join(products)}"
+        detail = f"The gateway has version {versions.gateway}, and other parts have {', '.join(products)}"
         yield finding("versions_differ", detail, "End the rolling update, or deploy one image for all parts.")
     for name in ("ray", "python"):
         found = sorted({value for each in versions.replicas if (value := getattr(each, name))})

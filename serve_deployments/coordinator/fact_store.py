@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import stamina
 
 from app.deliberation.errors import JournalUnavailable, UnexpectedFact, UnreadableFact
-from app.deliberation.facts import Accepted, CallFinished, CancelRequested, Fact, UnknownEvent
+from app.deliberation.facts import Accepted, CallFinished, CancelRequested, Fact, NewerEvent
 from app.deliberation.fold import State, apply, begin, fold
 from app.deliberation.ports import Journal, Record
 from serve_deployments.coordinator.work import Work, fact_of
@@ -53,7 +53,7 @@ class FactStore:
             raise UnreadableFact(f"the record on {record.subject} is no acceptance")
         work.state = begin(accepted, record.sequence)
         cancel = self._early_cancels.pop(work.deliberation_id, None)
-        if cancel is not None and not isinstance(fact := fact_of(cancel), UnknownEvent):
+        if cancel is not None and not isinstance(fact := fact_of(cancel), NewerEvent):
             work.state = apply(work.state, fact, cancel.sequence)
         return True
 
@@ -92,7 +92,7 @@ class FactStore:
         state = work.state
         for record in records:
             fact = None if record is None else fact_of(record)
-            if isinstance(fact, UnknownEvent):
+            if isinstance(fact, NewerEvent):
                 continue
             if record is None or fact is None or _is_ahead(state, fact):
                 await self.load(work)

@@ -10,7 +10,7 @@ from enum import Enum, auto
 from pydantic import AwareDatetime, BaseModel, ValidationError
 
 from app.deliberation.errors import Gone, JournalUnavailable, UnexpectedFact, UnreadableFact
-from app.deliberation.facts import Cancelled, Deleted, Fact, Resumed, UnknownEvent, View, decode
+from app.deliberation.facts import Cancelled, Deleted, Fact, NewerEvent, Resumed, View, decode
 from app.deliberation.fold import State
 from app.deliberation.ports import Journal, Record
 from app.log.work_queue import QueueItem, WorkQueue
@@ -128,7 +128,7 @@ def deadline_of(acceptance: Record) -> datetime | None:
         return None
 
 
-def fact_of(record: Record) -> Fact | UnknownEvent:
+def fact_of(record: Record) -> Fact | NewerEvent:
     """The fact in a record; raises Gone for a tombstone, UnreadableFact, and UnexpectedFact for a view."""
     try:
         event = decode(record.data)

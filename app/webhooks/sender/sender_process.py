@@ -16,7 +16,7 @@ from app.log.queue_worker import QueueWorker
 from app.log.signature import LogSigner
 from app.log.stream_settings import STREAM, WEBHOOKS_STREAM
 from app.log.streams import ATTEMPTS_CONSUMER, WEBHOOKS_CONSUMER
-from app.observability.process import STARTED_AT, health_server, stop_signal
+from app.observability.process import STARTED_AT, VERSIONS, health_server, stop_signal
 from app.observability.replica_status import SENDERS_SUBJECT
 from app.observability.traces import tracer_of_environment
 from app.process_settings import LogAccess, Secrets, WebhookTimeout, listed, setting
@@ -93,6 +93,7 @@ class Sender:
         return {
             "replica": f"webhooks-{os.getpid()}",
             "started_at": STARTED_AT,
+            "versions": VERSIONS,
             "counts": dict(self.worker.counts),
             "in_flight": self.bulkheads.in_flight,
             "waiting": self.bulkheads.waiting,

@@ -147,6 +147,11 @@ BROKEN: dict[str, tuple[Callable[[Served], object], str, str]] = {
         "versions_differ",
         "9.9.9",
     ),
+    "an archive of another version": (
+        lambda g: answers(g, "archive", {**PROJECTOR, "versions": {**OWN, "product": "9.9.9", "ray": None}}),
+        "versions_differ",
+        "9.9.9",
+    ),
     "nodes with two versions of Ray": (
         lambda g: answers(g, "role.DEV", agent("DEV", versions={**OWN, "ray": "2.40.0"}, engines=[serving()])),
         "versions_differ",
