@@ -17,5 +17,5 @@ def identity() -> dict[str, Any]:
         "application": None,
         "deployment": None,
         "wanted": None,
-        "versions": VERSIONS,
+        "versions": dict(VERSIONS),
     }

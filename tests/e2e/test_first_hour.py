@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,12 +33,19 @@ WRITE_TIMEOUT_S = 4
 PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
 
 
-def built_wheel(place: Path) -> Path:
+def built_wheel(place: Path, root: Path = ROOT, edited: Mapping[str, Mapping[str, str]] = {}) -> Path:
+    """The wheel of a checkout; `edited` has the patterns to replace in some of its files."""
     source = place / "source"
     for name in ("app", "serve_deployments"):
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(root / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("deliberation_gateway.py", "pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
+        shutil.copy(root / name, source)
+    for name, replacements in edited.items():
+        text = (source / name).read_text()
+        for pattern, replacement in replacements.items():
+            text, count = re.subn(pattern, replacement, text, flags=re.MULTILINE)
+            assert count == 1, f"{name} has {count} times {pattern}"
+        (source / name).write_text(text)
     built = [*PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(place), str(source)]
     subprocess.run(built, check=True, capture_output=True, timeout=STEP_S)
     shutil.rmtree(source)
