@@ -187,6 +187,25 @@ def _of_engines(replicas: Sequence[AgentStatus]) -> Iterator[Metric]:
     yield _family(CounterMetricFamily, "engine_tokens", text, f"{labels} kind", tokens)
 
 
+def _of_tools(replicas: Sequence[AgentStatus]) -> Iterator[Metric]:
+    labels = "role replica server"
+    used = [
+        ([each.role, each.replica, server], counts) for each in replicas for server, counts in each.tool_uses.items()
+    ]
+    text = "Uses of a server's tools by outcome; of `failed` ones the tool itself reports an error"
+    outcomes = (([*values, outcome], count) for values, counts in used for outcome, count in counts.outcomes.items())
+    yield _family(CounterMetricFamily, "tool_uses", text, f"{labels} outcome", outcomes)
+    text = "Seconds of these uses"
+    yield _histogram("tool_use_seconds", text, labels, ((values, counts.seconds) for values, counts in used))
+    text = "1 while a replica cannot reach the server"
+    away = (
+        ([each.role, each.replica, server.name], float(server.away_since is not None))
+        for each in replicas
+        for server in each.tools
+    )
+    yield _family(GaugeMetricFamily, "tool_server_away", text, labels, away)
+
+
 def _of_replicas(replicas: Sequence[AgentStatus]) -> Iterator[Metric]:
     labels = ["role", "replica"]
     calls = CounterMetricFamily("agent_calls", "Calls by outcome: answered, failed, cut", labels=[*labels, "outcome"])
@@ -317,6 +336,7 @@ class Metrics:
             _Collected(partial(_of_coordinators, coordinators, clusters)),
             _Collected(partial(_of_replicas, replicas)),
             _Collected(partial(_of_engines, replicas)),
+            _Collected(partial(_of_tools, replicas)),
         ]
         if senders is not None:
             registries.append(_Collected(partial(_of_senders, senders)))

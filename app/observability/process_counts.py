@@ -6,11 +6,12 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
-from app.deliberation.facts import TERMINAL_STATUS, End, TerminalStatus
+from app.deliberation.facts import TERMINAL_STATUS, End, TerminalStatus, ToolUsed
 from app.deliberation.fold import State
 from app.deliberation.specification import Priority, Purpose, Token
 
 BOUNDS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1_800.0)
+TOOL_OUTCOMES = ("succeeded", "failed", "server_away", "timeout", "too_large", "refused", "unknown_outcome")
 # Strategies in a reply, which any client of NATS may send.
 _STRATEGIES_MAX = 64
 
@@ -52,6 +53,18 @@ class StrategyCounts(BaseModel):
         default_factory=lambda: {status: DurationHistogram() for status in TERMINAL_STATUS.values()}
     )
     degraded: Figure = 0
+
+
+class ToolCounts(BaseModel):
+    """The uses of a server's tools that a replica recorded; of `failed` ones the tool itself reports an error."""
+
+    # All from the start on, as for strategies.
+    outcomes: dict[Token, Figure] = Field(default_factory=lambda: dict.fromkeys(TOOL_OUTCOMES, 0), max_length=16)
+    seconds: DurationHistogram = Field(default_factory=DurationHistogram)
+
+    def take(self, used: ToolUsed) -> None:
+        self.outcomes[used.problem.code if used.problem else "failed" if used.failed else "succeeded"] += 1
+        self.seconds.observe(used.duration_ms / 1_000)
 
 
 class CoordinatorCounts(BaseModel):

@@ -9,8 +9,8 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, Field, Validation
 from app.api.cluster_schemas import CircuitState, EngineTrouble, ReplicaVersions, Turn
 from app.deliberation.facts import Unreachable
 from app.deliberation.roles import KeyRejected, without_credentials
-from app.deliberation.specification import Structured
-from app.observability.process_counts import CoordinatorCounts, DurationHistogram, Figure
+from app.deliberation.specification import Structured, Token
+from app.observability.process_counts import CoordinatorCounts, DurationHistogram, Figure, ToolCounts
 
 COORDINATORS_SUBJECT = "control.coordinator"
 SENDERS_SUBJECT = "control.webhooks"
@@ -102,6 +102,7 @@ class AgentStatus(ReplicaStatus):
     costs: dict[str, int] = Field(default_factory=dict[str, int])
     engines: tuple[EngineStatus, ...] = ()
     tools: tuple[ToolServerStatus, ...] = ()
+    tool_uses: dict[Token, ToolCounts] = Field(default_factory=dict[Token, ToolCounts], max_length=64)
 
 
 class CoordinatorStatus(ReplicaStatus):

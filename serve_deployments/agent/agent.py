@@ -17,12 +17,13 @@ import structlog
 from app.deliberation.announcements import agent_response
 from app.deliberation.calls import Call, ChatMessage, StageRequest
 from app.deliberation.errors import CallCancelled, DeliberationError, FactTooLarge, JournalUnavailable
-from app.deliberation.facts import CallFinished, CallStarted, decode, prefix
+from app.deliberation.facts import CallFinished, CallStarted, ToolUsed, decode, prefix
 from app.deliberation.prompts.form import persona_section
 from app.deliberation.roles import Role
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import Publication
 from app.log.text_viewers import SUBJECT, TextViewers
+from app.observability.process_counts import ToolCounts
 from app.observability.trace_context import DeliberationTrace, SpanRef, active_span
 from app.observability.traces import Tracer
 from app.workspace.repositories import AllowedRepositories
@@ -85,9 +86,15 @@ class AgentReplica:
         self._requests = 0
         self._cancellations = CancellationListener(journal, self._stop)
         self._tools = ToolServers(role.tools)
+        self._tool_uses = {each.mcp.name: ToolCounts() for each in role.tools}
 
     def count(self, what: str) -> None:
         self._counts[what] += 1
+
+    def count_use(self, used: ToolUsed) -> None:
+        # A use without a server names no tool that the call has.
+        if used.server:
+            self._tool_uses.setdefault(used.server, ToolCounts()).take(used)
 
     def toolboxes(self, request: StageRequest, call: Call) -> Sequence[GrantedTools]:
         workspace = self._workspaces.granted(request.workspace, request.tenant, call)
@@ -135,6 +142,7 @@ class AgentReplica:
             "lenient": dict(self._lenient),
             "costs": dict(self._costs),
             "tools": self._tools.described(),
+            "tool_uses": {server: counts.model_dump() for server, counts in self._tool_uses.items()},
         }
 
     async def finish(self, within_s: float | None = None) -> None:

@@ -26,7 +26,7 @@ from app.deliberation.errors import (
     EngineUnavailable,
     InvalidOutput,
 )
-from app.deliberation.facts import CallDelta, CallFinished, CallStarted, CallWaiting, UnreachableEngine
+from app.deliberation.facts import CallDelta, CallFinished, CallStarted, CallWaiting, ToolUsed, UnreachableEngine
 from app.deliberation.ports import Journal
 from app.deliberation.roles import Role
 from app.deliberation.specification import ToolAllowance
@@ -36,6 +36,7 @@ from app.observability.trace_context import SpanRef, active_span, new_span_id
 from app.observability.traces import RecordedSpan, Tracer
 from serve_deployments.agent.outcome_check import OutcomeCheck
 from serve_deployments.agent.tool_loop import ToolLoop
+from serve_deployments.agent.tool_span import tool_span
 from serve_deployments.agent.validation import valid_reply
 from serve_deployments.engine.client import Engines
 from serve_deployments.engine.reachability import Outage
@@ -83,6 +84,8 @@ class CallContext(Protocol):
     def journal(self) -> Journal: ...
 
     def count(self, what: str) -> None: ...
+
+    def count_use(self, used: ToolUsed) -> None: ...
 
     def toolboxes(self, request: StageRequest, call: Call) -> Sequence[GrantedTools]:
         """The tools that a call may use, from each of their servers; of two with one name the first is used."""
@@ -209,7 +212,9 @@ class CallRun:
     async def _with_tools(self, allowance: ToolAllowance) -> EngineReply | None:
         context = self._context
         granted = context.toolboxes(self.request, self.call)
-        self._tools = ToolLoop(context.journal, self.request, self.call, allowance, granted, self._left_s)
+        self._tools = ToolLoop(
+            context.journal, self.request, self.call, allowance, granted, self._left_s, self._take_use
+        )
 
         async def ask(turn: ToolTurn) -> EngineReply:
             self._turn = turn
@@ -218,6 +223,12 @@ class CallRun:
         reply = await self._tools.run(ask)
         self._turn = self._tools.answering
         return reply
+
+    def _take_use(self, used: ToolUsed) -> None:
+        self._context.count_use(used)
+        tracer, agent = self._context.tracer, active_span.get()
+        if tracer is not None and agent is not None:
+            tracer.record(tool_span(used, agent, content=tracer.captures_content))
 
     async def _retried(self) -> EngineReply:
         """The first reply of at most three attempts; raises the last CallFailure.

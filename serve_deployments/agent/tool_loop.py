@@ -49,7 +49,10 @@ class _Offer:
 
 
 class ToolLoop:
-    """The uses of one call. `away` names servers that could not be reached, `used` counts recorded uses."""
+    """The uses of one call; `on_use` gets each that it recorded.
+
+    `away` names servers that could not be reached, `used` counts recorded uses.
+    """
 
     def __init__(
         self,
@@ -59,6 +62,7 @@ class ToolLoop:
         allowance: ToolAllowance,
         granted: Sequence[GrantedTools],
         left_s: Callable[[], float],
+        on_use: Callable[[ToolUsed], None],
     ) -> None:
         self._journal = journal
         self._request = request
@@ -66,6 +70,7 @@ class ToolLoop:
         self._allowance = allowance
         self._granted = granted
         self._left_s = left_s
+        self._on_use = on_use
         self._uses: list[ToolUsed] = []
         self.away: tuple[str, ...] = ()
 
@@ -214,6 +219,7 @@ class ToolLoop:
             recorded = await self._record(used)
         if recorded:
             self._uses.append(used)
+            self._on_use(used)
             return True
         return await self._adopt()
 

@@ -14,9 +14,9 @@ from app.client import EventStream
 from app.client.stream import Retry, Waits
 from app.streaming.frames import VIEW_TYPES
 from tests.e2e.conftest import TASK
-from tests.upgrade.two_versions import Balancer, Installation
+from tests.upgrade.two_versions import Installation
 
-IN_FLIGHT = 6
+IN_FLIGHT = 4
 WAITS = Waits(first_s=0.05, most_s=0.5)
 AGAIN_S = 0.05
 # A fact of a type that neither version knows, on a subject that each reads.
@@ -51,29 +51,22 @@ class Load:
             await self._council(next(self._numbers))
 
     async def _council(self, number: int) -> None:
-        transport = Balancer(self.parts.ports)
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=30) as client:
-            strategy = "vote" if number % 3 == 0 else "council"
-            events = ["deliberation.completed", "deliberation.failed"]
-            body = {
-                "task": TASK,
-                "strategy": strategy,
-                "seed": number,
-                "webhook": {"url": self.webhook, "events": events},
-            }
-            id = await self._accepted(client, body, f"upgrade-{number}")
-            self.accepted.append(id)
-            if number % 5 == 0:
-                await self._note(id)
-            repeated = await self._accepted(client, body, f"upgrade-{number}")
-            assert repeated == id, "another gateway answers a repeated key with the same deliberation"
-            await self._follow(client, id)
+        strategy = "vote" if number % 3 == 0 else "council"
+        webhook = {"url": self.webhook, "events": ["deliberation.completed"]}
+        body = {"task": TASK, "strategy": strategy, "seed": number, "webhook": webhook}
+        id = await self._accepted(body, f"upgrade-{number}")
+        self.accepted.append(id)
+        if number % 5 == 0:
+            await self._note(id)
+        repeated = await self._accepted(body, f"upgrade-{number}")
+        assert repeated == id, "another gateway answers a repeated key with the same deliberation"
+        await self._follow(id)
 
-    async def _accepted(self, client: httpx.AsyncClient, body: object, key: str) -> str:
+    async def _accepted(self, body: object, key: str) -> str:
         """Ask until a gateway answers: one that stops is away for a moment."""
         while True:
             try:
-                response = await client.post("/deliberations", json=body, headers={"Idempotency-Key": key})
+                response = await self.parts.client.post("/deliberations", json=body, headers={"Idempotency-Key": key})
             except httpx.TransportError:
                 response = None
             if response is not None and response.status_code != 503:
@@ -87,12 +80,12 @@ class Load:
             f"deliberations.default.{id}.noted", json.dumps(fact, separators=(",", ":")).encode()
         )
 
-    async def _follow(self, client: httpx.AsyncClient, id: str) -> None:
+    async def _follow(self, id: str) -> None:
         def resumed(_: Retry) -> None:
             self.resumed += stream.cursor != "0"
 
         streamed = dict[int, str]()
-        stream = EventStream(client, id, after="0", waits=WAITS, on_retry=resumed)
+        stream = EventStream(self.parts.client, id, after="0", waits=WAITS, on_retry=resumed)
         async with stream:
             async for frame in stream.frames():
                 if frame.id is not None and frame.event not in VIEW_TYPES:

@@ -18,7 +18,7 @@ from tests.upgrade.two_versions import Installation, Name, installation
 # In the documented order. The coordinators before stay beside the next ones until the gateways are replaced.
 ONE_BY_ONE = "archive", "webhooks", "planning", "worker"
 ALL = *ONE_BY_ONE, "coordinator", "gateway"
-COUNCILS_AT_EACH_STEP = 6
+COUNCILS_AT_EACH_STEP = 4
 WITHIN_S = 60
 
 
@@ -55,10 +55,10 @@ class Steps:
                     await asyncio.sleep(0.2)
 
     async def _listed(self, port: int) -> set[str]:
-        found, path = set[str](), "/deliberations?status=completed&limit=200"
+        found, path = set[str](), "/deliberations?status=completed&limit=100"
         cursor: str | None = ""
         while cursor is not None:
-            page = await self._parts.get(f"{path}&after={cursor}" if cursor else path, port)
+            page = await self._parts.get(f"{path}&cursor={cursor}" if cursor else path, port)
             assert page is not None
             found |= {each["id"] for each in page["items"]}
             cursor = page["next_cursor"]

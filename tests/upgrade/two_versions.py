@@ -99,17 +99,16 @@ class Part:
 
 
 class Balancer(httpx.AsyncHTTPTransport):
-    """Sends each request to the next of the running gateways, as a Service does."""
+    """Sends each request without a port to the next of the running gateways, as a Service does."""
 
     def __init__(self, ports: Sequence[int]) -> None:
-        super().__init__()
+        super().__init__(verify=False, limits=httpx.Limits(max_connections=None, max_keepalive_connections=0))
         self._ports = ports
         self._turns = count()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        if not self._ports:
-            raise httpx.ConnectError("no gateway runs", request=request)
-        request.url = request.url.copy_with(port=self._ports[next(self._turns) % len(self._ports)])
+        if request.url.port is None:
+            request.url = request.url.copy_with(port=self._ports[next(self._turns) % len(self._ports)])
         return await super().handle_async_request(request)
 
 
@@ -123,6 +122,10 @@ class Installation:
     journal: JetStreamJournal
     running: dict[tuple[str, Name], Part] = field(default_factory=dict[tuple[str, Name], Part])
     ports: list[int] = field(default_factory=list[int])
+    client: httpx.AsyncClient = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.client = httpx.AsyncClient(transport=Balancer(self.ports), base_url="http://127.0.0.1", timeout=30)
 
     async def start(self, part: str, name: Name) -> None:
         """Start a part of a version; return once it answers as that version."""
@@ -157,11 +160,10 @@ class Installation:
 
     async def get(self, path: str, port: int) -> dict[str, Any] | None:
         """The answer of the gateway on a port; None where it is no success, or none."""
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
-            try:
-                response = await client.get(path)
-            except httpx.TransportError:
-                return None
+        try:
+            response = await self.client.get(f"http://127.0.0.1:{port}{path}")
+        except httpx.TransportError:
+            return None
         return response.json() if response.status_code == 200 else None
 
     async def version_findings(self) -> list[str]:
@@ -209,4 +211,5 @@ async def installation(place: Path) -> AsyncGenerator[Installation]:
             for part in found.running.values():
                 part.process.kill()
                 part.process.wait()
+            await found.client.aclose()
             await journal.close()

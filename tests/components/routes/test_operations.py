@@ -247,7 +247,9 @@ async def test_metrics_count_requests_by_route_and_deliberations_by_status(gatew
         assert expected in lines
 
 
-async def test_metrics_count_agent_calls_and_engine_circuits(gateway: Served) -> None:
+async def test_metrics_count_agent_calls_uses_of_tools_and_engine_circuits(gateway: Served) -> None:
+    seconds = DurationHistogram()
+    seconds.observe(0.3)
     gateway.journal.replies["control.role.QA"] = [
         {
             "role": "QA",
@@ -256,6 +258,8 @@ async def test_metrics_count_agent_calls_and_engine_circuits(gateway: Served) ->
             "counts": {"answered": 7, "failed": 1, "cut": 3, "retries": 4, "hedges": 5},
             "lenient": {"confidence": 6, "unknown": 1},
             "costs": {"EUR": 1_250_001},
+            "tools": [{"name": "shelf", "away_since": "2026-01-01T00:00:00Z"}, {"name": "desk"}],
+            "tool_uses": {"shelf": {"outcomes": {"succeeded": 8, "failed": 9}, "seconds": seconds.model_dump()}},
             "engines": [{"url": "http://user:secret@e1:8000", "healthy": False, "circuit": "open", "models": []}],
         }
     ]
@@ -271,6 +275,10 @@ async def test_metrics_count_agent_calls_and_engine_circuits(gateway: Served) ->
         "agent_calls_in_flight{" + replica + "} 2.0",
         'engine_circuit{engine="http://e1:8000",' + replica + ',state="open"} 1.0',
         'engine_circuit{engine="http://e1:8000",' + replica + ',state="closed"} 0.0',
+        'tool_uses_total{outcome="failed",' + replica + ',server="shelf"} 9.0',
+        'tool_use_seconds_bucket{le="0.5",' + replica + ',server="shelf"} 1.0',
+        "tool_server_away{" + replica + ',server="shelf"} 1.0',
+        "tool_server_away{" + replica + ',server="desk"} 0.0',
     ):
         assert expected in lines
 

@@ -21,6 +21,10 @@ from app.deliberation.roles import EngineSpec, Role
 from app.deliberation.specification import ToolAllowance
 from app.deliberation.tools import McpServer, RoleTools, ToolLimits
 from app.log.journal import JetStreamJournal
+from app.observability import conventions as names
+from app.observability.replica_status import AgentStatus
+from app.observability.trace_context import DeliberationTrace
+from app.observability.traces import Tracer
 from serve_deployments.agent.agent import AgentReplica
 from serve_deployments.engine.client import Engines
 from serve_deployments.simulator.script import Script
@@ -30,6 +34,7 @@ from tests.conditions import until
 from tests.conftest import free_port
 from tests.integration.agent.test_agent_replica import ANSWER, ScriptedEngine, request, streamed
 from tests.integration.tools.mcp_servers import command, serving, uses
+from tests.otlp import KeptSpans
 
 Use = tuple[str, dict[str, Any]]
 LOOK_UP: Use = ("look_up", {"word": "life"})
@@ -79,11 +84,11 @@ class Engine:
 
 @asynccontextmanager
 async def agent_of(
-    journal: JetStreamJournal, engine: Engine | ScriptedEngine, *tools: RoleTools
+    journal: JetStreamJournal, engine: Engine | ScriptedEngine, *tools: RoleTools, tracer: Tracer | None = None
 ) -> AsyncGenerator[AgentReplica]:
     engines = Engines([EngineSpec(url="http://engine0")], transport=httpx.MockTransport(engine))
     role = Role(persona="p", tools=tools)
-    agent = AgentReplica("DEV", role, engines, journal, stream_deltas=True, engine_away_timeout_s=30)
+    agent = AgentReplica("DEV", role, engines, journal, stream_deltas=True, engine_away_timeout_s=30, tracer=tracer)
     try:
         yield agent
     finally:
@@ -135,6 +140,32 @@ async def test_a_model_uses_tools_and_its_answer_cites_what_they_returned(
     roles = [message["role"] for message in engine.bodies[-1]["messages"]]
     assert roles == ["system", "user", "assistant", "tool", "assistant", "tool"]
     assert "<<<peer-text" in engine.bodies[-1]["messages"][3]["content"]
+
+
+@pytest.mark.parametrize("content", [False, True])
+async def test_each_use_is_a_span_below_that_of_its_call_and_is_counted(
+    journal: JetStreamJournal, tmp_path: Path, content: bool
+) -> None:
+    trace, spans = DeliberationTrace.of("d1", None), KeptSpans(captures_content=content)
+    engine = Engine(LOOK_UP, ("read_minds", {}), ("look_up", {"word": 1}))
+    async with agent_of(journal, engine, tools_of(stdio(tmp_path)), tracer=spans) as agent:
+        await finished(agent, request((call(),)).model_copy(update={"traceparent": trace.stage(1).traceparent}))
+        counts = AgentStatus.model_validate(await agent.describe()).tool_uses["shelf"]
+    uses = [each for each in spans.spans if each.attributes[names.OPERATION_NAME] == "execute_tool"]
+    assert [(each.name, each.error) for each in uses] == [
+        ("execute_tool look_up", None),
+        ("execute_tool", "refused"),
+        ("execute_tool look_up", "tool_error"),
+    ]
+    recorded = await facts_of(journal, ToolUsed)
+    assert [each.attributes["gen_ai.tool.call.id"] for each in uses] == [each.tool_call_id for each in recorded]
+    assert [each.attributes["gen_ai.tool.name"] for each in uses] == ["look_up", None, "look_up"]
+    assert {each.parent_id for each in uses} == {trace.agent("s1-dev-001").span_id}
+    assert len({each.ref.span_id for each in uses}) == 3 and {each.ref.trace_id for each in uses} == {trace.trace_id}
+    texts = [each.attributes.get("gen_ai.tool.call.result") for each in uses]
+    assert texts == ([each.text for each in recorded] if content else [None] * 3)
+    assert counts.outcomes | {"succeeded": 1, "failed": 1} == counts.outcomes and sum(counts.outcomes.values()) == 2
+    assert sum(counts.seconds.counts) == 2
 
 
 async def test_an_answer_in_form_beside_tools_is_taken_and_paid_once(journal: JetStreamJournal, tmp_path: Path) -> None:
