@@ -93,6 +93,13 @@ CAUSES = {
         },
         {"engine": "http://e"},
     ),
+    "ToolServerAway": Cause(
+        {
+            'tool_server_away{role="QA",replica="r",server="shelf"}': (1, 0),
+            'tool_server_away{role="QA",replica="s",server="shelf"}': (0, 0),
+        },
+        {"role": "QA", "server": "shelf"},
+    ),
     "WebhookSenderMissing": Cause({"webhook_senders": (0, 1)}),
     "WebhooksLag": Cause(
         {'log_consumer_lag{stream="WEBHOOKS",consumer="attempts"}': (1_001, 999), "webhook_senders": (1, 1)},

@@ -6,9 +6,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 import httpx
 import pytest
@@ -20,6 +21,7 @@ from tests.deploy.monitoring import dashboard_expressions, rules
 from tests.e2e.conftest import FAST, SLOW, TASK, Stack, own_stack
 from tests.e2e.prometheus import Prometheus, holds, prometheus
 from tests.integration.simulator.test_simulator_server import running
+from tests.integration.tools.mcp_servers import serving
 from tests.story import Story
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(sys.platform != "linux", reason="stops processes of `up` by /proc")]
@@ -28,15 +30,34 @@ ROLES = """
 engines:
   priced: {{url: "{url}", prices: {{prompt: 1000, cached: 100, completion: 4000, currency: EUR}}}}
 roles:
-  DEV: {{persona: You are a senior software developer., engines: [priced]}}
+  DEV:
+    persona: You are a senior software developer.
+    engines: [priced]
+    tools: [{{mcp: {{name: shelf, url: "{tools}"}}, allow: [look_up]}}]
 """
 HIGH, LOW = "1000000", "0.01"
+LOOK_UP = {"name": "look_up", "arguments": {"word": "life"}}
 COUNCIL = {"strategy": "independent", "num_agents": 3}
 COUNTED = "sum(max by (replica, strategy, status) (last_over_time(deliberation_seconds_count[1h])))"
 REPLICAS = "count(count by (replica) (last_over_time(deliberation_takeovers_total[1h])))"
 FIRES_WITHIN_S = 60
 # Its calls retry, wait for the engine's circuit, and the rates forget it.
 CLEARS_WITHIN_S = 90
+
+
+@dataclass
+class ToolHost:
+    """A tool server that stops and starts again at its address."""
+
+    place: Path
+    port: int = field(default_factory=free_port)
+    running: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+    async def start(self) -> str:
+        return await self.running.enter_async_context(serving("shelf", self.place, self.port))
+
+    async def stop(self) -> None:
+        await self.running.aclose()
 
 
 @dataclass
@@ -47,6 +68,7 @@ class Installation:
     server: Prometheus
     second: httpx.AsyncClient
     environment: dict[str, str]
+    tools: "ToolHost"
     process: list[subprocess.Popen[bytes]] = field(default_factory=list[subprocess.Popen[bytes]])
 
     async def start_second(self, spend_per_day: str) -> None:
@@ -81,9 +103,9 @@ class Installation:
 @pytest.fixture(scope="module")
 async def installation(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Installation]:
     place = tmp_path_factory.mktemp("monitoring")
-    roles, port = place / "roles.yaml", free_port()
+    roles, port, tools = place / "roles.yaml", free_port(), ToolHost(place)
     with running() as engine, pytest.MonkeyPatch.context() as patch:
-        roles.write_text(ROLES.format(url=engine.url))
+        roles.write_text(ROLES.format(url=engine.url, tools=await tools.start()))
         patch.setenv("SPEND_PER_DAY", HIGH)
         options = ("--agents", "nats", "--roles", str(roles), "--engine-url", engine.url)
         async with own_stack(place / "data", *options) as stack:
@@ -92,7 +114,8 @@ async def installation(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterato
             targets = [stack.url.removeprefix("http://"), f"127.0.0.1:{port}"]
             second = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30)
             async with prometheus(place / "prometheus", targets) as server:
-                found = Installation(stack, server, second, environment)
+                found = Installation(stack, server, second, environment, tools)
+                await stack.script(tool_calls=[LOOK_UP])
                 await found.start_second(HIGH)
                 await holds(found.is_scraped, 60)
                 try:
@@ -100,6 +123,7 @@ async def installation(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterato
                 finally:
                     found.stop_second()
                     await second.aclose()
+                    await tools.stop()
 
 
 @contextmanager
@@ -184,6 +208,15 @@ async def without(child: str, installation: Installation) -> AsyncGenerator[None
 
 
 @asynccontextmanager
+async def without_tools(installation: Installation) -> AsyncGenerator[None]:
+    await installation.tools.stop()
+    # A connection is lost at the next use.
+    async with repeated(installation.council):
+        yield
+    await installation.tools.start()
+
+
+@asynccontextmanager
 async def failing(fault: str, installation: Installation) -> AsyncGenerator[None]:
     await installation.stack.script(**FAST | {"faults": [fault]})
     async with repeated(installation.council):
@@ -233,6 +266,7 @@ PROVOKED: dict[str, tuple[Provocation, set[str]]] = {
         lambda installation: failing("bad-request:1:match=dev-002", installation),
         {"VerdictsDegraded"},
     ),
+    "a tool server is away": (without_tools, {"ToolServerAway"}),
     "a tenant has spent its day": (spent, {"TenantNearSpend", "SubmissionsRefused"}),
     "records are forged": (forged, {"LogRecordsRefused"}),
 }
