@@ -1,7 +1,7 @@
 """`make release`: the files of a release in dist/, from the tag at HEAD.
 
-Wheel, sdist, lock, bill of materials, OpenAPI documents and both clients have the same bytes wherever the same tools
-build the same tag. The image is built where podman or docker can; its bytes differ from build to build.
+Wheel, sdist, lock, bill of materials, OpenAPI documents, both clients and the Helm chart have the same bytes wherever
+the same tools build the same tag. The image is built where podman or docker can; its bytes differ from build to build.
 
     python -m deploy.release            # in the root of a checkout; SDK_DIR as for sdk/build.py
 """
@@ -19,6 +19,7 @@ import tomllib
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from deploy.helm import NAME, write_chart
 from sdk import build as clients
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -57,16 +58,16 @@ def unpack(root: Path, folder: Path) -> None:
         archive.extractall(folder, filter="data")
 
 
-def normalise(sdist: Path, time_s: int) -> None:
-    """Give all members of an sdist one time and owner.
+def normalise(packed_tar: Path, time_s: int) -> None:
+    """Give all members of an archive one time and owner.
 
-    Setuptools does not: https://github.com/pypa/setuptools/issues/2133.
+    Setuptools does not, for an sdist: https://github.com/pypa/setuptools/issues/2133.
     """
-    with tarfile.open(sdist) as archive:
+    with tarfile.open(packed_tar) as archive:
         members = sorted(archive.getmembers(), key=lambda member: member.name)
         contents = {each.name: file.read() for each in members if (file := archive.extractfile(each))}
     with (
-        sdist.open("wb") as written,
+        packed_tar.open("wb") as written,
         gzip.GzipFile(filename="", mode="wb", fileobj=written, mtime=time_s) as packed,
         tarfile.open(fileobj=packed, mode="w") as archive,
     ):
@@ -95,14 +96,23 @@ def build_clients(dist: Path) -> None:
     clients.run(*pack, cwd=clients.work() / "typescript")
 
 
+def build_chart(dist: Path, version: str, time_s: int) -> None:
+    packed = dist / f"{NAME}-{version}.tgz"
+    with TemporaryDirectory() as made, tarfile.open(packed, "w:gz") as archive:
+        write_chart(Path(made) / NAME)
+        archive.add(Path(made) / NAME, NAME)
+    normalise(packed, time_s)
+
+
 def build_image(source: Path, dist: Path, version: str) -> str | None:
     """Build the image and save it, or return why there is none; a builder may lack the base image and a registry."""
-    builder = next((name for name in BUILDERS if _succeeds(name, "info", cwd=source)), None)
-    if builder is None:
+    builders = [name for name in BUILDERS if _succeeds(name, "info", cwd=source)]
+    if not builders:
         return f"neither of {', '.join(BUILDERS)} answers here"
-    tag = f"deliberation-gateway:{version}"
-    if not _succeeds(builder, "build", "--tag", tag, ".", cwd=source):
-        return f"`{builder} build` failed, with the output above"
+    tag = f"{NAME}:{version}"
+    builder = next((name for name in builders if _succeeds(name, "build", "--tag", tag, ".", cwd=source)), None)
+    if builder is None:
+        return f"`{'` and `'.join(f'{name} build' for name in builders)}` failed, with the output above"
     _run(builder, "save", "--output", dist / f"deliberation-gateway-{version}.image.tar", tag, cwd=source)
     return None
 
@@ -142,6 +152,7 @@ def main() -> int:
         for path in (source / "requirements.lock", *(source / "openapi").iterdir()):
             shutil.copy(path, dist)
         build_clients(dist)
+        build_chart(dist, version, time_s)
         without_image = build_image(source, dist, version)
     print("\n".join(write_sums(dist)))
     if without_image is not None:

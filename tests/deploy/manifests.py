@@ -1,6 +1,5 @@
 import os
 import re
-import shutil
 import subprocess
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
+
+from deploy.kubernetes import program
 
 ROOT = Path(__file__).parents[2]
 KUSTOMIZE = ROOT / "deploy/kustomize"
@@ -29,15 +29,8 @@ def pinned(package: str) -> str:
     return version
 
 
-def kubectl() -> str:
-    found = shutil.which("kubectl")
-    if found is None:
-        pytest.skip("kubectl is not installed: only the unrendered files are checked")
-    return found
-
-
 def rendered(directory: Path) -> list[Document]:
-    done = subprocess.run([kubectl(), "kustomize", directory], capture_output=True, text=True, check=False)
+    done = subprocess.run([program("kubectl"), "kustomize", directory], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return [document for document in yaml.safe_load_all(done.stdout) if document]
 

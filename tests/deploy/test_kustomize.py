@@ -12,7 +12,7 @@ CLUSTER_WIDE = ("Namespace", "PriorityClass")
 
 
 def test_resource_files_match_the_schemas() -> None:
-    """This needs no kubectl."""
+    """This reads the files as they are written."""
     options = ("components/nats-r3", "components/archive", "components/planning")
     documents = manifests.written("base", "overlays/local", "overlays/gpu", *options)
     faults, unknown = schemas.kubernetes_faults(documents)

@@ -67,7 +67,12 @@ def test_a_changelog_without_the_date_of_the_version_is_refused(tagged: Path) ->
     ("program", "reason", "files"),
     [
         ("exit 1", "neither of podman, docker answers here", []),
-        ('test "$1" = info', "`podman build` failed, with the output above", []),
+        ('test "$1" = info', "`podman build` and `docker build` failed, with the output above", []),
+        (
+            'case "$0 $1" in *podman\ build) exit 1 ;; *save) echo > "$3" ;; esac',
+            None,
+            ["deliberation-gateway-0.1.0.image.tar"],
+        ),
         ('case "$1" in save) echo > "$3" ;; esac', None, ["deliberation-gateway-0.1.0.image.tar"]),
     ],
 )

@@ -70,6 +70,6 @@ def test_a_pod_has_time_to_finish_its_calls(rendered: list[Document]) -> None:
 
 
 def test_every_file_is_a_manifest_of_a_known_kind() -> None:
-    """This needs no kubectl."""
+    """This reads the files as they are written."""
     faults, unknown = schemas.kubernetes_faults(manifests.written("components/workers", "components/workers-hpa"))
     assert faults == [] and unknown == {"keda.sh/v1alpha1 ScaledObject"}

@@ -102,7 +102,17 @@ def found(dist: Path, pattern: str) -> Path:
 def test_two_builds_have_the_same_bytes(releases: Releases) -> None:
     first, second = ({path.name: path.read_bytes() for path in dist.iterdir()} for dist, _ in releases)
     assert [name for name in first.keys() | second.keys() if first.get(name) != second.get(name)] == []
-    kinds = ("*.whl", "*.cdx.json", "asyncapi.yaml", "*.schema.json", "openapi*.json", "*.lock", "*.tar.gz", "*.tgz")
+    kinds = (
+        "*.whl",
+        "*.cdx.json",
+        "asyncapi.yaml",
+        "*.schema.json",
+        "openapi*.json",
+        "*.lock",
+        "*.tar.gz",
+        "*client*.tgz",
+        "*gateway*.tgz",
+    )
     assert all([*releases[0][0].glob(kind)] for kind in kinds)
 
 
@@ -119,7 +129,7 @@ def test_a_missing_image_is_named(releases: Releases) -> None:
 
 def test_the_archives_hold_the_licence_and_no_tests(releases: Releases) -> None:
     dist, _ = releases[0]
-    for archive in (found(dist, "*.tar.gz"), found(dist, "*.tgz")):
+    for archive in (found(dist, "*.tar.gz"), found(dist, "*client*.tgz")):
         with tarfile.open(archive) as members:
             names = [name.partition("/")[2] for name in members.getnames()]
         assert "LICENSE" in names and not [name for name in names if name.startswith(("tests", "build"))]
@@ -161,6 +171,6 @@ async def test_the_typescript_client_asks_a_council(
     releases: Releases, terminal: tuple[Terminal, str], tmp_path: Path
 ) -> None:
     install = [build.NODE, build.NPM, "install", "--offline", "--ignore-scripts", "--no-audit", "--silent"]
-    await output_of([*install, found(releases[0][0], "*.tgz")], cwd=tmp_path)
+    await output_of([*install, found(releases[0][0], "*client*.tgz")], cwd=tmp_path)
     printed = await output_of([build.NODE, "--input-type=module", "--eval", TYPESCRIPT, terminal[1]], cwd=tmp_path)
     assert re.fullmatch(r"completed dev-00\d\n", printed)
