@@ -18,6 +18,7 @@ from tests.conditions import until
 from tests.fakes import InMemoryJournal
 
 VERSIONS = {"product": "0.1.0", "ray": "2.60.0", "python": "3.11.7"}
+NO_VERSIONS = {"product": None, "ray": None, "python": None}
 COORDINATOR: dict[str, Any] = {
     "replica": "host-1",
     "node": "host",
@@ -105,7 +106,7 @@ def missing(shown: dict[str, Any]) -> list[str]:
 async def test_shows_every_part_when_all_answer(gateway: Served) -> None:
     shown = await cluster(gateway)
     assert shown["missing"] == []
-    assert shown["versions"]["nats_server"] == "2.15.1" and shown["versions"]["replicas"] == [VERSIONS]
+    assert shown["versions"]["nats_server"] == "2.15.1" and shown["versions"]["replicas"] == [VERSIONS, NO_VERSIONS]
     assert shown["versions"]["engines"] == ["0.32.0"]
     (application,) = shown["applications"]
     assert application["name"] == "deliberations"
@@ -287,7 +288,7 @@ async def test_replies_of_another_version_are_read_partially(gateway: Served) ->
     }
     shown = await cluster(gateway)
     old = next(each for each in shown["agents"] if each["id"] == "old")
-    assert old["versions"] == {"product": None, "ray": None, "python": None} and old["engines"] == []
+    assert old["versions"] == NO_VERSIONS and old["engines"] == []
     deployments = {each["name"]: each for each in shown["applications"][0]["deployments"]}
     assert "Agent:DEV" not in deployments and deployments["Agent:QA"]["product"] == ["0.1.0", "0.2.0"]
     assert newer in shown["versions"]["replicas"] and shown["missing"] == []

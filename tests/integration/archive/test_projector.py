@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,7 +16,9 @@ from app.archive.database.store import Archived, Store
 from app.archive.projector import Projector
 from app.catalog.entries import Entry, ListFilter
 from app.deliberation.errors import Gone
-from app.deliberation.facts import CancelRequested, Deleted, Fact
+from app.deliberation.facts import CancelRequested, Deleted, Fact, encode
+from app.deliberation.fold import state_of
+from app.deliberation.ports import Record
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import ARCHIVE_CONSUMER, StreamSettings
 from app.log.streams import apply
@@ -245,6 +248,28 @@ async def test_facts_that_cannot_be_read_are_skipped(journal: JetStreamJournal, 
         await until_copied(journal)
 
     assert isinstance(await read(store, "kept"), Archived) and projector.counts["skipped"] == 2
+
+
+async def test_facts_of_a_later_version_wait_for_a_projector_that_reads_them(
+    journal: JetStreamJournal, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.archive.projector.UNREADABLE_S", 0.1)
+    story = Story("later")
+    await journal.append("acme", story.accepted())
+    later = encode(story.opened()).replace(b'"purpose":"propose"', b'"purpose":"rehearse"')
+    await journal.write("deliberations.acme.later.stage.1.opened", later)
+    await append(journal, [story.completed()])
+    async with projecting(journal, store) as projector:
+        await until(lambda: projector.counts["skipped"] > 2)
+        assert await read(store, "later") is None
+        monkeypatch.setattr("app.archive.row_process.state_of", lambda _: state_of(map(as_known, records)))
+        records = await journal.facts("acme", "later")
+        await until_copied(journal)
+    assert isinstance(await read(store, "later"), Archived)
+
+
+def as_known(record: Record) -> Record:
+    return replace(record, data=record.data.replace(b'"rehearse"', b'"propose"'))
 
 
 async def test_a_batch_of_large_facts_is_cut_and_its_rest_is_copied_too(
