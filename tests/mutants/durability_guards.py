@@ -5,6 +5,7 @@ from tests.mutants.guard import Guard
 AGENT = "tests/integration/agent/test_agent_replica.py::"
 ONCE = "tests/integration/agent/test_outcomes_once.py::"
 COORDINATOR = "tests/integration/coordinator/test_coordinator.py::"
+VERSIONS = "tests/integration/coordinator/test_other_versions.py::"
 CRASH = "tests/crash/test_crash_points.py::"
 SURPRISES = "tests/crash/test_surprises.py::"
 DIES = f"{CRASH}test_a_kill_at_any_step_changes_neither_end_nor_verdict"
@@ -41,6 +42,28 @@ DURABILITY_GUARDS = (
         "                    if await self._facts.append(work, fact):\n                        self._counts",
         "                    if await self._facts.append(work, fact) or True:\n                        self._counts",
         f"{COORDINATOR}test_only_the_coordinator_whose_end_stands_counts_the_deliberation",
+    ),
+    Guard(
+        "work of another version is put back",
+        "serve_deployments/coordinator/coordinator.py",
+        "                if deadline_at is not None and datetime.now(UTC) < deadline_at:\n",
+        "                if False:\n",
+        f"{VERSIONS}test_a_strategy_of_another_version_waits_for_a_coordinator_that_has_it[single]",
+    ),
+    Guard(
+        "work of another version waits to its deadline at most",
+        "serve_deployments/coordinator/coordinator.py",
+        "                if deadline_at is not None and datetime.now(UTC) < deadline_at:\n",
+        "                if True:\n",
+        f"{VERSIONS}test_work_that_no_coordinator_can_take_fails_at_its_deadline",
+    ),
+    Guard(
+        "facts of a later version are not acknowledged as copied",
+        "app/archive/projector.py",
+        "                if tokens[2] in unreadable:\n",
+        "                if False:\n",
+        "tests/integration/archive/test_projector.py::"
+        "test_facts_of_a_later_version_wait_for_a_projector_that_reads_them[sqlite]",
     ),
     Guard(
         "a write without an answer is looked for",
@@ -294,8 +317,8 @@ DURABILITY_GUARDS = (
     Guard(
         "a cancel may arrive before its deliberation",
         "serve_deployments/coordinator/fact_store.py",
-        "        if cancel is not None:\n",
-        "        if False:\n",
+        "        if cancel is not None and ",
+        "        if False and ",
         f"{SURPRISES}test_a_cancel_may_arrive_before_its_deliberation",
     ),
     Guard(

@@ -21,6 +21,7 @@ from app.deliberation.facts import (
     Dissent,
     Event,
     Failed,
+    NewerEvent,
     StageUsage,
     Standing,
     StrategyRef,
@@ -36,6 +37,7 @@ from app.deliberation.facts import (
     prefix,
     suffix,
 )
+from app.deliberation.fold import fold
 from tests.fakes import subject_matches
 from tests.story import Story
 from tests.unit.facts_of import BROKEN, ID, NOW, accepted, cancelling, closed, finished, opened, taken_over, use
@@ -131,6 +133,20 @@ def test_fields_of_a_newer_writer_are_dropped() -> None:
     document["colour"] = "blue"
     document["usage"]["joules"] = 3
     assert decode(json.dumps(document).encode()) == finished()
+
+
+def test_an_event_of_a_type_that_a_newer_writer_added_decides_nothing() -> None:
+    document = {"type": "deliberation.noted", "deliberation_id": "d1", "ts": "2026-01-01T00:00:00Z", "note": "later"}
+    event = decode(json.dumps(document).encode())
+    assert isinstance(event, NewerEvent) and event.type == "deliberation.noted"
+    facts = [Story("d1").accepted(), Story("d1").opened()]
+    assert fold([(1, facts[0]), (2, event), (3, facts[1])]) == fold([(1, facts[0]), (3, facts[1])])
+
+
+@pytest.mark.parametrize("data", [b'{"type":"deliberation.noted"}', b'{"type":"stage.closed"}', b'{"no":"type"}', b"["])
+def test_bytes_without_the_fields_of_an_event_are_none(data: bytes) -> None:
+    with pytest.raises(ValidationError):
+        decode(data)
 
 
 @pytest.mark.parametrize("data", [b"", b'{"ts":"x","type":"call.delta"}', b'{"type": "call.delta"}', b'{"type":"call'])
