@@ -261,7 +261,9 @@ def _of_senders(senders: Sequence[SenderStatus]) -> Iterator[Metric]:
 
 def _of_projectors(projectors: Sequence[ProjectorStatus]) -> Iterator[Metric]:
     yield GaugeMetricFamily("archive_projectors", "Projectors that answered", value=len(projectors))
-    text = "By what was done: `written`, `deleted`, `expired`; `skipped`: not readable, refused by the database, or lost"
+    text = (
+        "By what was done: `written`, `deleted`, `expired`; `skipped`: not readable, refused by the database, or lost"
+    )
     copied = _outcomes(projectors, "written", "deleted", "expired", "skipped")
     yield _family(CounterMetricFamily, "archive_deliberations", text, "projector outcome", copied)
     pending = projectors[0].pending if projectors else 0

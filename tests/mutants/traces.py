@@ -21,6 +21,14 @@ TRACES = (
         f"{CHATS}test_a_request_is_a_chat_below_its_agents_call_and_names_it_to_the_engine",
     ),
     Guard(
+        "arguments and results of tools are in no span unless they are asked for",
+        "serve_deployments/agent/tool_span.py",
+        "(recorded if content else {})",
+        "recorded",
+        "tests/integration/tools/test_tool_loop.py::"
+        "test_each_use_is_a_span_below_that_of_its_call_and_is_counted[False]",
+    ),
+    Guard(
         "a chat is a request that the engine has",
         "serve_deployments/engine/chat_span.py",
         "            if body.written:\n",
