@@ -75,13 +75,14 @@ def virtual_time(seed: int = 0) -> Generator[VirtualLoop]:
     logging, drawn = structlog.get_config(), random.getstate()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(CRITICAL))
     random.seed(seed)
+    clocks = SimpleNamespace(monotonic=loop.time, time=lambda: loop.now().timestamp())
     try:
         with ExitStack() as patches:
             for module in _reading_clocks():
                 if getattr(module, "datetime", None) is datetime:
                     patches.enter_context(patch.object(module, "datetime", _datetime_of(loop.now)))
                 if getattr(module, "time", None) is time:
-                    patches.enter_context(patch.object(module, "time", SimpleNamespace(monotonic=loop.time)))
+                    patches.enter_context(patch.object(module, "time", clocks))
             yield loop
     finally:
         loop.close()
