@@ -382,7 +382,7 @@ class CoordinatorReplica:
         if not fresh:
             await self._facts.load(work)
         if not work.state.ended and work.state.cancel is None:
-            # Before a takeover is recorded: work that goes from one version to another has lost nobody.
+            # Before a takeover is recorded: work that another version put back has lost no coordinator.
             require_strategy(work.state, STRATEGIES.get(work.state.specification.strategy))
         work.trace = sampled_trace(self._tracer, work.deliberation_id, work.state.accepted.traceparent)
         active_span.set(work.trace and work.trace.workflow)
