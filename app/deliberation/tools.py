@@ -1,9 +1,10 @@
 """Tool servers as a role declares them, and how far an agent's calls may use their tools."""
 
+import re
 from typing import Annotated, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from app.deliberation.specification import Token, ToolAllowance
 
@@ -13,7 +14,13 @@ RESULT_BYTES_MAX = 131_072
 WORKSPACE_TOOLS = ("list_files", "run_tests", "read_file", "search", "diff", "git_log", "run")
 """The tools of every agent of a deliberation with a workspace, unless its request narrows them."""
 
-ToolName = Annotated[str, Field(pattern=TOOL_PATTERN)]
+
+def engine_name(name: str) -> str:
+    """A tool's name as engines are offered it: `files.read` and `files/read` become `files_read`."""
+    return re.sub("[./:]", "_", name)
+
+
+ToolName = Annotated[str, Field(pattern=TOOL_PATTERN), BeforeValidator(lambda given: engine_name(str(given)))]
 
 
 class DeclaredValue(BaseModel):
@@ -36,7 +43,7 @@ def _http(url: str) -> str:
 
 
 class McpServer(DeclaredValue):
-    """A server of the Model Context Protocol: at a URL (streamable HTTP), or a command (standard input and output)."""
+    """A server of the Model Context Protocol: at a URL (streamable HTTP or SSE), or a command (standard streams)."""
 
     name: Token
     url: Annotated[str, AfterValidator(_http)] | None = None
@@ -44,13 +51,21 @@ class McpServer(DeclaredValue):
     headers_file: Annotated[str, AfterValidator(absolute)] | None = Field(
         default=None, description="Absolute path of a file with a `Name: value` on each line; read at each connection"
     )
+    env_file: Annotated[str, AfterValidator(absolute)] | None = Field(
+        default=None, description="Absolute path of a file with `NAME=value` on each line; read at each start"
+    )
+    concurrency: int = Field(
+        default=16, ge=1, le=1_024, description="Uses at once by each replica; more of them wait, tenants in turn"
+    )
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
         if (self.url is None) == (self.command is None):
             raise ValueError("give either url or command")
         if self.command is not None and self.headers_file is not None:
-            raise ValueError("a command takes no headers; remove headers_file")
+            raise ValueError("a command takes no headers; give env_file in place of headers_file")
+        if self.url is not None and self.env_file is not None:
+            raise ValueError("a URL takes no environment; give headers_file in place of env_file")
         return self
 
     @property

@@ -11,7 +11,7 @@ import structlog
 
 from app.deliberation.calls import Call
 from app.deliberation.tools import McpServer, RoleTools
-from serve_deployments.tools.toolbox import GrantedTools, Tool, ToolFailure, ToolResult
+from serve_deployments.tools.toolbox import FairSlots, GrantedTools, Tool, ToolFailure, ToolResult
 
 if TYPE_CHECKING:
     from serve_deployments.tools.mcp_client import Connected
@@ -28,11 +28,10 @@ log = structlog.get_logger(__name__)
 
 
 class _LostConnection(ToolFailure):
-    """A use with a lost connection; `repeatable` where the tool may be used again."""
+    """A use with a lost connection, which may be made again."""
 
-    def __init__(self, detail: str, *, repeatable: bool) -> None:
+    def __init__(self, detail: str) -> None:
         super().__init__("server_away", detail)
-        self.repeatable = repeatable
 
 
 class ToolServer:
@@ -44,7 +43,6 @@ class ToolServer:
         self.why = ""
         self._connected: Connected | None = None
         self._changed = asyncio.Event()
-        self._lost = asyncio.Event()
         self._silent_uses = 0
         # Since the last result.
         self._losses = 0
@@ -64,7 +62,17 @@ class ToolServer:
         return () if self._connected is None else tuple(tool.name for tool in self._connected.tools)
 
     async def tools(self) -> Sequence[Tool]:
-        return (await self._connection(FIRST_WAIT_S)).tools
+        connected = await self._connection(FIRST_WAIT_S)
+        if connected.outdated:
+            try:
+                async with asyncio.timeout(FIRST_WAIT_S):
+                    await connected.list_tools()
+            except TimeoutError:
+                log.info("tools_not_listed", server=self.spec.name)
+            except ToolFailure as failure:
+                self._lose(connected, failure.detail)
+                connected = await self._connection(FIRST_WAIT_S)
+        return connected.tools
 
     async def use(self, name: str, arguments: Mapping[str, Any], within_s: float) -> ToolResult:
         """See `Toolbox.use`. A lost connection is made again once, where the tool may be repeated."""
@@ -72,14 +80,12 @@ class ToolServer:
             async with asyncio.timeout(within_s):
                 try:
                     result = await self._used(name, arguments, within_s)
-                except _LostConnection as lost:
-                    if not lost.repeatable:
-                        raise
+                except _LostConnection:
                     result = await self._used(name, arguments, within_s)
         except TimeoutError:
             self._silent_uses += 1
-            if self._silent_uses >= SILENT_USES_MAX:
-                self._lose("it answered none of the last uses in time")
+            if self._silent_uses >= SILENT_USES_MAX and self._connected is not None:
+                self._lose(self._connected, "it answered none of the last uses in time")
             raise ToolFailure("timeout", f"no result within {within_s:.3g} s") from None
         self._silent_uses = self._losses = 0
         return result
@@ -91,12 +97,12 @@ class ToolServer:
         except ToolFailure as failure:
             if failure.code not in ("server_away", "too_large"):
                 raise
-            if connected is self._connected:
-                self._lose(failure.detail)
+            self._lose(connected, failure.detail)
             if failure.code == "too_large":
                 raise
-            repeatable = any(tool.name == name and tool.repeatable for tool in connected.tools)
-            raise _LostConnection(failure.detail, repeatable=repeatable) from None
+            if failure.made and not any(tool.name == name and tool.repeatable for tool in connected.tools):
+                raise
+            raise _LostConnection(failure.detail) from None
 
     async def _connection(self, wait_s: float) -> "Connected":
         self.open()
@@ -111,20 +117,21 @@ class ToolServer:
             raise ToolFailure("server_away", self.why)
         return self._connected
 
-    def _lose(self, why: str) -> None:
-        self._set(None, self.away_since, why)
-        self._lost.set()
+    def _lose(self, connected: "Connected", why: str) -> None:
+        if connected is self._connected:
+            self._set(None, self.away_since, why)
+            connected.ended.set()
 
     async def _keep(self) -> None:
         # Not at the start: most replicas have no tools, and the package takes a second to import.
         client = await asyncio.to_thread(importlib.import_module, "serve_deployments.tools.mcp_client")
         while True:
-            self._lost.clear()
             try:
                 async with client.connection(self.spec, CONNECT_WITHIN_S) as connected:
                     self._silent_uses = 0
                     self._set(connected, None, "")
-                    await self._lost.wait()
+                    await connected.ended.wait()
+                    self._lose(connected, connected.wire.ended)
             except ToolFailure as failure:
                 self.why = failure.detail
                 self._losses = max(1, self._losses)
@@ -159,21 +166,21 @@ class ToolServers:
     """The servers of a role's tools, one connection to each for all calls of the replica."""
 
     def __init__(self, tools: Sequence[RoleTools]) -> None:
-        self._declared = tuple((each, ToolServer(each.mcp)) for each in tools)
+        self._declared = tuple((each, ToolServer(each.mcp), FairSlots(each.mcp.concurrency)) for each in tools)
 
     def granted(self, call: Call) -> Sequence[GrantedTools]:
         allowed = frozenset(call.tools.names) if call.tools is not None else frozenset[str]()
         return [
-            GrantedTools(declared.mcp.name, server, names, declared.per_call)
-            for declared, server in self._declared
+            GrantedTools(declared.mcp.name, server, names, declared.per_call, slots)
+            for declared, server, slots in self._declared
             if (names := allowed & frozenset(declared.allow))
         ]
 
     def described(self) -> list[dict[str, Any]]:
         """The servers as `GET /tools` shows them; asking for them connects to those that no call has used yet."""
-        for _, server in self._declared:
+        for _, server, _ in self._declared:
             server.open()
-        return [server.described() for _, server in self._declared]
+        return [server.described() for _, server, _ in self._declared]
 
     async def close(self) -> None:
-        await asyncio.gather(*(server.close() for _, server in self._declared))
+        await asyncio.gather(*(server.close() for _, server, _ in self._declared))

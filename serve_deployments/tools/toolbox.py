@@ -1,6 +1,9 @@
 """The tools of a call, each of a server, and the outcomes of their uses."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -29,12 +32,13 @@ class ToolResult:
 
 
 class ToolFailure(Exception):
-    """A use without a result."""
+    """A use without a result. It was surely not made where `made` is false."""
 
-    def __init__(self, code: FailureCode, detail: str) -> None:
+    def __init__(self, code: FailureCode, detail: str, *, made: bool = True) -> None:
         super().__init__(detail)
         self.code: FailureCode = code
         self.detail = detail
+        self.made = made
 
 
 class Toolbox(Protocol):
@@ -49,11 +53,71 @@ class Toolbox(Protocol):
         ...
 
 
+class FairSlots:
+    """At most `count` uses at once. Those that wait begin in turn: next is one of the tenant with the fewest at work.
+
+    Of several such tenants the one that has waited longest is next. The uses of one tenant begin in their order.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._free = count
+        self._working = Counter[str]()
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+
+    @asynccontextmanager
+    async def slot(self, tenant: str) -> AsyncGenerator[None]:
+        if self._free:
+            self._free -= 1
+            self._working[tenant] += 1
+        else:
+            await self._turn(tenant)
+        try:
+            yield
+        finally:
+            self._release(tenant)
+
+    async def _turn(self, tenant: str) -> None:
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(tenant, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():
+                self._release(tenant)
+            elif turn in self._waiting.get(tenant, ()):
+                self._forget(tenant, turn)
+            raise
+
+    def _release(self, tenant: str) -> None:
+        self._working[tenant] -= 1
+        while self._waiting:
+            chosen = min(self._waiting, key=lambda each: self._working[each])
+            turn = self._waiting[chosen][0]
+            self._forget(chosen, turn)
+            if not turn.cancelled():
+                self._working[chosen] += 1
+                turn.set_result(None)
+                return
+        self._free += 1
+        self._working = +self._working
+
+    def _forget(self, tenant: str, turn: asyncio.Future[None]) -> None:
+        """Take a waiting use out; the tenant's next one stands behind those of other tenants."""
+        rest = self._waiting.pop(tenant)
+        rest.remove(turn)
+        if rest:
+            self._waiting[tenant] = rest
+
+
 @dataclass(frozen=True, slots=True)
 class GrantedTools:
-    """The tools of one server that a call may use, by name, within limits that hold for the call."""
+    """The tools of one server that a call may use, by name, within limits that hold for the call.
+
+    `slots` bounds the uses of the server by all calls of the replica; None where nothing does.
+    """
 
     server: str
     toolbox: Toolbox
     names: frozenset[str]
     limits: ToolLimits
+    slots: FairSlots | None = None
