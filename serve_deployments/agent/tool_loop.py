@@ -4,11 +4,13 @@ The log decides. A replica that takes a call over goes on after the uses that ar
 of a tool that must not be repeated, and has no recorded end is recorded as failed.
 """
 
+import asyncio
 import json
+import re
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -21,6 +23,7 @@ from app.deliberation.errors import FactTooLarge, InvalidOutput, UnexpectedFact
 from app.deliberation.facts import ToolStarted, ToolUsed, decode, prefix
 from app.deliberation.ports import Journal
 from app.deliberation.specification import ToolAllowance
+from app.deliberation.tools import engine_name
 from serve_deployments.agent.validation import valid_reply
 from serve_deployments.engine.replies import EngineReply
 from serve_deployments.engine.tool_calls import ToolCall, ToolOutcome, ToolTurn
@@ -86,13 +89,17 @@ class ToolLoop:
         await self._adopt()
         found = await self._found()
         while offers := self._open(found):
-            reply = await ask(self._turn([offer.tool for offer in offers.values()]))
-            if not reply.tool_calls:
+            offer = self._turn([offer.tool for offer in offers.values()])
+            reply = await ask(offer)
+            asked_for = reply.tool_calls
+            if not asked_for:
                 with suppress(InvalidOutput):
                     return await valid_reply(self._call, reply)
+                asked_for = offer.written(reply.text)
+            if not asked_for:
                 return None
             turn = 1 + max((use.turn for use in self._uses), default=0)
-            for asked in reply.tool_calls[: self._left]:
+            for asked in asked_for[: self._left]:
                 if not await self._use(asked, turn, offers):
                     break
         return None
@@ -157,8 +164,10 @@ class ToolLoop:
 
     async def _use(self, asked: ToolCall, turn: int, offers: Mapping[str, _Offer]) -> bool:
         """Make and record one use; False where the log held another one, which the loop then follows."""
-        offer, number = offers.get(asked.name), len(self._uses) + 1
+        number, name = len(self._uses) + 1, _name(asked.name, offers)
+        offer = offers.get(name)
         arguments, fault = _arguments(asked.arguments)
+        known_ids = {use.tool_call_id for use in self._uses}
         about: dict[str, Any] = {
             "deliberation_id": self._request.deliberation_id,
             "call_id": self._call.call_id,
@@ -169,8 +178,9 @@ class ToolLoop:
             "turn": turn,
             "server": offer.tool.server if offer else "",
             "tool": offer.tool.name if offer else "",
-            "tool_call_id": asked.id,
-            "name": asked.name,
+            # Results are matched by ids. Mistral's are of nine letters and digits.
+            "tool_call_id": asked.id if asked.id and asked.id not in known_ids else f"tool{number:05}",
+            "name": name,
             "arguments": _recorded(arguments),
         }
         began_s = time.monotonic()
@@ -181,9 +191,12 @@ class ToolLoop:
                 raise ToolFailure("refused", fault)
             if not self._is_open(offer.granted):
                 raise ToolFailure("refused", "the call's limits for this server are reached")
-            if not offer.tool.repeatable and not await self._record(ToolStarted(**about, ts=datetime.now(UTC))):
-                return await self._adopt()
-            result, problem = await self._result(offer, arguments), None
+            async with self._turn_at(offer.granted):
+                # The wait for other uses is not the tool's time.
+                began_s = time.monotonic()
+                if not offer.tool.repeatable and not await self._record(ToolStarted(**about, ts=datetime.now(UTC))):
+                    return await self._adopt()
+                result, problem = await self._result(offer, arguments), None
         except ToolFailure as failure:
             result = ToolResult("", failed=True)
             problem = FactProblem(code=failure.code, detail=failure.detail[:DETAIL_CHARS_MAX], retryable=False)
@@ -198,6 +211,22 @@ class ToolLoop:
             duration_ms=round((time.monotonic() - began_s) * 1_000),
         )
         return await self._end(used)
+
+    @asynccontextmanager
+    async def _turn_at(self, granted: GrantedTools) -> AsyncGenerator[None]:
+        """A place among the uses of a server; raises ToolFailure where none is free in the tools' share of the time."""
+        if granted.slots is None:
+            yield
+            return
+        wait_s = TOOL_SHARE * self._left_s()
+        async with AsyncExitStack() as stack:
+            try:
+                async with asyncio.timeout(wait_s):
+                    await stack.enter_async_context(granted.slots.slot(self._request.tenant))
+            except TimeoutError:
+                detail = f"other uses kept the server busy for {wait_s:.3g} s; this one was not made"
+                raise ToolFailure("timeout", detail, made=False) from None
+            yield
 
     async def _result(self, offer: _Offer, arguments: Mapping[str, Any]) -> ToolResult:
         granted = offer.granted
@@ -245,12 +274,28 @@ class ToolLoop:
         return False
 
 
+def _name(given: str, offers: Mapping[str, _Offer]) -> str:
+    """The tool that a model means, else the name with the characters that engines take in a conversation.
+
+    Models add namespaces, as in `functions.look_up`, and parsers leave marks of templates, as in `look_up<|channel|>`.
+    """
+    plain = given.partition("<|")[0].strip()
+    short = re.split("[.:/]", plain)[-1]
+    known = next((name for name in (plain, engine_name(plain), short) if name in offers), None)
+    return known or re.sub("[^A-Za-z0-9_-]", "_", plain) or "unnamed"
+
+
 def _arguments(text: str) -> tuple[Mapping[str, Any], str]:
     """The arguments that a model wrote, and a fault where they are no JSON object."""
     try:
         found: object = json.loads(text, strict=False)
+        if isinstance(found, str):
+            # Written as JSON twice.
+            found = json.loads(found, strict=False)
     except (ValueError, RecursionError) as exc:
         return {}, f"the arguments are no JSON: {exc}"
+    if found is None:
+        return {}, ""
     if not isinstance(found, dict):
         return {}, "the arguments are no JSON object"
     return cast("Mapping[str, Any]", found), ""

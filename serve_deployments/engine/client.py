@@ -351,7 +351,9 @@ class Engines(EnginePool):
                 if not await engine.key.refresh() and engine.key.headers == key:
                     raise
             except FieldsRefused as refused:
-                fields = refused.fields if offers and native else refused.fields - {"tools"}
+                # Some engines take no conversation with tool calls either, unless tools are offered.
+                uses_field = native and turn is not None and bool(turn.offered or turn.outcomes)
+                fields = refused.fields if uses_field else refused.fields - {"tools"}
                 dialect = _without(engine, model, dialect, refused, fields, several=choices > 1)
             except (EngineRejected, EngineUnavailable) as refused:
                 if sent is None or _NO_PRIORITY not in str(refused).lower():

@@ -555,7 +555,7 @@ class StreamedReply:
         delta: Any = heard.get("delta")
         if isinstance(delta, dict):
             choice.hear(cast("dict[str, Any]", delta))
-        elif isinstance(message := heard.get("message"), dict) and not choice.texts and not choice.piece:
+        elif isinstance(message := heard.get("message"), dict) and not (choice.texts or choice.piece or choice.calls):
             choice.hear(cast("dict[str, Any]", message))
         elif isinstance(text := heard.get("text"), str):
             choice.piece += text

@@ -30,7 +30,11 @@ _STRUCTURED = re.compile(r"response[_ ](?:format|schema)|json[_ ](?:schema|objec
 _SYSTEM = re.compile(r"system (?:role|message|prompt)")
 # vLLM without a tool parser, llama.cpp's server without a template, Ollama, and others.
 _TOOLS = re.compile(r"tool[_ -]choice|(?<![a-z_])tools?(?![a-z_])|tool[_ -]call|function[_ -]call")
-_TOOLS_REFUSED = re.compile(r"requires|not supported|no support|not enabled")
+_TOOLS_REFUSED = re.compile(
+    r"requires|not supported|no support|not enabled|t support|"
+    # A schema or a conversation of tools that the engine does not take.
+    r"invalid schema for function|invalid_function_parameters|function\.parameters|without .{0,4}tools"
+)
 _REFUSED = re.compile(
     r"unsupported|not support|unknown|unrecogni|unexpected|extra (?:inputs|fields)|extra_forbidden|not permitted|"
     r"not allowed|not available|unavailable|leave it unset|input should be '|"

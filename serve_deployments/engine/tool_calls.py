@@ -22,7 +22,7 @@ ARGUMENT_CHARS_MAX = 65_536
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A tool call in a reply; `arguments` is the text that the model wrote, which should be JSON."""
+    """A tool call in a reply; `arguments` is the text that the model wrote, which should be JSON. An `id` may lack."""
 
     id: str
     name: str
@@ -102,63 +102,114 @@ class ToolTurn:
             found: Any = from_json(text[begin : end + 1])
         except ValueError:
             return ()
-        if not isinstance(found, dict):
-            return ()
-        named = cast("dict[str, Any]", found)
-        name = named.get("tool")
-        if not isinstance(name, str) or named.keys() - {"tool", "arguments"}:
-            return ()
-        turn = max((outcome.turn for outcome in self.outcomes), default=0) + 1
-        arguments = json.dumps(named.get("arguments") or {}, ensure_ascii=False)
-        return (ToolCall(f"use-{turn}", name[:NAME_CHARS_MAX], arguments[:ARGUMENT_CHARS_MAX]),)
+        call = _named(found, ("tool",))
+        return () if call is None else (call,)
+
+    def written(self, text: str) -> tuple[ToolCall, ...]:
+        """The calls of offered tools in a reply's text, where an engine's parser left them there.
+
+        Models write `{"name": …, "arguments": …}` between marks of their own, which differ.
+        """
+        decoder, found, at = json.JSONDecoder(strict=False), list[ToolCall](), 0
+        for _ in range(CALLS_MAX):
+            if (at := text.find("{", at)) < 0:
+                break
+            try:
+                value, at = decoder.raw_decode(text, at)
+            except (ValueError, RecursionError):
+                at += 1
+                continue
+            call = _named(value, ("name", "tool"))
+            if call is not None and call.name in self.names:
+                found.append(call)
+        return tuple(found)
 
 
 class ToolCallsHeard:
-    """Tool calls as the pieces of a stream, or a whole message, bring them: by index, or one after the other."""
+    """Tool calls as the pieces of a stream, or a whole message, bring them: by index, or one after the other.
+
+    Engines differ. Some number no call, all of them 0, or begin with 1; some repeat the name in each piece.
+    """
 
     def __init__(self) -> None:
-        self._found: dict[int, list[str]] = {}
+        self._calls: list[_HeardCall] = []
+        self._by_index: dict[int, _HeardCall] = {}
 
     def hear(self, message: Mapping[str, Any]) -> int:
         """Take the tool calls of a delta or message; returns the bytes that it brought."""
         given: object = message.get("tool_calls")
         if not given and message.get("function_call"):
-            given = [{"index": 0, "function": message["function_call"]}]
-        if not isinstance(given, list):
-            return 0
-        return sum(self._piece(place, each) for place, each in enumerate(cast("list[object]", given)))
+            given = {"index": 0, "function": message["function_call"]}
+        pieces = cast("list[object]", given) if isinstance(given, list) else [given]
+        return sum(self._piece(each) for each in pieces if isinstance(each, dict))  # pyright: ignore[reportUnknownArgumentType]
 
-    def _piece(self, place: int, given: object) -> int:
-        if not isinstance(given, dict):
-            return 0
-        piece = cast("dict[str, Any]", given)
-        index, id = piece.get("index"), piece.get("id")
-        if not isinstance(index, int) or isinstance(index, bool):
-            # Some engines number none: then a new id begins a new call.
-            index = place if not self._found else max(self._found) + bool(id and id != self._found[max(self._found)][0])
-        if not 0 <= index < CALLS_MAX:
-            return 0
-        known = self._found.setdefault(index, ["", "", ""])
+    def _piece(self, piece: dict[str, Any]) -> int:
         function: Any = piece.get("function")
         function = cast("dict[str, Any]", function) if isinstance(function, dict) else piece
-        name, arguments = function.get("name"), function.get("arguments")
+        id, name, arguments = piece.get("id"), function.get("name"), function.get("arguments")
+        id = id.strip()[:ID_CHARS_MAX] if isinstance(id, str) else ""
+        name = name if isinstance(name, str) else ""
+        call = self._call(piece.get("index"), id, name)
+        if call is None:
+            return 0
+        call.id = call.id or id
+        call.name = (call.name if call.name == name else call.name + name)[:NAME_CHARS_MAX]
         if isinstance(arguments, dict):
             arguments = json.dumps(arguments, ensure_ascii=False)
-        if isinstance(id, str):
-            known[0] = known[0] or id[:ID_CHARS_MAX]
-        if isinstance(name, str):
-            known[1] = (known[1] if known[1] == name else known[1] + name)[:NAME_CHARS_MAX]
-        if isinstance(arguments, str):
-            known[2] += arguments[: ARGUMENT_CHARS_MAX - len(known[2])]
-            return len(arguments.encode("utf-8", "replace"))
-        return 0
+        if not isinstance(arguments, str):
+            return 0
+        call.arguments += arguments[: ARGUMENT_CHARS_MAX - len(call.arguments)]
+        return len(arguments.encode("utf-8", "replace"))
+
+    def _call(self, index: object, id: str, name: str) -> "_HeardCall | None":
+        """The call that a piece belongs to; None beyond the bound of calls."""
+        numbered = isinstance(index, int) and not isinstance(index, bool) and index >= 0
+        known = self._by_index.get(cast("int", index)) if numbered else self._calls[-1] if self._calls else None
+        if known is None or known.is_followed_by(id, name):
+            if len(self._calls) == CALLS_MAX:
+                return None
+            known = _HeardCall()
+            self._calls.append(known)
+            if numbered:
+                self._by_index[cast("int", index)] = known
+        return known
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
-        ordered = sorted(self._found.items())
-        return tuple(
-            ToolCall(id or f"use-{index}", name, arguments or "{}") for index, (id, name, arguments) in ordered if name
-        )
+        return tuple(ToolCall(call.id, call.name, call.arguments.strip() or "{}") for call in self._calls if call.name)
+
+
+@dataclass(slots=True)
+class _HeardCall:
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+    def is_followed_by(self, id: str, name: str) -> bool:
+        """Whether a piece in the place of this call begins another one. Pieces without a name never do."""
+        if not name or not self.name:
+            return False
+        return (bool(id and self.id) and id != self.id) or (bool(self.arguments) and self._is_whole)
+
+    @property
+    def _is_whole(self) -> bool:
+        try:
+            from_json(self.arguments)
+        except ValueError:
+            return False
+        return True
+
+
+def _named(value: object, keys: Sequence[str]) -> ToolCall | None:
+    """The call that an object of a reply's text describes."""
+    if not isinstance(value, dict):
+        return None
+    given = cast("dict[str, Any]", value)
+    name = next((given[key] for key in keys if isinstance(given.get(key), str)), None)
+    if name is None or given.keys() - {*keys, "arguments", "parameters", "type", "id"}:
+        return None
+    arguments = json.dumps(given.get("arguments") or given.get("parameters") or {}, ensure_ascii=False)
+    return ToolCall("", name[:NAME_CHARS_MAX], arguments[:ARGUMENT_CHARS_MAX])
 
 
 def _function(tool: Tool) -> dict[str, Any]:

@@ -160,8 +160,11 @@ def function(arguments: Any, name: str | None = None) -> dict[str, Any]:
             ],
             [("a", "f", "{}"), ("b", "g", "{}")],
         ),
-        ([calling({"index": 0, "function": {"name": "f"}}, finish="tool_calls")], [("use-0", "f", "{}")]),
-        ([calling(None, 7, {"index": -1}, {"index": 10**9, "function": function("{}", "f")}, finish="stop")], []),
+        ([calling({"index": 0, "function": {"name": "f"}}, finish="tool_calls")], [("", "f", "{}")]),
+        (
+            [calling(None, 7, {"index": -1}, {"index": 10**9, "function": function("{}", "f")}, finish="stop")],
+            [("", "f", "{}")],
+        ),
     ],
     ids=["OpenAI's pieces", "an object, without index", "two without index", "no id, no arguments", "nonsense"],
 )
