@@ -11,7 +11,6 @@ from typing import Any, cast
 
 from pydantic_core import from_json
 
-from app.deliberation.prompts.form import schema_section
 from serve_deployments.tools.toolbox import Tool
 
 CALLS_MAX = 64
@@ -74,10 +73,15 @@ class ToolTurn:
 
     @property
     def schema(self) -> dict[str, Any]:
-        """The form of a reply that names a tool or none, for engines without `tools`."""
-        tool = {"anyOf": [{"type": "string", "enum": sorted(self.names)}, {"type": "null"}]}
-        properties = {"tool": tool, "arguments": {"type": "object"}}
-        return {"type": "object", "properties": properties, "required": ["tool"], "additionalProperties": False}
+        """The form of a reply that names a tool with its arguments, or none, for engines without `tools`."""
+        none = {"tool": {"type": "null"}}
+        forms = [{"tool": {"const": tool.name}, "arguments": _arguments_form(tool)} for tool in self.offered]
+        return {
+            "anyOf": [
+                {"type": "object", "properties": form, "required": list(form), "additionalProperties": False}
+                for form in [*forms, none]
+            ]
+        }
 
     @property
     def section(self) -> str:
@@ -93,7 +97,7 @@ class ToolTurn:
         """The tools as text, and how to name one, for engines without `tools`."""
         listed = "\n".join(json.dumps(_function(tool), ensure_ascii=False) for tool in self.offered)
         rule = 'To use one, reply with {"tool": its name, "arguments": {…}}; with {"tool": null} to use none.'
-        return f"\n\n# The tools\n{listed}\n{rule}{schema_section(self.schema)}"
+        return f"\n\n# The tools\n{listed}\n{rule}"
 
     def chosen(self, text: str) -> tuple[ToolCall, ...]:
         """The tool that a reply names, for engines without `tools`."""
@@ -210,6 +214,11 @@ def _named(value: object, keys: Sequence[str]) -> ToolCall | None:
         return None
     arguments = json.dumps(given.get("arguments") or given.get("parameters") or {}, ensure_ascii=False)
     return ToolCall("", name[:NAME_CHARS_MAX], arguments[:ARGUMENT_CHARS_MAX])
+
+
+def _arguments_form(tool: Tool) -> Mapping[str, Any]:
+    """The schema of a tool's arguments; any object where its references would lose what they refer to."""
+    return {"type": "object"} if '"$ref"' in json.dumps(tool.input_schema) else tool.input_schema
 
 
 def _function(tool: Tool) -> dict[str, Any]:

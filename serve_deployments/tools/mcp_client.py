@@ -269,7 +269,7 @@ async def _listed(client: Client) -> list[mcp_types.Tool]:
 
 def _tool(server: str, given: mcp_types.Tool) -> Tool | None:
     """A tool that engines can be offered; None for a name or a schema that they would refuse."""
-    name, schema = engine_name(given.name), _schema(given.input_schema)
+    name, schema = engine_name(given.name), offered_schema(given.input_schema)
     if re.fullmatch(TOOL_PATTERN, name) is None or len(repr(schema)) > SCHEMA_BYTES_MAX:
         return None
     hints = given.annotations
@@ -277,7 +277,7 @@ def _tool(server: str, given: mcp_types.Tool) -> Tool | None:
     return Tool(server, name, (given.description or "")[:DESCRIPTION_CHARS_MAX], schema, repeatable)
 
 
-def _schema(given: Mapping[str, Any]) -> dict[str, Any]:
+def offered_schema(given: Mapping[str, Any]) -> dict[str, Any]:
     """The schema as OpenAI demands it: an object with `properties`, and neither a reference nor alternatives for it.
 
     The properties are those of all alternatives; the server still checks the arguments by its own schema.

@@ -54,27 +54,35 @@ class Toolbox(Protocol):
 
 
 class FairSlots:
-    """At most `count` uses at once. Those that wait begin in turn: next is one of the tenant with the fewest at work.
+    """At most `count` uses at once; more of them wait. Next is a use of the tenant with the fewest at work.
 
-    Of several such tenants the one that has waited longest is next. The uses of one tenant begin in their order.
+    Of several such tenants it is the one that began a use the longest ago. Uses of one tenant begin in their order.
     """
 
     def __init__(self, count: int) -> None:
         self._free = count
         self._working = Counter[str]()
+        self._begun = 0
+        # The number of each tenant's latest use, while uses are at work.
+        self._latest = dict[str, int]()
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
     @asynccontextmanager
     async def slot(self, tenant: str) -> AsyncGenerator[None]:
         if self._free:
             self._free -= 1
-            self._working[tenant] += 1
+            self._begin(tenant)
         else:
             await self._turn(tenant)
         try:
             yield
         finally:
-            self._release(tenant)
+            self._end(tenant)
+
+    def _begin(self, tenant: str) -> None:
+        self._begun += 1
+        self._working[tenant] += 1
+        self._latest[tenant] = self._begun
 
     async def _turn(self, tenant: str) -> None:
         turn = asyncio.get_running_loop().create_future()
@@ -83,30 +91,30 @@ class FairSlots:
             await turn
         except asyncio.CancelledError:
             if not turn.cancelled():
-                self._release(tenant)
+                self._end(tenant)
             elif turn in self._waiting.get(tenant, ()):
                 self._forget(tenant, turn)
             raise
 
-    def _release(self, tenant: str) -> None:
+    def _end(self, tenant: str) -> None:
         self._working[tenant] -= 1
         while self._waiting:
-            chosen = min(self._waiting, key=lambda each: self._working[each])
+            chosen = min(self._waiting, key=lambda each: (self._working[each], self._latest.get(each, 0)))
             turn = self._waiting[chosen][0]
             self._forget(chosen, turn)
             if not turn.cancelled():
-                self._working[chosen] += 1
+                self._begin(chosen)
                 turn.set_result(None)
                 return
         self._free += 1
-        self._working = +self._working
+        if not self._working.total():
+            self._working.clear()
+            self._latest.clear()
 
     def _forget(self, tenant: str, turn: asyncio.Future[None]) -> None:
-        """Take a waiting use out; the tenant's next one stands behind those of other tenants."""
-        rest = self._waiting.pop(tenant)
-        rest.remove(turn)
-        if rest:
-            self._waiting[tenant] = rest
+        self._waiting[tenant].remove(turn)
+        if not self._waiting[tenant]:
+            del self._waiting[tenant]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Servers of the Model Context Protocol for tests, by the official package: `shelf` is good, the others are evil.
 
 Run as a program it serves one of them: `python -m tests.integration.tools.mcp_servers stdio KIND FOLDER`, or
-`http KIND FOLDER PORT`. `FOLDER/uses` gets a line for each use that a server executes.
+`http KIND FOLDER PORT`, or `sse KIND FOLDER PORT`. `FOLDER/uses` gets a line for each use that a server executes.
 """
 
 import asyncio
@@ -37,15 +37,18 @@ def uses(folder: Path) -> list[str]:
 
 
 @asynccontextmanager
-async def serving(kind: str, folder: Path, port: int) -> AsyncGenerator[str]:
-    """The URL of a server over HTTP, in a process of its own, once it answers."""
-    arguments = [sys.executable, "-m", "tests.integration.tools.mcp_servers", "http", kind, str(folder), str(port)]
-    process = await asyncio.create_subprocess_exec(*arguments)
-    url = f"http://127.0.0.1:{port}/mcp"
+async def serving(kind: str, folder: Path, port: int, transport: str = "http") -> AsyncGenerator[str]:
+    """The URL of a server over HTTP or SSE, in a process of its own, once it answers. `old` is `old_server`'s."""
+    if kind == "old":
+        arguments = ["tests.integration.tools.old_server", "http", str(folder), str(port)]
+    else:
+        arguments = ["tests.integration.tools.mcp_servers", transport, kind, str(folder), str(port)]
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", *arguments)
+    url = f"http://127.0.0.1:{port}/{'sse' if transport == 'sse' else 'mcp'}"
 
     def answers() -> bool:
-        with suppress(httpx.HTTPError):
-            return httpx.get(url, timeout=1).status_code > 0
+        with suppress(httpx.HTTPError), httpx.stream("GET", url, timeout=1) as answer:
+            return answer.status_code > 0
         return False
 
     try:
@@ -111,5 +114,7 @@ if __name__ == "__main__":
     made = server(kind, Path(folder))
     if transport == "stdio":
         made.run("stdio")
+    elif transport == "sse":
+        made.run("sse", host="127.0.0.1", port=int(port[0]))
     else:
         made.run("streamable-http", host="127.0.0.1", port=int(port[0]), json_response=kind.endswith("-json"))

@@ -284,6 +284,52 @@ async def test_a_hanging_server_keeps_no_other_call_of_its_replica_waiting(
     assert cut.problem.code == CallCancelled.code and not await facts_of(journal, ToolUsed, "stuck")
 
 
+async def test_tenants_take_turns_at_a_slow_server_and_another_server_keeps_nobody_waiting(
+    journal: JetStreamJournal, tmp_path: Path
+) -> None:
+    slow, quick = tmp_path / "slow", tmp_path / "quick"
+    slow.mkdir()
+    quick.mkdir()
+    (slow / "hold").touch()
+    one_at_once = McpServer(name="slow", command=tuple(command("shelf", slow)), concurrency=1)
+    tools = (
+        RoleTools(mcp=one_at_once, allow=("write",)),
+        RoleTools(mcp=stdio(quick, name="quick"), allow=("look_up",)),
+    )
+
+    def asked(tenant: str, number: int, **named: Any) -> StageRequest:
+        given = request((call(number),), deliberation_id=f"{tenant}{number}", **named)
+        return given.model_copy(update={"tenant": tenant})
+
+    async def used(tenant: str, number: int) -> ToolUsed:
+        records = await journal.facts(tenant, f"{tenant}{number}")
+        (use,) = [fact for record in records if isinstance(fact := decode(record.data), ToolUsed)]
+        return use
+
+    loop = asyncio.get_running_loop()
+    async with agent_of(journal, Engine(WRITE), *tools) as agent:
+        busy = [loop.create_task(agent.run_stage(asked("a", number, deadline_s=120))) for number in (1, 2, 3)]
+        await until(lambda: uses(slow) == ["write once"])
+        async with agent_of(journal, Engine(LOOK_UP), *tools) as beside:
+            # One replica's connections and places, with another script of the engine.
+            beside.toolboxes = agent.toolboxes
+            await beside.run_stage(asked("b", 1))
+            assert (await used("b", 1)).server == "quick" and uses(quick) == ["look_up life"]
+        await agent.run_stage(asked("c", 1, deadline_s=2))
+        late = await used("c", 1)
+        assert late.problem is not None and "busy" in late.problem.detail and late.problem.code == "timeout"
+        other = loop.create_task(agent.run_stage(asked("b", 2)))
+        slots = agent._tools._declared[0][2]  # pyright: ignore[reportPrivateUsage]
+        await until(lambda: set(slots._waiting) == {"a", "b"})  # pyright: ignore[reportPrivateUsage]
+        (slow / "hold").unlink()
+        await asyncio.gather(*busy, other)
+    ends = {id: (await used(id[0], int(id[1]))).ts for id in ("a1", "a2", "a3", "b2")}
+    order = sorted(ends, key=lambda id: ends[id])
+    assert order[0][0] == "a" and order[1] == "b2", "the second tenant's use is next"
+    waited = [await used("a", number) for number in (1, 2, 3)]
+    assert [each.problem for each in waited] == [None] * 3 and len(uses(slow)) == 4, "a wait costs none its time"
+
+
 async def test_the_secret_of_a_header_is_in_no_fact_even_if_the_server_returns_it(
     journal: JetStreamJournal, tmp_path: Path
 ) -> None:
