@@ -20,6 +20,8 @@ from app.deliberation.specification import Webhook
 WebhookEvent = Literal[
     "deliberation.accepted",
     "stage.opened",
+    "tool.started",
+    "tool.used",
     "call.finished",
     "stage.closed",
     "deliberation.cancelling",
@@ -47,6 +49,8 @@ TASK_STATES: Mapping[str, str] = {
 }
 _TAILS = {
     "stage.opened": "stage.*.opened",
+    "tool.started": "call.*.tool.*.started",
+    "tool.used": "call.*.tool.*.used",
     "call.finished": "call.*.finished",
     "stage.closed": "stage.*.closed",
     "deliberation.cancelling": "cancel",

@@ -33,6 +33,17 @@ TEXT_CHARS_MAX = 16_384
 TEXTS_CHARS_MAX = 80_000
 
 
+class AnnouncedTool(Value, frozen=True):
+    """A member's uses of one tool; the event `tool.used` of each has its arguments and its result."""
+
+    server: str = Field(description="Empty, as `tool`, for names that no tool of the member has")
+    tool: str
+    uses: int
+    failed: int
+    bytes: int = Field(description="Of all results")
+    duration_ms: int = Field(description="Of all uses together")
+
+
 class AnnouncedAnswer(Value, frozen=True):
     """A member's final answer."""
 
@@ -44,6 +55,9 @@ class AnnouncedAnswer(Value, frozen=True):
     usage: Usage
     duration_ms: int = Field(description="Of all its calls together")
     problem: FactProblem | None = Field(description="Of its last failed call for an answer; null unless it failed")
+    tools: tuple[AnnouncedTool, ...] = Field(
+        default=(), exclude_if=lambda tools: not tools, description="Its uses of tools, by tool; absent without any"
+    )
 
 
 class AnswerCounts(Value, frozen=True):
@@ -123,7 +137,7 @@ def cut(text: str, deliberation_id: str, chars_max: int = TEXT_CHARS_MAX) -> str
 def announcement(tenant: str, end: End, state: State | None) -> Announcement:
     """Builds the announcement of an end. `state` has the facts before it; it is None if the log is damaged."""
     status, id = TERMINAL_STATUS[end.type], end.deliberation_id
-    results = () if state is None else tuple(map(_result, works(replace(state, end=end))))
+    results = () if state is None else tuple(_result(work, state) for work in works(replace(state, end=end)))
     texts = 2 + sum(result.content is not None for result in results)
     chars_max = min(TEXT_CHARS_MAX, TEXTS_CHARS_MAX // texts)
     verdict = end.verdict
@@ -211,7 +225,8 @@ def _path(deliberation_id: str) -> str:
     return f"/deliberations/{deliberation_id}"
 
 
-def _result(work: AgentWork) -> AnnouncedAnswer:
+def _result(work: AgentWork, state: State) -> AnnouncedAnswer:
+    tools = [sums for (agent_id, *_), sums in state.tools.items() if agent_id == work.spec.agent_id]
     return AnnouncedAnswer(
         agent_id=work.spec.agent_id,
         role=work.spec.role,
@@ -221,4 +236,5 @@ def _result(work: AgentWork) -> AnnouncedAnswer:
         usage=work.usage,
         duration_ms=work.duration_ms,
         problem=work.problem,
+        tools=tuple(AnnouncedTool(**sums._asdict()) for sums in tools),
     )

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
 
 from pydantic import ValidationError
 
@@ -63,6 +63,17 @@ TRANSITIONS: dict[tuple[str, str], str] = {
 }
 
 
+class ToolSum(NamedTuple):
+    """An agent's uses of one tool; `tool` is empty for names that no tool of the agent has."""
+
+    server: str
+    tool: str
+    uses: int = 0
+    failed: int = 0
+    bytes: int = 0
+    duration_ms: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
     opened: StageOpened
@@ -92,6 +103,8 @@ class State:
     takeovers: int = 0
     takeovers_without_progress: int = 0
     given_back: bool = False
+    # By agent, server and tool. The facts alone hold what tools returned.
+    tools: dict[tuple[str, str, str], ToolSum] = field(default_factory=dict[tuple[str, str, str], ToolSum])
 
     @property
     def specification(self) -> Specification:
@@ -135,6 +148,13 @@ def _finished(state: State, fact: CallFinished) -> dict[str, CallFinished]:
     return state.finished if fact.call_id in state.finished else {**state.finished, fact.call_id: fact}
 
 
+def _used(state: State, fact: ToolUsed) -> dict[tuple[str, str, str], ToolSum]:
+    key = fact.agent_id, fact.server, fact.tool
+    server, tool, uses, failed, size, duration_ms = state.tools.get(key, ToolSum(fact.server, fact.tool))
+    duration_ms += fact.duration_ms
+    return {**state.tools, key: ToolSum(server, tool, uses + 1, failed + fact.failed, size + fact.bytes, duration_ms)}
+
+
 def begin(accepted: Accepted, sequence: int = 0) -> State:
     return State(accepted=accepted, status=TRANSITIONS["", accepted.type], last_sequence=sequence)
 
@@ -167,9 +187,10 @@ def _changes(
             after_cancel = state.after_cancel if state.cancel is None else (*state.after_cancel, fact.call_id)
             finished = _finished(state, fact)
             return {"finished": finished, "after_cancel": after_cancel, "takeovers_without_progress": 0}
-        case ToolStarted() | ToolUsed():
-            # The outcome of its call counts the uses.
+        case ToolStarted():
             return {"takeovers_without_progress": 0}
+        case ToolUsed():
+            return {"tools": _used(state, fact), "takeovers_without_progress": 0}
         case StageClosed():
             return {"stages": _closed(state, fact), "takeovers_without_progress": 0}
         case CancelRequested():

@@ -44,6 +44,14 @@ class TextGrew(NamedTuple):
     piece: str
 
 
+class ToolRan(NamedTuple):
+    """A member's use of a tool is recorded, whose call has no outcome yet."""
+
+    state: State
+    call: AgentCall
+    use: facts.ToolUsed
+
+
 class TextEnded(NamedTuple):
     """A text ends with the recorded outcome of its call, or is `cut` without one; `told` joins its pieces."""
 
@@ -81,7 +89,7 @@ class Interrupted(NamedTuple):
     error: DeliberationError
 
 
-Moment = Began | StageBegan | TextBegan | TextGrew | TextEnded | StageEnded | Cancelling | Ended | Interrupted
+Moment = Began | StageBegan | TextBegan | TextGrew | ToolRan | TextEnded | StageEnded | Cancelling | Ended | Interrupted
 
 
 @dataclass(slots=True)
@@ -156,7 +164,10 @@ class Telling:
                 yield StageEnded(state, state.stages[event.stage - 1].opened, event)
             case facts.CancelRequested():
                 yield Cancelling(state)
-            case facts.Resumed() | facts.ToolStarted() | facts.ToolUsed():
+            case facts.ToolUsed():
+                if (call := self._pending(state, event.call_id)) is not None:
+                    yield ToolRan(state, call, event)
+            case facts.Resumed() | facts.ToolStarted():
                 pass
             case facts.Completed() | facts.Failed() | facts.Cancelled() | facts.TimedOut():
                 yield from self._cut(state, "end")

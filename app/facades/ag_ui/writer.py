@@ -1,4 +1,7 @@
-"""Events of AG-UI 1.0: stages are steps, attempts at calls are subagents' runs, an activity has stages and ranking."""
+"""Events of AG-UI 1.0: stages are steps, attempts at calls are subagents' runs, an activity has stages and ranking.
+
+Uses of tools are tool calls of the subagent that makes them.
+"""
 
 from collections.abc import Iterator
 from itertools import groupby
@@ -12,7 +15,7 @@ from app.deliberation.facts import StageOpened
 from app.deliberation.fold import State
 from app.facades import moments
 from app.facades.ag_ui.reader import ASKED, RunAgentInput
-from app.facades.moments import Ended, Interrupted, Moment, TextEnded
+from app.facades.moments import Ended, Interrupted, Moment, TextEnded, ToolRan
 from app.facades.openai_requests import turns_of
 from app.facades.outcomes import NoVerdict, answers, notes, outcome
 from app.facades.summaries import contribution
@@ -90,6 +93,8 @@ class AgUiWriter:
             case moments.TextGrew(_, call, piece):
                 author = self._authors[call.planned.call_id]
                 yield from self._said(author["subagentRunId"], piece, **author)
+            case ToolRan():
+                yield from self._tool_ran(moment)
             case TextEnded():
                 yield from self._text_ended(moment)
             case moments.StageEnded(state, opened, closed, cut):
@@ -115,6 +120,22 @@ class AgUiWriter:
         ids = asked.get("messages", [f"{id}.task"])
         turns = zip(ids, turns_of(specified.task, len(ids)), strict=True)
         self._messages = {id: {"id": id, "role": turn.role, "content": turn.text} for id, turn in turns}
+
+    def _tool_ran(self, moment: ToolRan) -> Iterator[_Fields]:
+        """The use as a tool call and its result, each a message of its own, as clients keep them."""
+        use = moment.use
+        id, run = f"{use.deliberation_id}.{use.call_id}.tool.{use.number}", self._authors.get(use.call_id, {})
+        of = {"toolCallId": id} | {name: run[name] for name in ("subagentRunId",) if run}
+        said = use.text if use.problem is None else f"{use.problem.code}: {use.problem.detail}"
+        result = {"id": f"{id}.result", "role": "tool", "content": said, **of}
+        asked = {"id": id, "type": "function", "function": {"name": use.name, "arguments": use.arguments}}
+        author = {name: value for name, value in of.items() if name != "toolCallId"}
+        self._messages[id] = {"id": id, "role": "assistant", "toolCalls": [asked], **author}
+        self._messages[result["id"]] = result
+        yield {"type": "TOOL_CALL_START", "toolCallName": use.name, **of}
+        yield {"type": "TOOL_CALL_ARGS", "delta": use.arguments, **of}
+        yield {"type": "TOOL_CALL_END", **of}
+        yield {"type": "TOOL_CALL_RESULT", "messageId": result["id"], "role": "tool", "content": said, **of}
 
     def _text_ended(self, moment: TextEnded) -> Iterator[_Fields]:
         finished, author = moment.call.finished, self._authors.pop(moment.call.planned.call_id)

@@ -1,7 +1,8 @@
 """Responses and their events, from the moments of a deliberation.
 
-A stage is a reasoning item, and what its members contributed are parts of its summary. The verdict is the message. The
-events come from facts alone, in the order of the log, so that their numbers are the same for every reader and for ever.
+A stage is a reasoning item, and what its members contributed are parts of its summary. A use of a tool is an item
+`mcp_call`. The verdict is the message. The events come from facts alone, in the order of the log, so that their numbers
+are the same for every reader and for ever.
 As an extension a response has the field `deliberation`, and its usage has the bill of each member and each stage.
 """
 
@@ -16,7 +17,7 @@ from app.api.schemas import Resource
 from app.deliberation.calls import FactProblem, UsageCost
 from app.deliberation.facts import AgentUsage, StageUsage
 from app.deliberation.fold import State, usage
-from app.facades.moments import Began, Ended, Interrupted, Moment, StageBegan, StageEnded, TextEnded
+from app.facades.moments import Began, Ended, Interrupted, Moment, StageBegan, StageEnded, TextEnded, ToolRan
 from app.facades.openai_errors import DONE, OPENAI_ERRORS
 from app.facades.openai_requests import ConversationTurn
 from app.facades.outcomes import DeliberationOutcome, NoVerdict, answers, model_name, notes, outcome
@@ -62,7 +63,9 @@ class ResponseResource(Resource):
     model: str
     instructions: str | None
     previous_response_id: str | None = None
-    output: tuple[ResponseObject, ...] = Field(description="A `reasoning` item for each stage, then the `message`")
+    output: tuple[ResponseObject, ...] = Field(
+        description="A `reasoning` item for each stage, an `mcp_call` for each use of a tool, then the `message`"
+    )
     usage: ResponseUsage | None = Field(description="Null before the end")
     metadata: dict[str, str]
     temperature: float
@@ -152,6 +155,8 @@ class ResponseWriter:
         self._request_id, self._after = request_id, after
         self._number, self._detailed = -1, False
         self._output: list[ResponseObject] = []
+        # The item of the open stage, or the message.
+        self._open = 0
 
     def write(self, moment: Moment) -> Iterator[bytes]:
         for event in self.events(moment):
@@ -197,6 +202,8 @@ class ResponseWriter:
                 id = f"rs_{state.deliberation_id}_{opened.stage}"
                 yield self._added({"type": "reasoning", "id": id, "status": "in_progress", "summary": ()})
                 yield from self._part(stage_begun(opened))
+            case ToolRan():
+                yield from self._tool_ran(moment)
             case TextEnded(state, call, cut=None) if self._detailed:
                 yield from self._part(summary(call, state.specification.constraints))
             case StageEnded(_, opened, closed, cut) if cut != "interruption":
@@ -213,16 +220,36 @@ class ResponseWriter:
 
     def _added(self, item: ResponseObject) -> ResponseObject:
         self._output.append(item)
-        return self._event("response.output_item.added", output_index=len(self._output) - 1, item=item)
+        self._open = len(self._output) - 1
+        return self._event("response.output_item.added", output_index=self._open, item=item)
 
     def _done(self, **changed: Any) -> ResponseObject:  # noqa: ANN401 -- fields
-        item = self._output[-1] = self._output[-1] | changed
-        return self._event("response.output_item.done", output_index=len(self._output) - 1, item=item)
+        item = self._output[self._open] = self._output[self._open] | changed
+        return self._event("response.output_item.done", output_index=self._open, item=item)
+
+    def _tool_ran(self, moment: ToolRan) -> Iterator[ResponseObject]:
+        """The use as an item beside the open stage's."""
+        use, stage = moment.use, self._open
+        id = f"mcp_{use.deliberation_id}_{use.call_id}_{use.number}"
+        failed = use.text or "failed" if use.failed else None
+        said = failed if use.problem is None else f"{use.problem.code}: {use.problem.detail}"
+        item = {"type": "mcp_call", "id": id, "server_label": use.server, "name": use.name}
+        yield self._added({**item, "arguments": "", "output": None, "error": None, "status": "in_progress"})
+        place = {"output_index": self._open, "item_id": id}
+        yield self._event("response.mcp_call.in_progress", **place)
+        yield self._event("response.mcp_call_arguments.delta", **place, delta=use.arguments)
+        yield self._event("response.mcp_call_arguments.done", **place, arguments=use.arguments)
+        status = "completed" if said is None else "failed"
+        yield self._event(f"response.mcp_call.{status}", **place)
+        error = None if said is None else {"type": "mcp_tool_execution_error", "content": said}
+        output = use.text if said is None else None
+        yield self._done(arguments=use.arguments, output=output, error=error, status=status)
+        self._open = stage
 
     def _part(self, text: str) -> Iterator[ResponseObject]:
-        item, part = self._output[-1], _summary(text)
-        place = {"output_index": len(self._output) - 1, "item_id": item["id"], "summary_index": len(item["summary"])}
-        self._output[-1] = item | {"summary": (*item["summary"], part)}
+        item, part = self._output[self._open], _summary(text)
+        place = {"output_index": self._open, "item_id": item["id"], "summary_index": len(item["summary"])}
+        self._output[self._open] = item | {"summary": (*item["summary"], part)}
         yield self._event("response.reasoning_summary_part.added", **place, part=_summary(""))
         yield self._event("response.reasoning_summary_text.delta", **place, delta=text)
         yield self._event("response.reasoning_summary_text.done", **place, text=text)
@@ -243,7 +270,7 @@ class ResponseWriter:
 
     def _answer(self, state: State, id: str, text: str) -> Iterator[ResponseObject]:
         yield self._added(_message(id, "in_progress", "assistant"))
-        place = {"output_index": len(self._output) - 1, "item_id": id, "content_index": 0}
+        place = {"output_index": self._open, "item_id": id, "content_index": 0}
         yield self._event("response.content_part.added", **place, part=_output(""))
         for begin in range(0, len(text), PIECE_CHARS):
             piece = text[begin : begin + PIECE_CHARS]

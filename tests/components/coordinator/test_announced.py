@@ -5,10 +5,10 @@ from app.deliberation.announcements import (
     announcement,
     cut,
 )
-from app.deliberation.facts import Fact
+from app.deliberation.facts import Fact, ToolStarted, ToolUsed
 from app.deliberation.fold import State, fold
 from tests.fakes import ScriptedAgents
-from tests.unit.facts_of import NOW, CouncilScript, accepted, end, finished, opened, specification
+from tests.unit.facts_of import NOW, CouncilScript, accepted, end, finished, opened, specification, use
 
 
 def folded(facts: list[Fact]) -> State:
@@ -30,6 +30,18 @@ def test_an_end_before_any_answer_tells_of_skipped_members() -> None:
     assert [result.status for result in announced.results] == ["answered", "skipped", "skipped"]
     assert announced.results[0].content is None, "the text does not satisfy its form"
     assert announced.counts.succeeded == 0
+
+
+def test_uses_of_tools_are_announced_by_member_and_tool() -> None:
+    uses = [use(ToolUsed, 1, bytes=17, duration_ms=30), use(ToolUsed, 2, failed=True, duration_ms=2_000)]
+    other = use(ToolUsed, agent_id="dev-002", call_id="s1-dev-002", tool="", server="", failed=True)
+    facts = [accepted(), opened(), use(ToolStarted), *uses, other, finished("dev-001"), end()]
+    first, second, third = announcement("acme", end(), folded(facts)).results
+    assert [tool.model_dump() for tool in first.tools] == [
+        {"server": "shelf", "tool": "look_up", "uses": 2, "failed": 1, "bytes": 17, "duration_ms": 2_030}
+    ]
+    assert [(tool.tool, tool.uses, tool.failed) for tool in second.tools] == [("", 1, 1)]
+    assert third.tools == () and "tools" not in third.model_dump(), "nothing changes without tools"
 
 
 def test_a_damaged_log_is_announced_without_the_request() -> None:

@@ -14,7 +14,7 @@ from app.facades.ag_ui.reader import RunAgentInput
 from app.facades.ag_ui.writer import AgUiWriter
 from app.facades.moments import Moment, Telling
 from app.facades.outcomes import NoVerdict, answers
-from tests.components.facades.test_moments import told
+from tests.components.facades.test_moments import told, with_uses
 from tests.unit.facts_of import ID
 from tests.unit.strategies.stories import STORIES, story
 
@@ -78,6 +78,17 @@ class Client:
                 self.messages[id]["content"] += delta
             case "MESSAGE_END", {"messageId": id}:
                 self.open.remove(("message", id))
+            case "TOOL_CALL_START", {"toolCallId": id, "toolCallName": name}:
+                self._begin("tool", id)
+                asked = {"id": id, "type": "function", "function": {"name": name, "arguments": ""}}
+                self.messages[id] = {"id": id, "role": "assistant", "toolCalls": [asked], **_author(event)}
+            case "TOOL_CALL_ARGS", {"toolCallId": id, "delta": delta}:
+                self.messages[id]["toolCalls"][0]["function"]["arguments"] += delta
+            case "TOOL_CALL_END", {"toolCallId": id}:
+                self.open.remove(("tool", id))
+            case "TOOL_CALL_RESULT", {"messageId": id, "toolCallId": call, "content": content}:
+                told = {"id": id, "role": "tool", "content": content, "toolCallId": call}
+                self.messages[id] = {**told, **_author(event)}
             case "RUN_FINISHED", {}:
                 assert self.open == set()
             case kind, _:
@@ -86,6 +97,10 @@ class Client:
     def _begin(self, kind: str, id: str) -> None:
         assert (kind, id) not in self.open
         self.open.add((kind, id))
+
+
+def _author(event: dict[str, Any]) -> dict[str, Any]:
+    return {name: event[name] for name in ("subagentRunId",) if name in event}
 
 
 def client_of(found: Events) -> Client:
@@ -146,3 +161,22 @@ def test_an_interruption_closes_every_part_and_is_the_runs_error(name: str) -> N
             found = events(moments, behind)
             assert (found[-1]["type"], found[-1]["code"]) == ("RUN_ERROR", "journal_unavailable")
             client_of(found)
+
+
+def test_a_use_of_a_tool_is_a_tool_call_with_its_result_also_to_a_client_that_joins() -> None:
+    facts = with_uses(asked("single: completed"))
+    moments = told(facts)
+    found = events(moments)
+    kinds = [each["type"] for each in found if each["type"].startswith("TOOL_CALL")]
+    assert kinds == ["TOOL_CALL_START", "TOOL_CALL_ARGS", "TOOL_CALL_END", "TOOL_CALL_RESULT"] * 2
+    client = client_of(found)
+    calls = [each for each in client.messages.values() if "toolCalls" in each]
+    assert [each["toolCalls"][0]["function"] for each in calls] == [
+        {"name": "look_up", "arguments": '{"word": "life"}'},
+        {"name": "look_up", "arguments": "{}"},
+    ]
+    results = [each["content"] for each in client.messages.values() if each["role"] == "tool"]
+    assert results == ["life is forty-two", "timeout: no result within 2 s"]
+    for count in range(1, len(facts)):
+        joined = client_of(events(moments, behind=len(told(facts[:count])))).messages
+        assert {id: each for id, each in joined.items() if id != "m1"} == client.messages

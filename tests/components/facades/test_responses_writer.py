@@ -11,7 +11,7 @@ from app.deliberation.fold import fold, usage
 from app.facades.moments import Moment, Telling
 from app.facades.outcomes import NoVerdict, answers
 from app.facades.responses.writer import ResponseResource, ResponseWriter, resource_of
-from tests.components.facades.test_moments import told
+from tests.components.facades.test_moments import told, with_uses
 from tests.unit.strategies.stories import STORIES, story
 
 OFFICIAL: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
@@ -144,3 +144,26 @@ def test_an_interruption_ends_the_stream_with_an_error_and_takes_no_number(name:
         assert before == whole[: len(before)]
         assert (error["type"], error["error"]["code"]) == ("error", "journal_unavailable")
         assert error["sequence_number"] == before[-1]["sequence_number"]
+
+
+def test_a_use_of_a_tool_is_a_call_of_mcp_beside_its_stage() -> None:
+    facts = with_uses(detailed("single: completed"))
+    found = events(frames(told(facts)))
+    kinds = [OFFICIAL.validate_python(each).type for each in found]
+    assert kinds.count("response.mcp_call.completed") == kinds.count("response.mcp_call.failed") == 1
+    done = [each["item"] for each in found if each["type"] == "response.output_item.done"]
+    first, second = [item for item in done if item["type"] == "mcp_call"]
+    assert (first["server_label"], first["name"], first["arguments"]) == ("shelf", "look_up", '{"word": "life"}')
+    assert (first["output"], first["error"], first["status"]) == ("life is forty-two", None, "completed")
+    assert (second["output"], second["status"]) == (None, "failed")
+    assert second["error"]["content"] == "timeout: no result within 2 s"
+    output = resource(facts).model_dump(mode="json")["output"]
+    assert [Response.model_validate(resource(facts).model_dump(mode="json")).output[at].type for at in (0, 1, 2)] == [
+        "reasoning",
+        "mcp_call",
+        "mcp_call",
+    ]
+    bare = resource(detailed("single: completed")).model_dump(mode="json")["output"]
+    assert [item for item in output if item["type"] != "mcp_call"] == bare, "the stages and the message stay"
+    by_index = {each["output_index"]: each["item"] for each in found if each["type"] == "response.output_item.done"}
+    assert [by_index[at] for at in range(len(output))] == output
