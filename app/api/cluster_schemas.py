@@ -102,7 +102,11 @@ class ToolServerView(Resource):
     name: str
     address: str = Field(description="Its URL, or the program that is started, without arguments")
     allow: tuple[str, ...] = Field(description="Names of tools")
+    missing: tuple[str, ...] = Field(
+        description="Those of `allow` that a connected server lacks, or has in a form that engines do not take"
+    )
     per_call: ToolLimits
+    concurrency: int = Field(description="Uses at once by each replica")
     health: ToolServerHealth | None = Field(description="Null where no replica of the role answered")
 
 

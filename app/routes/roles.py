@@ -24,7 +24,7 @@ from app.api.schemas import StrategyList, StrategyResource, dump
 from app.api.suggestions import did_you_mean
 from app.deliberation.errors import NotFound
 from app.deliberation.roles import Role
-from app.deliberation.tools import WORKSPACE_LIMITS, WORKSPACE_TOOLS
+from app.deliberation.tools import WORKSPACE_LIMITS, WORKSPACE_TOOLS, RoleTools
 from app.observability.replica_status import AgentStatus, earliest, read
 from app.routes.dependencies import Gateway, InGateway, api_router
 
@@ -117,18 +117,20 @@ async def get_role(
 
 async def _tools(gateway: Gateway, name: str, role: Role) -> RoleToolsView:
     replicas = await replicas_of(gateway, name, role)
-    return RoleToolsView(
-        role=name,
-        servers=tuple(
-            ToolServerView(
-                name=each.mcp.name,
-                address=each.mcp.address,
-                allow=each.allow,
-                per_call=each.per_call,
-                health=tool_health(each.mcp.name, replicas),
-            )
-            for each in role.tools
-        ),
+    return RoleToolsView(role=name, servers=tuple(_server(each, replicas) for each in role.tools))
+
+
+def _server(declared: RoleTools, replicas: Sequence[AgentStatus]) -> ToolServerView:
+    health = tool_health(declared.mcp.name, replicas)
+    known = health.tools if health is not None and health.connected else declared.allow
+    return ToolServerView(
+        name=declared.mcp.name,
+        address=declared.mcp.address,
+        allow=declared.allow,
+        missing=tuple(tool for tool in declared.allow if tool not in known),
+        per_call=declared.per_call,
+        concurrency=declared.mcp.concurrency,
+        health=health,
     )
 
 

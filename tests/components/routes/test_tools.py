@@ -63,7 +63,7 @@ async def test_a_tool_that_no_role_of_the_council_has_is_refused_by_its_place(
 
 async def test_tools_are_listed_with_limits_and_health_and_without_secrets(gateway: Served) -> None:
     gateway.journal.replies["control.role.DEV"] = [
-        replica(AWAY, {"name": "shell", "connected": True, "tools": ["ls", "rm"]})
+        replica(AWAY, {"name": "shell", "connected": True, "tools": ["ll", "rm"]})
     ]
     response = await gateway.client.get("/tools")
     ((role),) = response.json()["items"]
@@ -74,7 +74,9 @@ async def test_tools_are_listed_with_limits_and_health_and_without_secrets(gatew
     assert books["per_call"] == {"calls": 4, "seconds": 60.0, "bytes": 65_536}
     assert books["health"]["connected"] == 0 and books["health"]["why"] == "connection refused"
     assert books["health"]["away_since"].startswith(f"{NOW:%Y-%m-%dT%H:%M}")
-    assert shell["address"] == "/bin/server" and shell["health"]["tools"] == ["ls", "rm"]
+    assert shell["address"] == "/bin/server" and shell["health"]["tools"] == ["ll", "rm"]
+    assert (books["missing"], shell["missing"]) == ([], ["ls"]), "of a server that is away nothing is known"
+    assert (books["concurrency"], shell["concurrency"]) == (16, 16)
     assert shell["health"]["connected"] == 1 and shell["health"]["away_since"] is None
     assert "hunter22" not in response.text and "secrets" not in response.text
 
