@@ -3,6 +3,8 @@
 from tests.mutants.guard import Guard
 
 LOOP = "tests/integration/tools/test_tool_loop.py::"
+SERVERS = "tests/integration/tools/test_tool_servers.py::"
+REPLIES = "tests/integration/tools/test_tool_replies.py::"
 TOOL_LOOP = "serve_deployments/agent/tool_loop.py"
 
 TOOL_GUARDS = (
@@ -40,5 +42,26 @@ TOOL_GUARDS = (
         "            if size > MESSAGE_BYTES_MAX:\n",
         "            if False:\n",
         f"{LOOP}test_a_flood_over_http_ends_at_its_bound[floods]",
+    ),
+    Guard(
+        "a session that its server forgot is made anew",
+        "serve_deployments/tools/mcp_client.py",
+        "or (self.in_session and self.status > 0)",
+        "or False",
+        f"{SERVERS}test_a_session_that_its_server_forgot_is_made_anew_and_the_use_is_made_once",
+    ),
+    Guard(
+        "tenants take turns at a tool server",
+        "serve_deployments/tools/toolbox.py",
+        "(self._working[each], self._latest.get(each, 0))",
+        "0",
+        f"{LOOP}test_tenants_take_turns_at_a_slow_server_and_another_server_keeps_nobody_waiting",
+    ),
+    Guard(
+        "ids of tool calls are unique in a conversation",
+        TOOL_LOOP,
+        "asked.id if asked.id and asked.id not in known_ids else",
+        "asked.id if asked.id else",
+        f"{REPLIES}test_ids_that_repeat_in_later_replies_are_made_unique",
     ),
 )

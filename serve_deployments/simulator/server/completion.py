@@ -109,7 +109,7 @@ def _called(
 
     Without a further call the object names none.
     """
-    asked = form is not None and "tool" in next(iter(form.get("anyOf", ())), {}).get("properties", ())
+    asked = form is not None and any("tool" in each.get("properties", ()) for each in form.get("anyOf", ()))
     if not request.tools and not asked:
         return None
     offered = [OfferedTool(each.function.name, each.function.parameters) for each in request.tools or ()]
