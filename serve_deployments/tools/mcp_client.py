@@ -48,6 +48,7 @@ _SECRET_CHARS_MIN = 6
 # The older transport has another endpoint for messages; its URL takes none.
 _NO_MESSAGES_HERE = (400, 404, 405)
 _REFUSED_KEY = (401, 403)
+_NO_SESSION = (400, 404)
 _SESSION = "mcp-session-id"
 _EVENT_END = re.compile(rb"\n\n|\r\n\r\n|\r\r")
 
@@ -74,8 +75,8 @@ class _Wire:
 
     @property
     def lost(self) -> bool:
-        """Whether only a new connection helps: the session or the key is not valid any more, or the server is away."""
-        return self.status in _REFUSED_KEY or self.status >= 500 or (self.in_session and self.status > 0)
+        """Whether only a new connection helps, because the session or the key is not valid any more."""
+        return self.status in _REFUSED_KEY or (self.in_session and self.status in _NO_SESSION)
 
 
 _use: ContextVar[_Wire] = ContextVar("_use")
@@ -119,8 +120,9 @@ class _BoundedTransport(httpx2.AsyncHTTPTransport):
             await response.aclose()
             raise httpx2.ReadError("an encoded response, although none was asked for")
         assert isinstance(response.stream, httpx2.AsyncByteStream)
-        if response.status_code >= 400 and request.method == "POST":
-            wire.status, wire.in_session = response.status_code, _SESSION in request.headers
+        if request.method == "POST":
+            wire.status = response.status_code if response.status_code >= 400 else 0
+            wire.in_session = _SESSION in request.headers
         events = response.headers.get("Content-Type", "").lower().startswith("text/event-stream")
         response.stream = _BoundedStream(response.stream, wire, events=events)
         return response
@@ -211,7 +213,9 @@ async def _over_http(
         if _use.get().status not in _NO_MESSAGES_HERE:
             raise
     _use.get().status = 0
-    return await stack.enter_async_context(Client(sse_client(url, httpx_client_factory=http), mode="legacy"))
+    return await stack.enter_async_context(
+        Client(sse_client(url, httpx_client_factory=http), mode="legacy", cache=None)
+    )
 
 
 @contextmanager
@@ -235,9 +239,9 @@ def _failures(secrets: Sequence[str], connection: _Wire) -> Generator[None]:
         failure = _failure(error, secrets)
         if request.status:
             detail = f"HTTP {request.status}: {failure.detail}"
-            # A request that is refused with 4xx was not carried out.
-            made = request.status >= 500
-            failure = ToolFailure("server_away" if request.lost else failure.code, detail, made=made)
+            # Servers answer wrong arguments with 400 too. What is refused with 4xx was not carried out.
+            lost = request.lost and _code(error) != mcp_types.INVALID_PARAMS
+            failure = ToolFailure("server_away" if lost else "refused", detail, made=request.status >= 500)
         raise failure from None
 
 
@@ -318,9 +322,19 @@ def _part(part: mcp_types.ContentBlock) -> str:
             return f"[{part.type}, {part.mime_type or 'of no type'}: not carried]"
 
 
-def _failure(error: BaseException, secrets: Sequence[str]) -> ToolFailure:
+def _first(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    return error
+
+
+def _code(error: BaseException) -> int | None:
+    found = _first(error)
+    return found.code if isinstance(found, MCPError) else None
+
+
+def _failure(error: BaseException, secrets: Sequence[str]) -> ToolFailure:
+    error = _first(error)
     detail = _without(str(error), secrets)[:DETAIL_CHARS_MAX] or type(error).__name__
     if isinstance(error, MCPError) and error.code not in (mcp_types.CONNECTION_CLOSED, mcp_types.PARSE_ERROR):
         return ToolFailure("refused", detail)

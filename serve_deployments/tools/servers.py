@@ -70,8 +70,9 @@ class ToolServer:
             except TimeoutError:
                 log.info("tools_not_listed", server=self.spec.name)
             except ToolFailure as failure:
-                self._lose(connected, failure.detail)
-                connected = await self._connection(FIRST_WAIT_S)
+                if failure.code == "server_away":
+                    self._lose(connected, failure.detail)
+                    connected = await self._connection(FIRST_WAIT_S)
         return connected.tools
 
     async def use(self, name: str, arguments: Mapping[str, Any], within_s: float) -> ToolResult:

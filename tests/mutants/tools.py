@@ -46,7 +46,7 @@ TOOL_GUARDS = (
     Guard(
         "a session that its server forgot is made anew",
         "serve_deployments/tools/mcp_client.py",
-        "or (self.in_session and self.status > 0)",
+        "or (self.in_session and self.status in _NO_SESSION)",
         "or False",
         f"{SERVERS}test_a_session_that_its_server_forgot_is_made_anew_and_the_use_is_made_once",
     ),

@@ -136,6 +136,8 @@ def serve_http(folder: Path, port: int) -> None:
                     sessions.add(session)
                 elif session not in sessions:
                     return self._answer(404 if session else 400)
+            if message.get("params", {}).get("arguments", {}).get("status"):
+                return self._answer(int(message["params"]["arguments"]["status"]))
             if "id" not in message:
                 return self._answer(202)
             events = "".join(f"event: message\ndata: {json.dumps(each)}\n\n" for each in answers(message, folder, None))

@@ -58,6 +58,15 @@ async def test_a_session_that_its_server_forgot_is_made_anew_and_the_use_is_made
     assert uses(tmp_path) == ['write {"text": "a"}', 'write {"text": "b"}']
 
 
+async def test_an_error_of_the_server_at_one_use_ends_no_other_use(tmp_path: Path) -> None:
+    async with serving("old", tmp_path, free_port()) as url, connected(url=url) as server:
+        before = server._connected  # pyright: ignore[reportPrivateUsage]
+        with pytest.raises(ToolFailure, match="HTTP 503") as failed:
+            await server.use("asks", {"status": 503}, 10)
+        assert failed.value.code == "refused" and server._connected is before  # pyright: ignore[reportPrivateUsage]
+    assert uses(tmp_path) == [], "it may have been made, and is not made again on another connection"
+
+
 async def test_a_key_that_changed_is_read_again(tmp_path: Path) -> None:
     headers, key = tmp_path / "headers", tmp_path / "key"
     for each, text in ((key, "Bearer first-key"), (headers, "Authorization: Bearer first-key\n")):
