@@ -67,7 +67,7 @@ test-vllm: $(DEV_STAMP) ## Build an environment with vLLM for CPU, and run the e
 
 test-weights: $(DEV_STAMP) ## Build a weak real model (1 GB) for vLLM, and bring a vote and a council of it to their ends
 	$(BIN)/python -m tests.vllm.real_model
-	$(BIN)/pytest -m weights tests/vllm/test_council.py
+	$(BIN)/pytest -rP -m weights tests/vllm
 
 test-engines: $(DEV_STAMP) ## Build llama.cpp's server and LiteLLM's proxy, and run the engine contract against both
 	@command -v c++ >/dev/null || test "$$(id -u)" = 0 || { \
