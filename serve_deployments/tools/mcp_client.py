@@ -26,7 +26,7 @@ from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
 from app.deliberation.tools import TOOL_PATTERN, McpServer
-from app.process_settings import read_text
+from app.headers_file import HeadersUnreadable, read_headers, secrets_of, without
 from serve_deployments.tools.toolbox import Tool, ToolFailure, ToolResult
 
 MESSAGE_BYTES_MAX = 4 * 1024 * 1024
@@ -35,7 +35,6 @@ DESCRIPTION_CHARS_MAX = 2_000
 SCHEMA_BYTES_MAX = 16_384
 DETAIL_CHARS_MAX = 300
 STOP_WITHIN_S = 2.0
-_SECRET_CHARS_MIN = 6
 
 # The package logs unreadable messages, which may hold secrets.
 logging.getLogger("mcp").setLevel(logging.CRITICAL)
@@ -102,7 +101,7 @@ class Connected:
         """The result of a tool; raises ToolFailure. A cancellation is sent to the server."""
         with _failures(self.secrets, self.wire):
             result = await self.client.call_tool(name, dict(arguments))
-        return ToolResult(_without(_text(result), self.secrets), failed=bool(result.is_error))
+        return ToolResult(without(_text(result), self.secrets), failed=bool(result.is_error))
 
 
 @asynccontextmanager
@@ -111,9 +110,7 @@ async def connection(spec: McpServer, within_s: float) -> AsyncGenerator[Connect
     wire = _Wire()
     async with AsyncExitStack() as stack:
         headers = await _headers(spec)
-        secrets = tuple(value for value in headers.values() if len(value) >= _SECRET_CHARS_MIN)
-        words = (word for value in secrets for word in value.split()[1:])
-        secrets += tuple(word for word in words if len(word) >= _SECRET_CHARS_MIN)
+        secrets = secrets_of(headers)
         try:
             with _failures(secrets, wire):
                 async with asyncio.timeout(within_s):
@@ -162,15 +159,9 @@ async def _headers(spec: McpServer) -> dict[str, str]:
     if spec.headers_file is None:
         return {}
     try:
-        text = await asyncio.to_thread(read_text, spec.headers_file)
-        lines = [line.partition(":") for line in text.splitlines() if line.strip()]
-        if any(not colon for _, colon, _ in lines):
-            raise ValueError
-        return {name.strip(): value.strip() for name, _, value in lines}
-    except (OSError, ValueError) as exc:
-        # Without `from` and without its text: it may quote the file.
-        why = getattr(exc, "strerror", None) or "each line is `Name: value`"
-        raise ToolFailure("server_away", f"headers_file {spec.headers_file} cannot be read: {why}") from None
+        return await asyncio.to_thread(read_headers, spec.headers_file)
+    except HeadersUnreadable as unreadable:
+        raise ToolFailure("server_away", str(unreadable)) from None
 
 
 async def _tools(server: str, client: Client) -> list[Tool]:
@@ -208,7 +199,7 @@ def _text(result: mcp_types.CallToolResult) -> str:
 def _failure(error: BaseException, secrets: Sequence[str]) -> ToolFailure:
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
-    detail = _without(str(error), secrets)[:DETAIL_CHARS_MAX] or type(error).__name__
+    detail = without(str(error), secrets)[:DETAIL_CHARS_MAX] or type(error).__name__
     if isinstance(error, MCPError) and error.code not in (mcp_types.CONNECTION_CLOSED, mcp_types.PARSE_ERROR):
         return ToolFailure("refused", detail)
     if isinstance(error, ValidationError):
@@ -217,12 +208,6 @@ def _failure(error: BaseException, secrets: Sequence[str]) -> ToolFailure:
         # A result that breaks the tool's own output schema.
         return ToolFailure("refused", detail)
     return ToolFailure("server_away", detail)
-
-
-def _without(text: str, secrets: Sequence[str]) -> str:
-    for secret in secrets:
-        text = text.replace(secret, "[secret]")
-    return text
 
 
 @asynccontextmanager

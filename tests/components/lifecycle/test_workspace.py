@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from app.deliberation.specification import GitWorkspace
 from app.deliberation.tools import WORKSPACE_TOOLS
 from app.settings import Settings
 from tests.components.lifecycle.test_evidence import specified
@@ -34,7 +35,7 @@ async def test_the_commit_at_acceptance_is_recorded_for_every_name_of_it(tmp_pat
             expected = {"git": str(tmp_path / "repo"), "ref": ref, "commit": commit}
             assert (await resource(gateway, id))["workspace"] == expected
         specification = await specified(gateway, id)
-    assert specification.workspace is not None and specification.workspace.commit == first
+    assert isinstance(specification.workspace, GitWorkspace) and specification.workspace.commit == first
 
 
 async def test_every_agent_has_the_tools_unless_the_request_leaves_them_out(tmp_path: Path) -> None:
@@ -68,7 +69,7 @@ async def test_a_gateway_without_the_setting_refuses_and_names_it(tmp_path: Path
         assert (await resource(gateway, plain))["workspace"] is None
         assert b"workspace" not in (await gateway.journal.facts("default", plain))[0].data
     (fault,) = response.json()["errors"]
-    assert (fault["pointer"], fault["detail"]) == ("/workspace/git", "This gateway allows no workspaces")
+    assert (fault["pointer"], fault["detail"]) == ("/workspace/git", "This gateway allows no repositories")
     assert "WORKSPACES" in fault["remedy"]
 
 
