@@ -19,7 +19,7 @@ class GitServer:
     """A server of the repositories below `folder`. `asked` has path and `Authorization` of each request.
 
     Paths below `private` need `authorization`; those below a key of `redirects` lead to its value; those below `slow`
-    wait until `release` is set. A `plain` server knows nothing of git: it sends files.
+    wait until `release` is set. One that `reflects` repeats a wrong `Authorization` as git's error. A `plain` server knows nothing of git: it sends files.
     """
 
     folder: Path
@@ -50,8 +50,10 @@ def _handler(server: GitServer) -> type[http.server.BaseHTTPRequestHandler]:
                     self._plain(302, "", ("Location", target + self.path.removeprefix(begin)))
                     return
             if self.path.startswith(server.private) and authorization != server.authorization:
-                told = f"refused: {authorization}" if server.reflects else ""
-                self._plain(403 if authorization else 401, told, ("WWW-Authenticate", "Basic"))
+                if server.reflects:
+                    self._reflect(authorization)
+                else:
+                    self._plain(403 if authorization else 401, "", ("WWW-Authenticate", "Basic"))
                 return
             path = server.folder / urlsplit(self.path).path.lstrip("/")
             if not server.plain:
@@ -69,6 +71,13 @@ def _handler(server: GitServer) -> type[http.server.BaseHTTPRequestHandler]:
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(text.encode())
+
+        def _reflect(self, authorization: str) -> None:
+            told = f"ERR refused: {authorization}"
+            self.send_response(200)
+            self.send_header("Content-Type", "application/x-git-upload-pack-advertisement")
+            self.end_headers()
+            self.wfile.write(f"{len(told) + 4:04x}{told}0000".encode())
 
         def _backend(self) -> None:
             parts = urlsplit(self.path)

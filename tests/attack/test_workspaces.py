@@ -126,6 +126,24 @@ async def test_nothing_that_a_repository_configures_is_run(tmp_path: Path) -> No
     assert not marker.exists()
 
 
+async def test_git_gets_nothing_of_the_environment_of_its_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marker, hooks = tmp_path / "ran", tmp_path / "hooks"
+    hooks.mkdir()
+    for name in ("reference-transaction", "post-index-change"):
+        (hooks / name).write_text(f"#!/bin/sh\ntouch {marker}\n")
+        (hooks / name).chmod(0o755)
+    commit = committed(tmp_path / "repo", {"a.txt": "1"})
+    variables = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "core.hooksPath", "GIT_CONFIG_VALUE_0": str(hooks)}
+    for name, value in {**variables, "GIT_TRACE": str(marker), "GIT_EXTERNAL_DIFF": str(hooks / "x")}.items():
+        monkeypatch.setenv(name, value)
+    tools = toolbox(tmp_path, tmp_path / "repo", commit)
+    for name in ("list_files", "diff", "git_log"):
+        assert not (await used(tools, name)).failed
+    assert not marker.exists()
+
+
 async def test_submodules_and_lfs_files_are_named_and_not_fetched(tmp_path: Path) -> None:
     repository = tmp_path / "repo"
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"

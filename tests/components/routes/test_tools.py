@@ -90,8 +90,8 @@ async def test_the_tools_of_workspaces_are_listed_where_the_gateway_allows_some(
     assert (await gateway.client.get("/tools")).json()["workspace"] is None
     async with served(workspaces=(str(tmp_path),)) as allowing:
         workspace = (await allowing.client.get("/tools")).json()["workspace"]
-    assert {"read_file", "search", "run_tests"} <= set(workspace["tools"])
         files = (await allowing.client.get("/tools")).json()["files"]
+    assert {"read_file", "search", "run_tests"} <= set(workspace["tools"])
     assert workspace["per_call"] == {"calls": 8, "seconds": 120.0, "bytes": 65_536} == files["per_call"]
     assert set(workspace["tools"]) - set(files["tools"]) == {"diff", "git_log"}
 
