@@ -18,8 +18,9 @@ from tests.repositories import ENVIRONMENT
 class GitServer:
     """A server of the repositories below `folder`. `asked` has path and `Authorization` of each request.
 
-    Paths below `private` need `authorization`; those below a key of `redirects` lead to its value; those below `slow`
-    wait until `release` is set. One that `reflects` repeats a wrong `Authorization` as git's error. A `plain` server knows nothing of git: it sends files.
+    Paths below `private` need `authorization`; a server that `reflects` repeats a wrong one as git's error. Those below
+    a key of `redirects` lead to its value, and those below `slow` wait until `release` is set. A `plain` server knows
+    nothing of git: it sends files.
     """
 
     folder: Path

@@ -40,7 +40,7 @@ from app.deliberation.specification import (
 )
 from app.deliberation.strategies import STRATEGIES
 from app.deliberation.tools import FILES_TOOLS, HISTORY_TOOLS, WORKSPACE_TOOLS, ToolName
-from app.workspace.files import path_fault, same_paths
+from app.workspace.files import PATH_BYTES_MAX, path_fault, same_paths
 from app.workspace.repositories import REF_PATTERN
 
 TASK_CHARS_MAX = 32_768
@@ -269,7 +269,11 @@ class EvidenceRequest(RequestModel):
 class FileRequest(RequestModel):
     """A file that agents read by tools."""
 
-    path: str = Field(min_length=1, description="Relative, with `/` between names, such as `tests/test_merge.py`")
+    path: str = Field(
+        min_length=1,
+        max_length=PATH_BYTES_MAX,
+        description="Relative, with `/` between names, such as `tests/test_merge.py`",
+    )
     text: str
 
     @field_validator("path")

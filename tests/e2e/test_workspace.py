@@ -44,6 +44,8 @@ async def test_a_council_names_the_test_that_fails(tmp_path: Path, monkeypatch: 
         await stack.script(**FAST)
         variables = {"DELIBERATE_DATA_DIR": str(stack.data_dir), "DELIBERATE_URL": stack.url}
         printed = await run(repository, block_with("deliberate ask").text, **variables)
+        over_files = await run(repository, block_with("--files .").text, **variables)
+        await run(repository, "deliberate delete last --yes", **variables)
         listed = (await stack.client.get("/deliberations")).json()["items"]
         assert len(listed) == 1 and listed[0]["status"] == "completed"
         found = (await stack.client.get(f"/deliberations/{listed[0]['id']}")).json()
