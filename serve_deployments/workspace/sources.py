@@ -56,7 +56,7 @@ class RepositoryCommit:
 
     @property
     def name(self) -> str:
-        return f"{self.workspace.git}\0{self.workspace.commit}"
+        return f"{self.workspace.git} {self.workspace.commit}"
 
     @property
     def revision(self) -> str:
@@ -92,7 +92,7 @@ class RequestFiles:
 
     @property
     def name(self) -> str:
-        return f"files\0{self.deliberation_id}"
+        return f"files {self.deliberation_id}"
 
     @property
     def revision(self) -> str:
