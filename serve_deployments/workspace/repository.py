@@ -128,12 +128,14 @@ class Repository:
     async def search(self, pattern: str, path: str, *, regex: bool, ignore_case: bool) -> str:
         options = ("-E" if regex else "-F", *(("-i",) if ignore_case else ()))
         where = ("--", path) if path else ()
-        found = await self._git("grep", "-I", "-n", "--no-color", *options, "-e", pattern, self.revision, *where)
+        found = await self._git("grep", "-I", "-n", "-z", "--no-color", *options, "-e", pattern, self.revision, *where)
         if found.status == 1 and not found.data:
             return "no line matches"
         if found.status != 0 and not found.cut:
             raise RepositoryFault(found.error.partition("\n")[0].removeprefix("fatal: ") or "git could not search")
-        lines = [line.removeprefix(f"{self.revision}:") for line in readable(found.data).split("\n") if line]
+        # A zero ends a name, which git would else quote.
+        text = readable(found.data.replace(b"\0", b":"))
+        lines = [line.removeprefix(f"{self.revision}:") for line in text.split("\n") if line]
         shown = [line if len(line) <= LINE_CHARS_MAX else f"{line[:LINE_CHARS_MAX]}…" for line in lines[:MATCHES_MAX]]
         return "\n".join([*shown, "[more lines match]"] if len(lines) > MATCHES_MAX else shown)
 

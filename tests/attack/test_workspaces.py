@@ -13,10 +13,13 @@ from typing import Any
 
 import pytest
 
+from app.deliberation.facts import decode
 from app.deliberation.prompts.council import propose
 from app.workspace import git as git_module
+from serve_deployments.sandbox.checks import Sandbox
 from serve_deployments.tools.toolbox import ToolFailure, ToolResult
 from serve_deployments.workspace.repository import BLOB_BYTES_MAX
+from serve_deployments.workspace.sources import RequestFiles
 from serve_deployments.workspace.workspace import WorkspaceToolbox
 from tests.components.lifecycle.test_evidence import specified
 from tests.components.routes.served import served
@@ -294,6 +297,29 @@ async def test_a_path_of_a_file_cannot_leave_its_fence_in_prompts() -> None:
         prompt = propose(await specified(gateway, id), 0)[-1].content
     begin, end = re.findall(r"<<<(?:end-of-)?peer-text (\w+)>>>", prompt)
     assert begin == end != "000000000000" and prompt.count("‹‹‹") == 2
+
+
+async def test_a_name_of_a_file_is_no_option_pattern_or_command(tmp_path: Path) -> None:
+    names = [
+        "-rf", "--output=out", "--help", ":(top)a", ":", "*", "~", "$(id)", "`id`", '"', "' ; id", "HEAD", "a b", "☃",
+        "objects", "con.py", "a:b", "#", "%n",
+    ]  # fmt: skip
+    files = [{"path": f"d/{name}/{name}", "text": f"in {place}"} for place, name in enumerate(names)]
+    async with served() as gateway:
+        found = await gateway.journal.facts("default", await gateway.accepted(workspace={"files": files}))
+        fact = decode(found[0].data)
+        source = RequestFiles(gateway.journal, fact.deliberation_id, "default")
+        tools = WorkspaceToolbox(copies_in(tmp_path), Sandbox(), source)
+        listed = (await used(tools, "list_files")).text.splitlines()
+        assert {line.rpartition(" (")[0] for line in listed} == {each["path"] for each in files}
+        for place, each in enumerate(files):
+            assert (await used(tools, "read_file", path=each["path"])).text.endswith(f"\nin {place}")
+            assert (
+                await used(tools, "search", pattern="in ", path=each["path"])
+            ).text == f"{each['path']}:1:in {place}"
+        script = "import os\nprint(sorted(os.listdir('d')))"
+        assert (await used(tools, "run", code=script)).text == f"{sorted(names)}\n"
+    assert files_below(tmp_path) == set()
 
 
 async def test_no_tenant_reads_anothers_copy(tmp_path: Path) -> None:

@@ -103,21 +103,19 @@ async def test_credentials_follow_no_redirect(server: GitServer, headers_file: P
         assert not other.asked and not [path for path, _ in server.asked if path.startswith("/public/")]
 
 
-async def test_objects_of_another_server_are_not_fetched_with_them(
-    server: GitServer, headers_file: Path, tmp_path: Path
+async def test_a_server_of_plain_files_cannot_name_another_that_would_get_them(
+    headers_file: Path, tmp_path: Path
 ) -> None:
-    # The protocol of plain files: the server names further places of objects.
-    commit = run_git(tmp_path / "served/private/repo", "rev-parse", "HEAD")
-    dumb = tmp_path / "dumb/private/repo"
-    run_git(tmp_path, "init", "--quiet", "--bare", str(dumb))
-    (dumb / "info/refs").write_text(f"{commit}\trefs/heads/main\n")
-    with git_server(tmp_path / "served/private") as other:
-        (dumb / "objects/info/http-alternates").write_text(f"{other.url}/repo/.git/objects/\n")
-        with git_server(tmp_path / "dumb", plain=True, private="/none/") as files:
-            allowed = AllowedRepositories((files.url,), (), {files.url: str(headers_file)})
-            with pytest.raises(ToolFailure):
-                await read(tmp_path, allowed, f"{files.url}/private/repo", commit)
-            assert any(path.endswith("/http-alternates") for path, _ in files.asked) and not other.asked
+    commit = committed(tmp_path / "source/repo", {"a.txt": "1"})
+    plain = tmp_path / "plain/repo"
+    run_git(tmp_path, "init", "--quiet", "--bare", str(plain))
+    (plain / "info/refs").write_text(f"{commit}\trefs/heads/main\n")
+    with git_server(tmp_path / "source") as other, git_server(tmp_path / "plain", plain=True) as server:
+        (plain / "objects/info/http-alternates").write_text(f"{other.url}/repo/.git/objects/\n")
+        allowed = AllowedRepositories((server.url,), (), {server.url: str(headers_file)})
+        with pytest.raises(ToolFailure, match="dumb http transport"):
+            await read(tmp_path, allowed, f"{server.url}/repo", commit)
+    assert server.asked and not other.asked
 
 
 async def test_credentials_stand_in_no_argument_environment_log_or_problem(
