@@ -162,15 +162,14 @@ class _Kept:
 
 def _evict(kept: list[_Kept], weights: list[int], most: int) -> None:
     """Remove copies that nothing reads while they weigh more: each time the oldest of the tenant with the most."""
-    left = dict(zip(kept, weights, strict=True))
-    of_tenants, oldest_first = Counter[str](), sorted(kept, key=lambda each: each.used_s)
+    of_tenants, left = Counter[str](), dict(zip(kept, weights, strict=True))
     for each, weight in left.items():
         of_tenants[each.tenant] += weight
-    while sum(of_tenants.values()) > most and oldest_first:
-        each = max(oldest_first, key=lambda copy: (of_tenants[copy.tenant], -copy.used_s))
-        oldest_first.remove(each)
+    while of_tenants.total() > most and left:
+        each = max(left, key=lambda copy: (of_tenants[copy.tenant], -copy.used_s))
+        weight = left.pop(each)
         if _removed(each.path):
-            of_tenants[each.tenant] -= left[each]
+            of_tenants[each.tenant] -= weight
 
 
 def _key(source: Source) -> str:
