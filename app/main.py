@@ -54,7 +54,7 @@ from app.streaming.feed import Feed
 from app.streaming.single_flight import SingleFlightCache
 from app.streaming.snapshots import SnapshotCache
 from app.streaming.streams import Streams
-from app.workspace.repositories import AllowedRepositories
+from app.workspace.repositories import CommitLookup
 
 STARTUP_WAIT_S = 5.0
 # `GET /cluster` and `GET /doctor` are answered from a cache for this long.
@@ -156,7 +156,7 @@ def gateway_over(
         context=ContextHydrator(journal, settings.context_timeout_s) if settings.context else None,
         spends=None if spend_limits is None else DailySpends(clock, spend_limits),
         tenant_clusters=settings.tenant_clusters,
-        repositories=AllowedRepositories(settings.workspaces),
+        repositories=CommitLookup(settings.repositories),
     )
     streams = Streams(
         journal,

@@ -30,7 +30,7 @@ from app.log.stream_settings import (
     RETENTION_S_MIN,
     Publication,
 )
-from app.workspace.repositories import checked_prefix
+from app.workspace.repositories import AllowedRepositories, checked_prefix
 
 PACKAGED_ROLES = Path(__file__).with_name("roles.yaml")
 
@@ -141,15 +141,48 @@ class RoleRules(RolesFile):
     )
 
 
-Prefixes = Annotated[tuple[Annotated[str, AfterValidator(checked_prefix)], ...], NoDecode, BeforeValidator(listed)]
+def _pairs(given: object) -> object:
+    """The pairs of `left=right,…`, split at the first `=`; the fields' types say which are faults."""
+    if not isinstance(given, str):
+        return given
+    return tuple(tuple(map(str.strip, each.partition("=")[::2])) for each in given.split(",") if each.strip())
+
+
+def _files_by_url(pairs: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    for prefix, path in pairs:
+        if not prefix.startswith("http") or not os.path.isabs(path):
+            raise ValueError(f"{prefix}={path} is no URL with an absolute path. Write https://host/path=/path/of/file.")
+    return pairs
+
+
+Prefix = Annotated[str, AfterValidator(checked_prefix)]
+Prefixes = Annotated[tuple[Prefix, ...], NoDecode, BeforeValidator(listed)]
+TenantPrefixes = Annotated[tuple[tuple[Token, Prefix], ...], NoDecode, BeforeValidator(_pairs)]
+FilesByPrefix = Annotated[
+    tuple[tuple[Prefix, str], ...], NoDecode, BeforeValidator(_pairs), AfterValidator(_files_by_url)
+]
 
 
 class WorkspaceRules(ProcessSettings):
     workspaces: Prefixes = setting(
         (),
         "Repositories that requests may name as their workspace: prefixes of URLs and absolute paths, separated by "
-        "commas. The same for every part; without it workspaces are refused.",
+        "commas. The same for every part; without it repositories are refused.",
     )
+    tenant_workspaces: TenantPrefixes = setting(
+        (),
+        "Prefixes of repositories for single tenants, as `acme=https://host/acme,globex=/srv/globex`; no other tenant "
+        "may name what is below, also where WORKSPACES has a shorter prefix. The same for every part.",
+    )
+    workspace_headers_files: FilesByPrefix = setting(
+        (),
+        "Files with headers for private repositories, as `https://host/acme=/run/secrets/acme`: a `Name: value` on "
+        "each line, read at each use and sent below that URL alone. The same for every part.",
+    )
+
+    @property
+    def repositories(self) -> AllowedRepositories:
+        return AllowedRepositories(self.workspaces, self.tenant_workspaces, dict(self.workspace_headers_files))
 
 
 class LogRetention(ProcessSettings):

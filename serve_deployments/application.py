@@ -109,7 +109,7 @@ def build(args: ApplicationArgs) -> Application:
             args.stream_deltas,
             args.publications,
             args.engine_away_timeout_s,
-            args.workspaces,
+            args.repositories,
             args.workspace_dir,
         )
     coordinator = _deployment(Coordinator).options(num_replicas=args.coordinator_replicas, **_options(0.1, 5.0))

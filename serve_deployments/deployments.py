@@ -22,6 +22,7 @@ from app.log.stream_settings import Publication
 from app.observability.logs import outlast_output
 from app.observability.process import settle_heap
 from app.observability.traces import tracer_of_environment
+from app.workspace.repositories import NO_REPOSITORIES, AllowedRepositories
 from serve_deployments.agent.agent import APPEND_TIMEOUT_S as AGENT_TIMEOUT_S
 from serve_deployments.agent.agent import AgentReplica
 from serve_deployments.coordinator.coordinator import CoordinatorReplica
@@ -95,7 +96,7 @@ class Agent:
         stream_deltas: bool,
         publications: Sequence[Publication],
         engine_away_timeout_s: float,
-        workspaces: Sequence[str] = (),
+        repositories: AllowedRepositories = NO_REPOSITORIES,
         workspace_dir: Path | None = None,
     ) -> None:
         outlast_output()
@@ -116,7 +117,7 @@ class Agent:
             engine_away_timeout_s=engine_away_timeout_s,
             identity=serve_identity,
             tracer=self._tracer,
-            workspaces=workspaces,
+            repositories=repositories,
             workspace_dir=workspace_dir,
         )
         await self._replica.listen()

@@ -5,10 +5,11 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from app.deliberation.specification import Workspace
+from app.deliberation.specification import GitWorkspace
 from app.workspace.repositories import AllowedRepositories
 from serve_deployments.sandbox.checks import Sandbox
 from serve_deployments.workspace.copies import Copies
+from serve_deployments.workspace.sources import Fetches, RepositoryCommit
 from serve_deployments.workspace.workspace import WorkspaceToolbox
 
 ENVIRONMENT = {
@@ -57,9 +58,16 @@ def toolbox(
     folder: Path, repository: Path, commit: str, *, tenant: str = "acme", copies: Copies | None = None
 ) -> WorkspaceToolbox:
     """The toolbox of a workspace over a repository in `folder`, which is the only allowed prefix."""
-    copies = copies or copies_in(folder)
-    return WorkspaceToolbox(copies, Sandbox(), Workspace(git=str(repository), ref="HEAD", commit=commit), tenant)
+    source = source_of(repository, commit, tenant, allowed=AllowedRepositories((str(folder),)))
+    return WorkspaceToolbox(copies or copies_in(folder), Sandbox(), source)
+
+
+def source_of(
+    repository: Path | str, commit: str, tenant: str = "acme", *, allowed: AllowedRepositories
+) -> RepositoryCommit:
+    workspace = GitWorkspace(git=str(repository), ref="HEAD", commit=commit)
+    return RepositoryCommit(Fetches(allowed), workspace, tenant)
 
 
 def copies_in(folder: Path) -> Copies:
-    return Copies(folder / "copies", AllowedRepositories((str(folder),)))
+    return Copies(folder / "copies")

@@ -40,6 +40,7 @@ IMPURE_CALLS = {"now", "utcnow", "today", "open", "print", "input", "eval", "exe
 # The gateway's side, bottom up: a package imports only from itself and from packages above it in this list.
 GATEWAY = (
     "app.sse",
+    "app.secret_files",
     "app.deliberation",
     "app.workspace",
     "app.api",
@@ -67,6 +68,7 @@ GATEWAY = (
 # The cluster's side shares the pure core and what reaches the log, and no process with the gateway.
 CLUSTER = (
     "app.sse",
+    "app.secret_files",
     "app.deliberation",
     "app.workspace",
     "app.log",

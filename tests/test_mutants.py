@@ -25,7 +25,8 @@ def functions(file: str) -> frozenset[str]:
 def test_every_guard_stands_once_and_its_test_exists(guard: Guard) -> None:
     text = (ROOT / guard.file).read_text()
     assert text.count(guard.guarded) == 1
-    ast.parse(text.replace(guard.guarded, guard.without))
+    if guard.file.endswith(".py"):
+        ast.parse(text.replace(guard.guarded, guard.without))
     file, _, test = guard.test.partition("::")
     assert re.sub(r"\[.*\]$", "", test) in functions(file)
 

@@ -118,7 +118,7 @@ class RoleToolsView(Resource):
 
 
 class WorkspaceToolsView(Resource):
-    """The tools of every agent of a deliberation with a `workspace`."""
+    """The tools of every agent of a deliberation with a `workspace` of one kind."""
 
     tools: tuple[str, ...]
     per_call: ToolLimits
@@ -128,7 +128,10 @@ class ToolList(Resource):
     """The tools of all roles that have some, and those of workspaces."""
 
     items: tuple[RoleToolsView, ...]
-    workspace: WorkspaceToolsView | None = Field(description="Null where the gateway allows no workspaces")
+    workspace: WorkspaceToolsView | None = Field(
+        description="Of a git repository; null where the gateway allows no repositories"
+    )
+    files: WorkspaceToolsView = Field(description="Of files that the request sends as its workspace")
 
 
 class MissingPart(Resource):

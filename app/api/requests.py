@@ -39,13 +39,15 @@ from app.deliberation.specification import (
     WebhookFormat,
 )
 from app.deliberation.strategies import STRATEGIES
-from app.deliberation.tools import WORKSPACE_TOOLS, ToolName
+from app.deliberation.tools import FILES_TOOLS, HISTORY_TOOLS, WORKSPACE_TOOLS, ToolName
+from app.workspace.files import PATH_BYTES_MAX, path_fault, same_paths
 from app.workspace.repositories import REF_PATTERN
 
 TASK_CHARS_MAX = 32_768
 AGENTS_MAX = 32
 COMPLETION_TOKENS_MAX = 32_768
 EVIDENCE_TOKENS_MAX = 8_192
+FILES_MAX = 256
 DEFAULT_ROLE = "DEV"
 DEFAULT_STRATEGY = "council"
 DEFAULT_SIZE = 3
@@ -264,15 +266,75 @@ class EvidenceRequest(RequestModel):
         return self
 
 
-class WorkspaceRequest(RequestModel):
-    """A repository for the agents' tools: they read its files and history at the present commit of `ref`."""
+class FileRequest(RequestModel):
+    """A file that agents read by tools."""
 
-    git: str = Field(
+    path: str = Field(
+        min_length=1,
+        max_length=PATH_BYTES_MAX,
+        description="Relative, with `/` between names, such as `tests/test_merge.py`",
+    )
+    text: str
+
+    @field_validator("path")
+    @classmethod
+    def _inside(cls, path: str) -> str:
+        if fault := path_fault(path):
+            raise refused("unfit_path", fault, "Correct it.")
+        return path
+
+
+class WorkspaceRequest(RequestModel):
+    """The files that the agents' tools read: those of a git repository, or `files` that stand here.
+
+    Of a repository they read files and history at the present commit of `ref`. Prompts name `files`, without texts.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={"oneOf": [{"required": ["git"]}, {"required": ["files"], "not": {"required": ["ref"]}}]}
+    )
+
+    git: str | None = Field(
+        default=None,
         min_length=1,
         max_length=URL_CHARS_MAX,
+        exclude_if=lambda given: given is None,
         description="http(s) URL without credentials, or absolute path on the gateway's host, as WORKSPACES allows",
     )
-    ref: str = Field(default="HEAD", pattern=REF_PATTERN, description="Branch, tag, HEAD, or full id of a commit")
+    ref: str | None = Field(
+        default=None,
+        pattern=REF_PATTERN,
+        exclude_if=lambda given: given is None,
+        description="Branch, tag, HEAD (if absent), or full id of a commit",
+    )
+    files: list[FileRequest] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=FILES_MAX,
+        exclude_if=lambda given: given is None,
+        description="In place of `git`. No two paths differ in case alone, and none is a directory of another",
+    )
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if self.git is None and self.files is None:
+            detail, remedy = "A workspace has a repository or files", "Give git or files."
+            raise ValidationFailed([body_fault("/workspace/git", "missing", detail, remedy)])
+        both = ("git", "ref") if self.files is not None else ()
+        faults = [
+            body_fault(f"/workspace/{name}", "conflict", "`files` already are the workspace", f"Leave {name} out.")
+            for name in both
+            if getattr(self, name) is not None
+        ]
+        for place, fault in same_paths([each.path for each in self.files or ()]):
+            faults.append(body_fault(f"/workspace/files/{place}/path", "repeated_path", fault, "Rename one of them."))
+        if faults:
+            raise ValidationFailed(faults)
+        return self
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        return WORKSPACE_TOOLS if self.files is None else FILES_TOOLS
 
 
 def evidence_tokens(text: str) -> int:
@@ -301,6 +363,15 @@ _EXAMPLES: list[JsonValue] = [
             {"id": "adr-7", "title": "Decision of March", "text": "Sessions live in the database."},
             {"id": "rfc", "title": "Caching", "source": "RFC 9111, section 4"},
         ],
+    },
+    {
+        "task": "Why does test_merge fail?",
+        "workspace": {
+            "files": [
+                {"path": "merge.py", "text": "def merge(a, b):\n    return a + b\n"},
+                {"path": "test_merge.py", "text": "from merge import merge\n\n…"},
+            ]
+        },
     },
 ]
 
@@ -363,7 +434,7 @@ class DeliberationRequest(RequestModel):
     workspace: WorkspaceRequest | None = Field(
         default=None,
         exclude_if=lambda given: given is None,
-        description="A repository that the agents may read; the gateway must allow it",
+        description="A repository that the gateway allows, or files, for the agents' tools",
     )
     webhook: WebhookRequest | None = Field(default=None, description="Receiver of the end, or of chosen events")
 
@@ -474,11 +545,16 @@ def _gateway_faults(request: DeliberationRequest, gateway: dict[str, Any]) -> li
 def _tool_faults(request: DeliberationRequest, gateway: dict[str, Any]) -> list[FieldProblem]:
     roles = [gateway["roles"].get(entry.role) for entry in request.roster]
     allowed = {name for role in roles if role is not None for each in role.tools for name in each.allow}
-    allowed |= set(WORKSPACE_TOOLS if request.workspace is not None else ())
+    workspace = request.workspace
+    allowed |= set(workspace.tools if workspace is not None else ())
     listed = f"Give some of {', '.join(sorted(allowed))}." if allowed else "Leave it out: its roles have no tools."
     remedy = listed if gateway.get("read", True) else "Give some that GET /tools lists; that needs the scope read."
-    return [
-        body_fault(f"/tools/{place}", "unknown_tool", "No role of the council has this tool", remedy)
-        for place, name in enumerate(request.tools or ())
-        if name not in allowed
-    ]
+    faults: list[FieldProblem] = []
+    for place, name in enumerate(request.tools or ()):
+        if name in allowed:
+            continue
+        code, detail = "unknown_tool", "No role of the council has this tool"
+        if workspace is not None and name in HISTORY_TOOLS:
+            code, detail = "no_history", "Files of a request have no history; this tool reads a git repository"
+        faults.append(body_fault(f"/tools/{place}", code, detail, remedy))
+    return faults

@@ -9,6 +9,8 @@ from app.api.schemas import (
     CriterionMean,
     CutCall,
     Deliberation,
+    FilesView,
+    FileView,
     Links,
     Progress,
     Proposal,
@@ -19,7 +21,7 @@ from app.deliberation.choice.ballots import Ballot, author, ballot, candidate_id
 from app.deliberation.errors import CallCancelled
 from app.deliberation.fold import State, usage
 from app.deliberation.outputs import CheckOutcome, Critique, SandboxReport, Scores
-from app.deliberation.specification import Criterion
+from app.deliberation.specification import Criterion, FilesWorkspace, GitWorkspace
 from app.deliberation.works import AgentWork, calls, works
 
 
@@ -146,6 +148,12 @@ def _cancellation(state: State) -> Cancellation | None:
     )
 
 
+def _workspace(found: GitWorkspace | FilesWorkspace | None) -> GitWorkspace | FilesView | None:
+    if not isinstance(found, FilesWorkspace):
+        return found
+    return FilesView(files=tuple(FileView(path=each.path, bytes=len(each.text.encode())) for each in found.files))
+
+
 def resource(state: State, *, epoch: str, retention_s: int) -> Deliberation:
     """The resource of a state, with facts kept for `retention_s`. Equal facts give equal bytes: its ETag is strong."""
     accepted, specification, end = state.accepted, state.specification, state.end
@@ -164,7 +172,7 @@ def resource(state: State, *, epoch: str, retention_s: int) -> Deliberation:
         constraints=specification.constraints,
         evidence=specification.evidence,
         context=specification.context,
-        workspace=specification.workspace,
+        workspace=_workspace(specification.workspace),
         quorum=specification.quorum,
         budget=specification.budget,
         seed=specification.seed,

@@ -16,11 +16,11 @@ from app.deliberation.specification import (
     Constraints,
     Currency,
     Evidence,
+    GitWorkspace,
     Purpose,
     StoryContext,
     Token,
     Webhook,
-    Workspace,
 )
 from app.deliberation.works import WorkStatus
 
@@ -195,6 +195,17 @@ class DeliberationResult(DeliberationReceipt):
     cancellation: Cancellation | None = Field(description="Null unless a client requested to cancel it before its end")
 
 
+class FileView(Resource):
+    path: str
+    bytes: int
+
+
+class FilesView(Resource):
+    """Files of the request, without their texts; the event of the acceptance has them."""
+
+    files: tuple[FileView, ...]
+
+
 class Deliberation(DeliberationResult):
     """A deliberation: the fold of its facts."""
 
@@ -208,7 +219,9 @@ class Deliberation(DeliberationResult):
     context: StoryContext | None = Field(
         description="Answer of the context service about `metadata.story_id`; null where it was not asked"
     )
-    workspace: Workspace | None = Field(description="The repository that the agents may read; null without one")
+    workspace: GitWorkspace | FilesView | None = Field(
+        description="The repository or the files that the agents may read; null without them"
+    )
     webhook: Webhook | None = Field(description="Receiver and event types; null without a webhook")
     proposals: tuple[Proposal, ...]
 

@@ -5,6 +5,8 @@ import json
 import re
 import subprocess
 import sys
+import unicodedata
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 from uuid import uuid4
@@ -45,6 +47,7 @@ _OPTIONS = {
     "/webhook": "--webhook",
     "/workspace/git": "--workspace",
     "/workspace/ref": "--ref",
+    "/workspace/files": "--files",
     "Idempotency-Key": "--idempotency-key",
     **{f"/{name}": f"--{name}" for name in ("role", "strategy", "rounds", "quorum", "seed")},
 }
@@ -110,6 +113,38 @@ def workspace_of(given: str, ref: str | None) -> JsonObject:
         count = len(changed.splitlines())
         print_to_stderr(f"{top}: {count} uncommitted change{'s' * (count != 1)} will not be seen; commit first")
     return _given(git=top or str(Path(given).resolve()), ref=ref)
+
+
+def files_of(given: Sequence[str]) -> JsonObject:
+    """The workspace of a request that sends files, named from the current directory; raises typer.BadParameter.
+
+    Of a directory all files below it are sent but hidden ones and links. Standard error names those that are no text.
+    """
+    here, files = Path.cwd(), dict[str, str]()
+    for name in given:
+        path = Path(name).resolve()
+        base = here if path.is_relative_to(here) else path.parent
+        for each in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            place = unicodedata.normalize("NFC", each.relative_to(base).as_posix())
+            if each == path:
+                files[place] = _file_text(name, "--files")
+            elif each.is_file() and not _is_left_out(each, path):
+                if (text := _text_of(each)) is None:
+                    print_to_stderr(f"{place} is not sent: it is no UTF-8 text")
+                else:
+                    files[place] = text
+    return {"files": [{"path": path, "text": text} for path, text in files.items()]}
+
+
+def _is_left_out(path: Path, below: Path) -> bool:
+    return path.is_symlink() or any(part.startswith(".") for part in path.relative_to(below).parts)
+
+
+def _text_of(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
 def _git(directory: str, *arguments: str) -> str | None:
@@ -236,6 +271,10 @@ def ask(
     workspace: Annotated[
         str | None, typer.Option(metavar="PATH|URL", help="A repository that the agents may read.")
     ] = None,
+    files: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATH", help="Files that the agents may read, or a directory; repeatable."),
+    ] = None,
     ref: Annotated[str | None, typer.Option(help="Branch, tag or commit of it. (default: HEAD)")] = None,
     price: Annotated[bool, typer.Option("--quote", help="Print what it would cost, and start nothing.")] = False,
     webhook: Annotated[str | None, typer.Option(metavar="URL", help="Receiver of a signed webhook at the end.")] = None,
@@ -256,6 +295,8 @@ def ask(
         raise typer.BadParameter("--council names the whole council: omit --role and --agents")
     if ref is not None and workspace is None:
         raise typer.BadParameter("--ref names a commit of --workspace: give both")
+    if files and workspace is not None:
+        raise typer.BadParameter("--files are the workspace: omit --workspace")
     # Only the given options, so that every default is the gateway's.
     body = _given(
         task=task_text(task, file),
@@ -279,7 +320,7 @@ def ask(
         cluster=cluster,
         metadata=pairs(meta or [], "--meta"),
         follows=follows,
-        workspace=None if workspace is None else workspace_of(workspace, ref),
+        workspace=files_of(files) if files else None if workspace is None else workspace_of(workspace, ref),
         webhook=_given(url=webhook),
     )
     live = watch if watch is not None else sys.stdout.isatty() and not as_json

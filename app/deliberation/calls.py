@@ -11,13 +11,13 @@ from app.deliberation.outputs import Output, TestCase
 from app.deliberation.specification import (
     Amount,
     Currency,
+    GitWorkspace,
     Prices,
     Priority,
     Purpose,
     Token,
     ToolAllowance,
     Value,
-    Workspace,
 )
 
 # An engine may report any number of tokens. Up to this amount a JSON number holds millionths exactly.
@@ -74,7 +74,7 @@ class StageRequest(Value, frozen=True):
     may have been made or recorded before. `accepted_sequence` is the acceptance's place in the stream, and
     `first_agent` the council's first member. Calls with a lower `priority` go first. `stage_calls` are all calls of the
     role in the stage, also those with an outcome; they are not sent. `traceparent` names the
-    stage's span, where it is recorded.
+    stage's span, where it is recorded. The workspace `files` has its texts in the acceptance alone.
     """
 
     tenant: str
@@ -88,7 +88,7 @@ class StageRequest(Value, frozen=True):
     first_agent: str = ""
     priority: int = 0
     traceparent: str | None = None
-    workspace: Workspace | None = None
+    workspace: GitWorkspace | Literal["files"] | None = None
     stage_calls: tuple[Call, ...] = Field(default=(), exclude=True)
 
 

@@ -255,7 +255,7 @@ def quote(
     first = next(definition.run(specification))
     first_calls = allotted(budget, Cost(), first.calls)
     most = _Way(bare).planned(definition)
-    # Bytes of task and evidence: every prompt repeats them, and the bare specification lacks them.
+    # Bytes of task, evidence and names of files: every prompt repeats them, and the bare specification lacks them.
     extra = _bytes(first.calls[0]) - most[0].bytes
 
     def by_stage(way: Iterable[_Planned], history: QuoteHistory | None) -> Mapping[_Place, Usage]:
@@ -315,7 +315,7 @@ def _bare(specification: Specification) -> Specification:
     Answers are compared as texts: every two of them can differ then, in whatever form they are counted.
     """
     constraints = specification.constraints.model_copy(update={"requirements": (), "metadata": {}})
-    changes = {"task": "", "evidence": (), "constraints": constraints, "budget": Budget()}
+    changes = {"task": "", "evidence": (), "workspace": None, "constraints": constraints, "budget": Budget()}
     return specification.model_copy(update={**changes, "parameters": _as_texts(specification.parameters)})
 
 

@@ -161,12 +161,23 @@ class Evidence(Value, frozen=True):
     source: str | None = None
 
 
-class Workspace(Value, frozen=True):
+class GitWorkspace(Value, frozen=True):
     """The agents' repository: its URL or path, the requested ref, and the commit of the ref at acceptance."""
 
     git: str
     ref: str
     commit: str
+
+
+class WorkspaceFile(Value, frozen=True):
+    path: str
+    text: str
+
+
+class FilesWorkspace(Value, frozen=True):
+    """Files of the request, which agents read by tools. Prompts name them, and leave out their texts."""
+
+    files: tuple[WorkspaceFile, ...]
 
 
 ContextStatus = Literal["given", "empty", "unanswered", "unusable"]
@@ -207,7 +218,7 @@ class Specification(Value, frozen=True):
     metadata: dict[str, str] = {}
     evidence: tuple[Evidence, ...] = Field(default=(), exclude_if=lambda given: not given)
     context: StoryContext | None = Field(default=None, exclude_if=lambda given: given is None)
-    workspace: Workspace | None = Field(default=None, exclude_if=lambda given: given is None)
+    workspace: GitWorkspace | FilesWorkspace | None = Field(default=None, exclude_if=lambda given: given is None)
     webhook: Webhook | None = None
 
     @property

@@ -11,8 +11,11 @@ from app.deliberation.specification import Token, ToolAllowance
 TOOL_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
 """The names that engines take in a request's `tools`."""
 RESULT_BYTES_MAX = 131_072
-WORKSPACE_TOOLS = ("list_files", "run_tests", "read_file", "search", "diff", "git_log", "run")
-"""The tools of every agent of a deliberation with a workspace, unless its request narrows them."""
+HISTORY_TOOLS = ("diff", "git_log")
+WORKSPACE_TOOLS = ("list_files", "run_tests", "read_file", "search", *HISTORY_TOOLS, "run")
+"""The tools of every agent of a deliberation about a git repository, unless its request narrows them."""
+FILES_TOOLS = tuple(name for name in WORKSPACE_TOOLS if name not in HISTORY_TOOLS)
+"""The same where the request sends the files, which have no history."""
 
 
 def engine_name(name: str) -> str:
@@ -105,15 +108,14 @@ def distinct(tools: tuple[RoleTools, ...]) -> tuple[RoleTools, ...]:
 
 
 def allowance(
-    tools: tuple[RoleTools, ...], narrowed: list[str] | None, *, workspace: bool = False
+    tools: tuple[RoleTools, ...], narrowed: list[str] | None, workspace: tuple[str, ...] = ()
 ) -> ToolAllowance | None:
     """How far a call may use the tools of a role and of a workspace, or those of them that a request names.
 
     None where it may use none.
     """
     allowed = [(each.allow, each.per_call) for each in tools]
-    if workspace:
-        allowed.append((WORKSPACE_TOOLS, WORKSPACE_LIMITS))
+    allowed.append((workspace, WORKSPACE_LIMITS))
     found = [
         (names, per_call)
         for allow, per_call in allowed

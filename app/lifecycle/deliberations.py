@@ -37,10 +37,10 @@ from app.deliberation.fold import State, begin, state_of
 from app.deliberation.ports import Appended, Clock, Journal, Record
 from app.deliberation.quote import Quote, QuoteHistory, quote
 from app.deliberation.roles import Role
-from app.deliberation.specification import Evidence, Workspace
+from app.deliberation.specification import Evidence, FilesWorkspace, GitWorkspace, WorkspaceFile
 from app.lifecycle.context import EVIDENCE_ID, ContextHydrator, cut_to_bytes
 from app.lifecycle.specify import Identity, accepted, body_sha256, deliberation_id, issued_at, specification
-from app.workspace.repositories import NO_REPOSITORIES, AllowedRepositories, RepositoryRefused
+from app.workspace.repositories import NO_REPOSITORIES, CommitLookup, RepositoryRefused
 
 # Even beside much evidence, the beginning of a verdict that is followed, and of a context.
 EVIDENCE_BYTES_MIN = 600
@@ -91,7 +91,7 @@ class Deliberations:
     context: ContextHydrator | None = None
     spends: DailySpends | None = None
     tenant_clusters: Mapping[str, str] = field(default_factory=dict[str, str])
-    repositories: AllowedRepositories = NO_REPOSITORIES
+    repositories: CommitLookup = field(default_factory=lambda: CommitLookup(NO_REPOSITORIES))
     outcomes: Counter[SubmissionOutcome] = field(default_factory=Counter[SubmissionOutcome])
     deleting: dict[str, asyncio.Semaphore] = field(default_factory=dict[str, asyncio.Semaphore])
     quoting: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -264,17 +264,20 @@ class Deliberations:
             raise ValidationFailed(faults)
         return found
 
-    async def _workspace(self, request: DeliberationRequest) -> Workspace | None:
-        """Returns the request's workspace with the commit of its ref; raises ValidationFailed."""
+    async def _workspace(self, tenant: str, request: DeliberationRequest) -> GitWorkspace | FilesWorkspace | None:
+        """Returns the request's files, or its repository with the commit of its ref; raises ValidationFailed."""
         asked = request.workspace
         if asked is None:
             return None
+        if asked.git is None:
+            return FilesWorkspace(files=tuple(WorkspaceFile(**each.model_dump()) for each in asked.files or ()))
+        ref = asked.ref or "HEAD"
         try:
-            commit = await self.repositories.commit_of(asked.git, asked.ref)
+            commit = await self.repositories.commit_of(asked.git, ref, tenant)
         except RepositoryRefused as refused:
             fault = body_fault(f"/workspace/{refused.field}", refused.code, refused.detail, refused.remedy)
             raise ValidationFailed([fault]) from refused
-        return Workspace(git=asked.git, ref=asked.ref, commit=commit)
+        return GitWorkspace(git=asked.git, ref=ref, commit=commit)
 
     async def _check_unused(self, tenant: str, id: str) -> None:
         try:
@@ -294,7 +297,7 @@ class Deliberations:
             text = "x" * BYTES_PER_TOKEN * _context_tokens(request, added)
             added.append(Evidence(id=EVIDENCE_ID, title="", text=text))
         timeout_s = request.constraints.timeout_seconds or self.timeout_s
-        workspace = await self._workspace(request)
+        workspace = await self._workspace(tenant, request)
         asked = specification(
             request, self.roles, self.strategies, timeout_s=timeout_s, added=added, workspace=workspace
         )
@@ -348,7 +351,7 @@ class Deliberations:
         if self.spends is not None:
             self.spends.check(key, request.budget.max_cost, self._ceilings(tenant))
         added, context = await self._verdicts(tenant, request), None
-        workspace = await self._workspace(request)
+        workspace = await self._workspace(tenant, request)
         if self.context is not None:
             context, known = await self.context.ask(tenant, same.id, request, _context_tokens(request, added))
             added += [] if known is None else [known]

@@ -26,11 +26,12 @@ from app.deliberation.specification import (
     Constraints,
     Criterion,
     Evidence,
+    FilesWorkspace,
+    GitWorkspace,
     Sampling,
     Specification,
     StoryContext,
     Webhook,
-    Workspace,
 )
 from app.deliberation.tools import allowance
 
@@ -110,7 +111,7 @@ def agents(request: DeliberationRequest, roles: Mapping[str, Role]) -> tuple[Age
                     role=entry.role,
                     model=entry.model or role.model,
                     sampling=_sampling(request.sampling, role, entry.temperature, first=not members),
-                    tools=allowance(role.tools, request.tools, workspace=request.workspace is not None),
+                    tools=allowance(role.tools, request.tools, request.workspace.tools if request.workspace else ()),
                 )
             )
     return tuple(members)
@@ -132,7 +133,7 @@ def specification(
     added: Sequence[Evidence] = (),
     context: StoryContext | None = None,
     cluster: str | None = None,
-    workspace: Workspace | None = None,
+    workspace: GitWorkspace | FilesWorkspace | None = None,
 ) -> Specification:
     """Returns the complete specification; draws a missing seed. `added` is evidence beyond the request's.
 

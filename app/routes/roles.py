@@ -24,7 +24,7 @@ from app.api.schemas import StrategyList, StrategyResource, dump
 from app.api.suggestions import did_you_mean
 from app.deliberation.errors import NotFound
 from app.deliberation.roles import Role
-from app.deliberation.tools import WORKSPACE_LIMITS, WORKSPACE_TOOLS, RoleTools
+from app.deliberation.tools import FILES_TOOLS, WORKSPACE_LIMITS, WORKSPACE_TOOLS, RoleTools
 from app.observability.replica_status import AgentStatus, earliest, read
 from app.routes.dependencies import Gateway, InGateway, api_router
 
@@ -158,9 +158,10 @@ async def list_tools(gateway: InGateway) -> Response:
         roles = [(name, role) for name, role in gateway["roles"].items() if role.tools]
         tasks = [group.create_task(_tools(gateway, name, role)) for name, role in roles]
     workspace = None
-    if gateway["settings"].workspaces:
+    settings, files = gateway["settings"], WorkspaceToolsView(tools=FILES_TOOLS, per_call=WORKSPACE_LIMITS)
+    if settings.workspaces or settings.tenant_workspaces:
         workspace = WorkspaceToolsView(tools=WORKSPACE_TOOLS, per_call=WORKSPACE_LIMITS)
-    found = ToolList(items=tuple(task.result() for task in tasks), workspace=workspace)
+    found = ToolList(items=tuple(task.result() for task in tasks), workspace=workspace, files=files)
     return Response(dump(found), media_type="application/json")
 
 

@@ -3,8 +3,10 @@
 import asyncio
 import os
 import signal
+import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,13 +39,13 @@ class GitOutput:
     cut: bool
 
 
-def _environment() -> dict[str, str]:
+def _environment(configuration: Path) -> dict[str, str]:
     return {
         "PATH": os.environ.get("PATH", os.defpath),
         "HOME": "/nonexistent",
         "LC_ALL": "C.UTF-8",
         "GIT_CONFIG_NOSYSTEM": "1",
-        "GIT_CONFIG_GLOBAL": str(_CONFIGURATION),
+        "GIT_CONFIG_GLOBAL": str(configuration),
         "GIT_ATTR_NOSYSTEM": "1",
         "GIT_ALLOW_PROTOCOL": "https:http:file",
         "GIT_TERMINAL_PROMPT": "0",
@@ -55,16 +57,44 @@ def _environment() -> dict[str, str]:
     }
 
 
-async def git(*arguments: str, within_s: float, bytes_max: int = 1 << 20) -> GitOutput:
-    """Run git; returns its output, cut at `bytes_max`. Raises GitFailed when it takes longer or cannot be run."""
-    process = await asyncio.create_subprocess_exec(
-        "/bin/sh", "-c", _LIMITED, "git", *arguments,
-        stdin=DEVNULL, stdout=PIPE, stderr=PIPE, cwd="/", env=_environment(), start_new_session=True,
-    )  # fmt: skip
+@contextmanager
+def _configuration(further: str) -> Generator[tuple[Path, tuple[int, ...]]]:
+    """The file of git's configuration, and the descriptors that it needs.
+
+    Further lines hold secrets: they stand in memory, where no argument, environment or directory shows them.
+    """
+    if not further:
+        yield _CONFIGURATION, ()
+        return
+    if sys.platform != "linux":
+        raise GitFailed("credentials of repositories need Linux")
+    descriptor = os.memfd_create("gitconfig")
+    try:
+        os.write(descriptor, f"[include]\n\tpath = {_CONFIGURATION}\n{further}".encode())
+        yield Path(f"/dev/fd/{descriptor}"), (descriptor,)
+    finally:
+        os.close(descriptor)
+
+
+async def git(
+    *arguments: str, within_s: float, bytes_max: int = 1 << 20, given: bytes = b"", configuration: str = ""
+) -> GitOutput:
+    """Run git; returns its output, cut at `bytes_max`. Raises GitFailed when it takes longer or cannot be run.
+
+    `given` is its input. `configuration` has lines beyond the packaged ones, which may hold secrets.
+    """
+    with _configuration(configuration) as (path, descriptors):
+        process = await asyncio.create_subprocess_exec(
+            "/bin/sh", "-c", _LIMITED, "git", *arguments,
+            stdin=PIPE if given else DEVNULL, stdout=PIPE, stderr=PIPE,
+            cwd="/", env=_environment(path), pass_fds=descriptors, start_new_session=True,
+        )  # fmt: skip
     assert process.stdout is not None and process.stderr is not None, "they are pipes"
     try:
         async with asyncio.timeout(within_s), asyncio.TaskGroup() as group:
             errors = group.create_task(_beginning(process.stderr, _ERROR_BYTES_MAX))
+            if process.stdin is not None:
+                group.create_task(_feed(process.stdin, given))
             data = await _up_to(process.stdout, bytes_max + 1)
             cut = len(data) > bytes_max
             if cut:
@@ -84,6 +114,14 @@ async def git(*arguments: str, within_s: float, bytes_max: int = 1 << 20) -> Git
 def _kill(process: Process) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+
+
+async def _feed(stream: asyncio.StreamWriter, data: bytes) -> None:
+    # Git may end before it has read everything; its status says why.
+    with suppress(ConnectionError):
+        stream.write(data)
+        await stream.drain()
+    stream.close()
 
 
 async def _up_to(stream: asyncio.StreamReader, bytes_max: int) -> bytes:

@@ -1,12 +1,17 @@
-"""The repositories that settings allow, and the commit that a ref of one names."""
+"""The repositories that settings allow to tenants, and the commit that a ref of one names."""
 
 import asyncio
 import os
 import re
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from app.workspace.git import GitFailed, git
+import structlog
+
+from app.secret_files import SecretsUnreadable, read_headers, secrets_of, without
+from app.workspace.git import GitFailed, GitOutput, git
+from app.workspace.slots import Slots
 
 REF_PATTERN = r"^[A-Za-z0-9_@][A-Za-z0-9_@./+#-]{0,199}$"
 COMMIT_PATTERN = r"^[0-9a-f]{40}$"
@@ -15,6 +20,9 @@ RESOLVED_AT_ONCE = 8
 
 # A URL without user, port's default spelt otherwise, query or fragment, and without an escape that hides a slash.
 _URL = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9_.~+-]+)*/?", re.ASCII)
+
+
+log = structlog.get_logger(__name__)
 
 
 class RepositoryRefused(Exception):
@@ -45,41 +53,99 @@ def _below(text: str, prefix: str) -> bool:
     return text == prefix or text.startswith(f"{prefix.rstrip('/')}/")
 
 
+def _spelling(text: str) -> str:
+    """The form that other spellings of a repository share: servers ignore case, and a `.git` at the end of a name."""
+    return re.sub(r"\.git(?=/|$)", "", text.lower())
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """The source of a fetch: a URL, or a path with its links resolved; and where its credentials are."""
+
+    source: str
+    headers_prefix: str = ""
+    headers_file: str = ""
+
+    async def git(self, *arguments: str, within_s: float) -> GitOutput:
+        """Run git with the repository's credentials, which are read now; its errors have them replaced.
+
+        Raises GitFailed as `git` does, and when the credentials cannot be read.
+        """
+        if not self.headers_file:
+            return await git(*arguments, within_s=within_s)
+        try:
+            headers = await asyncio.to_thread(read_headers, self.headers_file)
+        except SecretsUnreadable as unreadable:
+            log.error("repository_credentials_unreadable", error=str(unreadable))
+            raise GitFailed("the credentials of the repository cannot be read") from None
+        lines = [f"\textraHeader = {_quoted(f'{name}: {value}')}" for name, value in headers.items()]
+        # Git sends them below the prefix alone.
+        configuration = "\n".join((f'[http "{self.headers_prefix}"]', *lines, ""))
+        found = await git(*arguments, within_s=within_s, configuration=configuration)
+        return replace(found, error=without(found.error, secrets_of(headers)))
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
 @dataclass(frozen=True, slots=True)
 class AllowedRepositories:
-    """The prefixes of URLs and paths that requests may name; each ends at a slash or the end."""
+    """The prefixes of URLs and paths that requests may name; each ends at a slash or the end.
 
-    prefixes: tuple[str, ...]
-    slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(RESOLVED_AT_ONCE), compare=False)
+    `prefixes` hold for every tenant. `of_tenants` are pairs of a tenant and a prefix, which holds for those tenants
+    alone, also below a shorter prefix. `headers_files` have the credentials of what is below a URL.
+    """
 
-    def location(self, repository: str) -> str:
-        """Returns the source of a fetch: the URL, or the path with its links resolved. Reads the file system.
+    prefixes: tuple[str, ...] = ()
+    of_tenants: tuple[tuple[str, str], ...] = ()
+    headers_files: Mapping[str, str] = field(default_factory=dict[str, str])
 
-        Raises RepositoryRefused for a repository outside of all prefixes.
+    def location(self, repository: str, tenant: str) -> Location:
+        """Returns the repository's location. Reads the file system.
+
+        Raises RepositoryRefused for a repository outside of all prefixes, or whose longest one is of other tenants.
         """
-        found = repository.rstrip("/") or "/"
+        found, prefixes = repository.rstrip("/") or "/", list(self.prefixes)
+        of_tenants = list(self.of_tenants)
         if os.path.isabs(repository) and repository.isprintable():
             found = os.path.realpath(repository)
-            allowed = any(_below(found, os.path.realpath(each)) for each in self.prefixes if os.path.isabs(each))
-        else:
-            allowed = _is_url(repository) and any(_below(found, each) for each in self.prefixes)
-        if not allowed:
-            detail = "This repository is not allowed" if self.prefixes else "This gateway allows no workspaces"
+            prefixes = [os.path.realpath(each) for each in prefixes if os.path.isabs(each)]
+            of_tenants = [(owner, os.path.realpath(each)) for owner, each in of_tenants if os.path.isabs(each)]
+        elif not _is_url(repository):
+            prefixes, of_tenants = [], []
+        open_to_all = max((len(each) for each in prefixes if _below(found, each)), default=-1)
+        reserved = [(len(each), owner) for owner, each in of_tenants if _below(_spelling(found), _spelling(each))]
+        longest = max((length for length, _ in reserved), default=-1)
+        is_below = open_to_all >= 0 or any(owner == tenant and _below(found, each) for owner, each in of_tenants)
+        if not is_below or (longest >= open_to_all and (longest, tenant) not in reserved):
+            known = self.prefixes or self.of_tenants
+            detail = "This repository is not allowed" if known else "This gateway allows no repositories"
             remedy = "Name one below a prefix in the setting WORKSPACES, or have the operator add it."
             raise RepositoryRefused("git", "repository_not_allowed", detail, remedy)
-        return found
+        prefix = max((each for each in self.headers_files if _below(found, each)), key=len, default="")
+        return Location(found, prefix, self.headers_files.get(prefix, ""))
 
-    async def commit_of(self, repository: str, ref: str) -> str:
+
+@dataclass(frozen=True, slots=True)
+class CommitLookup:
+    """Asks allowed repositories for the commits of refs."""
+
+    allowed: AllowedRepositories
+    slots: Slots = field(default_factory=lambda: Slots(RESOLVED_AT_ONCE), compare=False)
+
+    async def commit_of(self, repository: str, ref: str, tenant: str) -> str:
         """Returns the commit of a branch, a tag, HEAD, or itself; raises RepositoryRefused.
 
         A commit's full id is not looked up: servers list only the ends of branches and tags.
         """
-        location = await asyncio.to_thread(self.location, repository)
-        unreachable = "Check that it is a repository that the gateway's host reaches without credentials."
+        location = await asyncio.to_thread(self.allowed.location, repository, tenant)
+        unreachable = "Check that it is a repository that the gateway's host reaches, with the operator's credentials."
         try:
-            asked = ("ls-remote", "--quiet", "--", location, *_names_of(ref))
-            async with asyncio.timeout(RESOLVED_WITHIN_S), self.slots:
-                found = await git(*asked, within_s=RESOLVED_WITHIN_S)
+            asked = ("ls-remote", "--quiet", "--", location.source, *_names_of(ref))
+            async with asyncio.timeout(RESOLVED_WITHIN_S), self.slots.slot(tenant):
+                found = await location.git(*asked, within_s=RESOLVED_WITHIN_S)
         except (GitFailed, TimeoutError) as failure:
             detail = str(failure) or f"The repository did not answer within {RESOLVED_WITHIN_S:.0f} s"
             raise RepositoryRefused("git", "repository_unreachable", detail, unreachable) from failure
@@ -97,7 +163,7 @@ class AllowedRepositories:
         raise RepositoryRefused("ref", "unknown_ref", f"The repository has no {ref!r}", remedy)
 
 
-NO_REPOSITORIES = AllowedRepositories(())
+NO_REPOSITORIES = AllowedRepositories()
 
 
 def _names_of(ref: str) -> tuple[str, ...]:

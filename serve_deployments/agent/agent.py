@@ -26,7 +26,7 @@ from app.log.text_viewers import SUBJECT, TextViewers
 from app.observability.process_counts import ToolCounts
 from app.observability.trace_context import DeliberationTrace, SpanRef, active_span
 from app.observability.traces import Tracer
-from app.workspace.repositories import AllowedRepositories
+from app.workspace.repositories import NO_REPOSITORIES, AllowedRepositories
 from serve_deployments.agent.call import CallRun
 from serve_deployments.agent.cancellation import CancellationListener
 from serve_deployments.engine.client import Engines
@@ -36,6 +36,7 @@ from serve_deployments.sandbox.checks import Sandbox
 from serve_deployments.tools.servers import ToolServers
 from serve_deployments.tools.toolbox import GrantedTools
 from serve_deployments.workspace.copies import Copies
+from serve_deployments.workspace.sources import Fetches
 from serve_deployments.workspace.workspace import Workspaces
 
 APPEND_TIMEOUT_S = 120.0
@@ -61,7 +62,7 @@ class AgentReplica:
         engine_away_timeout_s: float,
         identity: Callable[[], dict[str, Any]] = identity,
         tracer: Tracer | None = None,
-        workspaces: Sequence[str] = (),
+        repositories: AllowedRepositories = NO_REPOSITORIES,
         workspace_dir: Path | None = None,
     ) -> None:
         self.name = name
@@ -75,8 +76,7 @@ class AgentReplica:
         self._responds = "responses" in publications
         self.engine_away_timeout_s = engine_away_timeout_s
         self.sandbox = Sandbox()
-        copies = Copies(workspace_dir, AllowedRepositories(tuple(workspaces)))
-        self._workspaces = Workspaces(copies, self.sandbox)
+        self._workspaces = Workspaces(Copies(workspace_dir), self.sandbox, journal, Fetches(repositories))
         self._identity = identity
         self._running: dict[tuple[str, str], tuple[CallRun, asyncio.Task[None]]] = {}
         self._counts: Counter[str] = Counter()
@@ -97,8 +97,7 @@ class AgentReplica:
             self._tool_uses.setdefault(used.server, ToolCounts()).take(used)
 
     def toolboxes(self, request: StageRequest, call: Call) -> Sequence[GrantedTools]:
-        workspace = self._workspaces.granted(request.workspace, request.tenant, call)
-        return [*self._tools.granted(call), *workspace]
+        return [*self._tools.granted(call), *self._workspaces.granted(request, call)]
 
     @property
     def in_flight(self) -> int:

@@ -108,7 +108,7 @@ async def workers_of(args: WorkerArgs) -> AsyncGenerator[Sequence[RoleWorker]]:
                     publications=args.publications,
                     engine_away_timeout_s=args.engine_away_timeout_s,
                     tracer=tracer,
-                    workspaces=args.workspaces,
+                    repositories=args.repositories,
                     workspace_dir=args.workspace_dir,
                 )
             )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from math import ceil
-from typing import Any, assert_never
+from typing import Any, Literal, assert_never
 
 import structlog
 
@@ -45,7 +45,7 @@ from app.deliberation.errors import (
 from app.deliberation.facts import End, Failed, Resumed
 from app.deliberation.fold import State
 from app.deliberation.ports import Agents, AgentsLost, Record
-from app.deliberation.specification import Priority
+from app.deliberation.specification import FilesWorkspace, GitWorkspace, Priority
 from app.deliberation.strategies import STRATEGIES
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import Publication, coordinator_queues
@@ -101,7 +101,7 @@ class RoleClient:
                 accepted_sequence=work.item.record.sequence,
                 priority=priority_number(work.state.specification.priority, work.state.accepted.ts),
                 traceparent=work.trace and work.trace.stage(stage.opened.stage).traceparent,
-                workspace=work.state.specification.workspace,
+                workspace=_named(work.state.specification.workspace),
                 stage_calls=tuple(call for call in stage.stage_calls if call.role == role),
             )
             try:
@@ -117,6 +117,11 @@ class RoleClient:
                 work.resumed = True
                 work.inbox.put_nowait(None)
                 await asyncio.sleep(next(waits, RETRY_WAIT_S[-1]))
+
+
+def _named(workspace: GitWorkspace | FilesWorkspace | None) -> GitWorkspace | Literal["files"] | None:
+    """The workspace as agents are told of it: files have their texts in the log alone."""
+    return "files" if isinstance(workspace, FilesWorkspace) else workspace
 
 
 def _lacking(work: Work, calls: Sequence[Call]) -> tuple[Call, ...]:

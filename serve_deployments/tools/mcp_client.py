@@ -30,7 +30,7 @@ from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
 from app.deliberation.tools import TOOL_PATTERN, McpServer, engine_name
-from app.process_settings import read_text
+from app.secret_files import SecretsUnreadable, read_headers, read_variables, secrets_of, without
 from serve_deployments.tools.toolbox import Tool, ToolFailure, ToolResult
 
 MESSAGE_BYTES_MAX = 4 * 1024 * 1024
@@ -44,7 +44,6 @@ LIST_AGE_MAX_S = 60.0
 STOP_WITHIN_S = 2.0
 END_WITHIN_S = 1.0
 ERRORS_BYTES_MAX = 4_096
-_SECRET_CHARS_MIN = 6
 # The older transport has another endpoint for messages; its URL takes none.
 _NO_MESSAGES_HERE = (400, 404, 405)
 _REFUSED_KEY = (401, 403)
@@ -162,7 +161,7 @@ class Connected:
         """The result of a tool; raises ToolFailure. A cancellation is sent to the server."""
         with _failures(self.secrets, self.wire):
             result = await self.client.call_tool(self._names.get(name, name), dict(arguments))
-        return ToolResult(_without(_text(result), self.secrets), failed=bool(result.is_error))
+        return ToolResult(without(_text(result), self.secrets), failed=bool(result.is_error))
 
 
 @asynccontextmanager
@@ -171,11 +170,8 @@ async def connection(spec: McpServer, within_s: float) -> AsyncGenerator[Connect
     wire, ended = _Wire(), asyncio.Event()
     failure: ToolFailure | None = None
     async with AsyncExitStack() as stack:
-        file = spec.headers_file or spec.env_file
-        given = await _values(file, ":" if spec.env_file is None else "=") if file else {}
-        secrets = tuple(value for value in given.values() if len(value) >= _SECRET_CHARS_MIN)
-        words = (word for value in secrets for word in value.split()[1:])
-        secrets += tuple(word for word in words if len(word) >= _SECRET_CHARS_MIN)
+        given = await _values(spec)
+        secrets = secrets_of(given)
         try:
             async with asyncio.timeout(within_s):
                 with _failures(secrets, wire):
@@ -189,7 +185,7 @@ async def connection(spec: McpServer, within_s: float) -> AsyncGenerator[Connect
         except TimeoutError:
             failure = ToolFailure("server_away", f"no list of tools within {within_s:.3g} s")
         except ToolFailure as fault:
-            failure = ToolFailure("server_away", _without(wire.ended, secrets)[:DETAIL_CHARS_MAX] or fault.detail)
+            failure = ToolFailure("server_away", without(wire.ended, secrets)[:DETAIL_CHARS_MAX] or fault.detail)
         else:
             yield connected
     # Not within the stack, whose task groups would put it into an ExceptionGroup.
@@ -245,19 +241,14 @@ def _failures(secrets: Sequence[str], connection: _Wire) -> Generator[None]:
         raise failure from None
 
 
-async def _values(file: str, between: str) -> dict[str, str]:
-    """The lines of a file of headers or of environment variables by their names."""
+async def _values(spec: McpServer) -> dict[str, str]:
+    """The headers or the variables of a server."""
     try:
-        text = await asyncio.to_thread(read_text, file)
-        lines = [line.partition(between) for line in text.splitlines() if line.strip()]
-        if any(not found for _, found, _ in lines):
-            raise ValueError
-        return {name.strip(): value.strip() for name, _, value in lines}
-    except (OSError, ValueError) as exc:
-        # Without `from` and without its text: it may quote the file.
-        form = "`Name: value`" if between == ":" else "`NAME=value`"
-        why = getattr(exc, "strerror", None) or f"each line is {form}"
-        raise ToolFailure("server_away", f"{file} cannot be read: {why}") from None
+        if spec.headers_file is not None:
+            return await asyncio.to_thread(read_headers, spec.headers_file)
+        return {} if spec.env_file is None else await asyncio.to_thread(read_variables, spec.env_file)
+    except SecretsUnreadable as unreadable:
+        raise ToolFailure("server_away", str(unreadable)) from None
 
 
 async def _listed(client: Client) -> list[mcp_types.Tool]:
@@ -335,24 +326,18 @@ def _code(error: BaseException) -> int | None:
 
 def _failure(error: BaseException, secrets: Sequence[str]) -> ToolFailure:
     error = _first(error)
-    detail = _without(str(error), secrets)[:DETAIL_CHARS_MAX] or type(error).__name__
+    detail = without(str(error), secrets)[:DETAIL_CHARS_MAX] or type(error).__name__
     if isinstance(error, MCPError) and error.code not in (mcp_types.CONNECTION_CLOSED, mcp_types.PARSE_ERROR):
         return ToolFailure("refused", detail)
     if isinstance(error, ValidationError):
         first = error.errors(include_input=False, include_url=False)[0]
         place = ".".join(map(str, first["loc"]))
         detail = f"the server's result is not of the protocol's form: {place}: {first['msg']}"
-        return ToolFailure("refused", _without(detail, secrets)[:DETAIL_CHARS_MAX])
+        return ToolFailure("refused", without(detail, secrets)[:DETAIL_CHARS_MAX])
     if isinstance(error, RuntimeError | ValueError):
         # A result that breaks the tool's own output schema.
         return ToolFailure("refused", detail)
     return ToolFailure("server_away", detail)
-
-
-def _without(text: str, secrets: Sequence[str]) -> str:
-    for secret in secrets:
-        text = text.replace(secret, "[secret]")
-    return text
 
 
 @asynccontextmanager

@@ -1,7 +1,7 @@
-"""The copies of repositories on a node: bare repositories below one directory, which all processes of a user share.
+"""The copies of workspaces on a node: bare repositories below one directory, which all processes of a user share.
 
-A copy holds one commit, with `COMMITS` of its history, of one tenant. A process holds a lock of a copy while it reads;
-the kernel releases it with the process. Beside the copies stand the directories that programs run in.
+A copy holds one source of one tenant. A process holds a lock of a copy while it reads; the kernel releases it with the
+process. Beside the copies stand the directories that programs run in.
 """
 
 import asyncio
@@ -11,23 +11,21 @@ import os
 import shutil
 import tempfile
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
-from app.deliberation.specification import Workspace
-from app.workspace.git import GitFailed, git
-from app.workspace.repositories import AllowedRepositories, RepositoryRefused
+from app.workspace.git import GitFailed
 from serve_deployments.tools.toolbox import ToolFailure
+from serve_deployments.workspace.sources import Source
 
-COMMITS = 50
 COPIES_MAX = 16
 COPIES_BYTES_MAX = 2 << 30
 UNUSED_S_MAX = 900.0
-FETCHED_WITHIN_S = 120.0
-FETCHES_AT_ONCE = 4
 SWEEP_S = 60.0
 _LOCK_CHECK_S = 0.05
 _SCRATCH = "run-"
@@ -38,32 +36,30 @@ log = structlog.get_logger(__name__)
 class Copies:
     """The copies below `directory`, by default a folder of this user for temporary files."""
 
-    def __init__(self, directory: Path | None, allowed: AllowedRepositories) -> None:
+    def __init__(self, directory: Path | None) -> None:
         self._directory = directory or Path(tempfile.gettempdir(), f"deliberation-workspaces-{os.getuid()}")
-        self._allowed = allowed
         # One that a use waits for no longer goes on: the next use finds the copy.
         self._fetches: dict[str, asyncio.Task[None]] = {}
-        self._slots = asyncio.Semaphore(FETCHES_AT_ONCE)
 
     @asynccontextmanager
-    async def opened(self, workspace: Workspace, tenant: str, within_s: float) -> AsyncGenerator[Path]:
-        """The directory of a copy, which stays while it is open; it is fetched first where it is missing.
+    async def opened(self, source: Source, within_s: float) -> AsyncGenerator[Path]:
+        """The directory of a copy, which stays while it is open; it is made first where it is missing.
 
-        Raises ToolFailure: `refused` for a repository that WORKSPACES of this process lacks, `server_away` without a
-        copy, `timeout` when it is not there within `within_s` seconds.
+        Raises ToolFailure: `refused` for a repository that this process does not allow, `server_away` without a copy,
+        `timeout` when it is not there within `within_s` seconds.
         """
-        key = _key(workspace, tenant)
+        key = _key(source)
         try:
             async with asyncio.timeout(within_s):
-                lock = await self._copy(key, workspace)
+                lock = await self._copy(key, source)
         except TimeoutError:
-            raise ToolFailure("timeout", f"the repository was not there within {within_s:.3g} s") from None
+            raise ToolFailure("timeout", f"the workspace was not there within {within_s:.3g} s") from None
         try:
             yield self._directory / key
         finally:
             os.close(lock)
 
-    async def _copy(self, key: str, workspace: Workspace) -> int:
+    async def _copy(self, key: str, source: Source) -> int:
         """A shared lock of the copy, as the descriptor that holds it."""
         while True:
             lock = await self._locked(key, fcntl.LOCK_SH)
@@ -74,7 +70,7 @@ class Copies:
             fetch = self._fetches.get(key)
             if fetch is None:
                 # Not in a task group: it outlives the use that waits for it. Held here, and awaited by the uses.
-                fetch = self._fetches[key] = asyncio.get_running_loop().create_task(self._fetch(key, workspace))
+                fetch = self._fetches[key] = asyncio.get_running_loop().create_task(self._fetch(key, source))
                 fetch.add_done_callback(lambda ended: self._ended(key, ended))
             await asyncio.shield(fetch)
 
@@ -96,11 +92,7 @@ class Copies:
             os.close(lock)
             await asyncio.sleep(_LOCK_CHECK_S)
 
-    async def _fetch(self, key: str, workspace: Workspace) -> None:
-        try:
-            location = await asyncio.to_thread(self._allowed.location, workspace.git)
-        except RepositoryRefused as refused:
-            raise ToolFailure("refused", refused.detail) from refused
+    async def _fetch(self, key: str, source: Source) -> None:
         lock = await self._locked(key, fcntl.LOCK_EX)
         copy, unfinished = self._directory / key, self._directory / f"{key}.new"
         try:
@@ -108,14 +100,13 @@ class Copies:
             if copy.is_dir():
                 return
             await asyncio.to_thread(shutil.rmtree, unfinished, True)
-            async with self._slots:
-                await _fetched(location, workspace.commit, unfinished)
+            await source.write(unfinished)
             unfinished.rename(copy)
             # A sweep must not take the copy for one as old as a lock that a dead process left.
             os.utime(lock)
         except GitFailed as failure:
-            log.warning("workspace_not_fetched", repository=workspace.git, error=str(failure))
-            raise ToolFailure("server_away", f"the repository could not be fetched: {failure}") from failure
+            log.warning("workspace_not_fetched", source=source.name, error=str(failure))
+            raise ToolFailure("server_away", f"the workspace could not be fetched: {failure}") from failure
         finally:
             await asyncio.to_thread(shutil.rmtree, unfinished, True)
             os.close(lock)
@@ -145,23 +136,46 @@ class Copies:
             with suppress(FileNotFoundError):
                 if time.time() - path.lstat().st_mtime > UNUSED_S_MAX:
                     shutil.rmtree(path, ignore_errors=True)
-        copies, bytes_kept = 0, 0
-        locks = list[tuple[float, Path]]()
+        kept = list[_Kept]()
         for path in self._directory.glob("*.lock"):
             with suppress(FileNotFoundError):
-                locks.append((path.stat().st_mtime, path))
-        for used_s, path in sorted(locks, reverse=True):
-            copy = path.with_suffix("")
-            size = _size(copy)
-            copies, bytes_kept = copies + 1, bytes_kept + size
-            if copies > COPIES_MAX or bytes_kept > COPIES_BYTES_MAX or time.time() - used_s > UNUSED_S_MAX:
-                if _removed(path, copy):
-                    copies, bytes_kept = copies - 1, bytes_kept - size
+                used_s = path.stat().st_mtime
+                if time.time() - used_s <= UNUSED_S_MAX or not _removed(path):
+                    kept.append(_Kept(used_s, path, _size(path.with_suffix(""))))
+        _evict(kept, [1] * len(kept), COPIES_MAX)
+        kept = [each for each in kept if each.path.exists()]
+        _evict(kept, [each.bytes for each in kept], COPIES_BYTES_MAX)
 
 
-def _key(workspace: Workspace, tenant: str) -> str:
-    named = "\0".join((tenant, workspace.git, workspace.commit))
-    return hashlib.sha256(named.encode()).hexdigest()[:40]
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A copy by its lock, and the time of its last use."""
+
+    used_s: float
+    path: Path
+    bytes: int
+
+    @property
+    def tenant(self) -> str:
+        return self.path.name.partition("-")[0]
+
+
+def _evict(kept: list[_Kept], weights: list[int], most: int) -> None:
+    """Remove copies that nothing reads while they weigh more: each time the oldest of the tenant with the most."""
+    of_tenants, left = Counter[str](), dict(zip(kept, weights, strict=True))
+    for each, weight in left.items():
+        of_tenants[each.tenant] += weight
+    while of_tenants.total() > most and left:
+        each = max(left, key=lambda copy: (of_tenants[copy.tenant], -copy.used_s))
+        weight = left.pop(each)
+        if _removed(each.path):
+            of_tenants[each.tenant] -= weight
+
+
+def _key(source: Source) -> str:
+    """The name of a copy; the part before the hyphen is the tenant's."""
+    tenant, name = (hashlib.sha256(each.encode()).hexdigest() for each in (source.tenant, source.name))
+    return f"{tenant[:32]}-{name[:40]}"
 
 
 def _lock(lock: int, kind: int) -> bool:
@@ -180,12 +194,12 @@ def _is_at(lock: int, path: Path) -> bool:
         return False
 
 
-def _removed(path: Path, copy: Path) -> bool:
+def _removed(path: Path) -> bool:
     with suppress(FileNotFoundError):
         lock = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             if _lock(lock, fcntl.LOCK_EX) and _is_at(lock, path):
-                for each in (copy, path.with_suffix(".new")):
+                for each in (path.with_suffix(""), path.with_suffix(".new")):
                     shutil.rmtree(each, ignore_errors=True)
                 path.unlink()
                 return True
@@ -200,16 +214,3 @@ def _size(copy: Path) -> int:
         with suppress(FileNotFoundError):
             sizes += sum(os.lstat(os.path.join(folder, name)).st_size for name in files)
     return sizes
-
-
-async def _fetched(location: str, commit: str, copy: Path) -> None:
-    """Fetch a commit with its history into a new bare repository; raises GitFailed."""
-    begun = time.monotonic()
-    for arguments in (
-        ("init", "--quiet", "--bare", "--template=", "--", str(copy)),
-        ("--git-dir", str(copy), "fetch", "--quiet", "--no-tags", f"--depth={COMMITS}", "--", location, commit),
-        ("--git-dir", str(copy), "rev-parse", "--quiet", "--verify", f"{commit}^{{tree}}"),
-    ):
-        found = await git(*arguments, within_s=FETCHED_WITHIN_S - (time.monotonic() - begun))
-        if found.status != 0:
-            raise GitFailed(found.error.splitlines()[-1] if found.error else f"git ended with {found.status}")

@@ -1,4 +1,4 @@
-"""Files and history of one commit in a bare repository, as the tools read them. Nothing is ever checked out.
+"""Files and history of one revision of a bare repository, as the tools read them. Nothing is ever checked out.
 
 Links, submodules, hooks, filters and LFS thus do nothing: a link is a text, a submodule an id, an LFS file its pointer.
 """
@@ -60,13 +60,13 @@ def readable(data: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """One commit of a bare repository.
+    """One revision of a bare repository: a commit, or the branch with the files of a request.
 
     Every method raises RepositoryFault for faults that the agent can correct, and GitFailed past `until_s` of the loop.
     """
 
     directory: Path
-    commit: str
+    revision: str
     until_s: float
 
     async def _git(self, *arguments: str, bytes_max: int = TEXT_BYTES_MAX + 1) -> GitOutput:
@@ -81,7 +81,7 @@ class Repository:
 
     async def _entries(self, path: str, *, below: bool) -> list[TreeEntry]:
         where = ("--", path) if path else ()
-        asked = ("ls-tree", "-l", "-z", "--full-tree", *(("-r",) if below else ()), self.commit, *where)
+        asked = ("ls-tree", "-l", "-z", "--full-tree", *(("-r",) if below else ()), self.revision, *where)
         data = await self._read(*asked, bytes_max=_LISTING_BYTES_MAX)
         # A cut listing ends within an entry.
         return list(_entries_in(data[: data.rfind(b"\0") + 1]))
@@ -128,22 +128,24 @@ class Repository:
     async def search(self, pattern: str, path: str, *, regex: bool, ignore_case: bool) -> str:
         options = ("-E" if regex else "-F", *(("-i",) if ignore_case else ()))
         where = ("--", path) if path else ()
-        found = await self._git("grep", "-I", "-n", "--no-color", *options, "-e", pattern, self.commit, *where)
+        found = await self._git("grep", "-I", "-n", "-z", "--no-color", *options, "-e", pattern, self.revision, *where)
         if found.status == 1 and not found.data:
             return "no line matches"
         if found.status != 0 and not found.cut:
             raise RepositoryFault(found.error.partition("\n")[0].removeprefix("fatal: ") or "git could not search")
-        lines = [line.removeprefix(f"{self.commit}:") for line in readable(found.data).split("\n") if line]
+        # A zero ends a name, which git would else quote.
+        text = readable(found.data.replace(b"\0", b":"))
+        lines = [line.removeprefix(f"{self.revision}:") for line in text.split("\n") if line]
         shown = [line if len(line) <= LINE_CHARS_MAX else f"{line[:LINE_CHARS_MAX]}…" for line in lines[:MATCHES_MAX]]
         return "\n".join([*shown, "[more lines match]"] if len(lines) > MATCHES_MAX else shown)
 
     async def diff(self, base: str, path: str) -> str:
         where = ("--", path) if path else ()
-        asked = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", "-M", await self._base(base), self.commit)
+        asked = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", "-M", await self._base(base), self.revision)
         return readable(await self._read(*asked, *where)) or "no difference"
 
     async def _base(self, base: str) -> str:
-        named = f"{base or self.commit + '^'}^{{commit}}"
+        named = f"{base or self.revision + '^'}^{{commit}}"
         found = await self._git("rev-parse", "--quiet", "--verify", "--end-of-options", named)
         if found.status == 0:
             return found.data.decode().strip()
@@ -154,10 +156,11 @@ class Repository:
     async def git_log(self, path: str, count: int) -> str:
         where = ("--", path) if path else ()
         form = "--format=%h %ad %an%n    %s"
-        return readable(await self._read("log", f"-{count}", "--date=short", form, self.commit, *where)) or "no commit"
+        asked = ("log", f"-{count}", "--date=short", form, self.revision, *where)
+        return readable(await self._read(*asked)) or "no commit"
 
     async def unpack(self, directory: Path) -> None:
-        """Write the files of the commit into a directory: regular files alone, within bounds on size and number."""
+        """Write the files of the revision into a directory: regular files alone, within bounds on size and number."""
         entries = await self._entries("", below=True)
         size = sum(entry.size for entry in entries)
         depth = max((entry.path.count("/") for entry in entries), default=0)
@@ -165,7 +168,7 @@ class Repository:
             bounds = f"{COPY_BYTES_MAX >> 20} MB, {COPY_FILES_MAX} files and {COPY_DEPTH_MAX} levels of directories"
             raise RepositoryFault(f"the workspace is too large to run programs in: at most {bounds}")
         archive = directory.with_suffix(".tar")
-        asked = ("archive", "--format=tar", f"--output={archive}", self.commit)
+        asked = ("archive", "--format=tar", f"--output={archive}", self.revision)
         await self._read(*asked)
         try:
             await asyncio.to_thread(_extract, archive, directory)

@@ -6,16 +6,17 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from app.deliberation.calls import Call
+from app.deliberation.calls import Call, StageRequest
 from app.deliberation.errors import SandboxUnavailable
-from app.deliberation.specification import Workspace
-from app.deliberation.tools import WORKSPACE_LIMITS
+from app.deliberation.ports import Journal
+from app.deliberation.tools import FILES_TOOLS, WORKSPACE_LIMITS, WORKSPACE_TOOLS
 from app.workspace.git import GitFailed
 from serve_deployments.sandbox.checks import Sandbox
 from serve_deployments.tools.toolbox import GrantedTools, Tool, ToolFailure, ToolResult
-from serve_deployments.workspace.copies import COMMITS, Copies
+from serve_deployments.workspace.copies import Copies
 from serve_deployments.workspace.programs import run_program, run_tests_program
 from serve_deployments.workspace.repository import LINES_MAX, Repository, RepositoryFault, readable
+from serve_deployments.workspace.sources import COMMITS, Fetches, RepositoryCommit, RequestFiles, Source
 
 SERVER = "workspace"
 GIT_WITHIN_S = 10.0
@@ -30,7 +31,7 @@ def _path(path: str) -> str:
     if trimmed in ("", "."):
         return ""
     if not trimmed.isprintable() or {"", ".", ".."} & set(trimmed.split("/")):
-        raise ValueError("a path is relative to the repository's root, without `..` and `//`")
+        raise ValueError("a path is relative to the workspace's root, without `..` and `//`")
     return trimmed
 
 
@@ -64,7 +65,7 @@ class _Use(BaseModel):
 
 
 class _ListFiles(_Use):
-    """List the files of the repository, or of one directory, with their sizes."""
+    """List the files of the workspace, or of one directory, with their sizes."""
 
     tool = "list_files"
 
@@ -127,7 +128,7 @@ class _GitLog(_Use):
 
 
 class _RunTests(_Use):
-    """Run the Python tests of a copy of the repository by unittest; without network and installed packages."""
+    """Run the Python tests of a copy of the workspace by unittest; without network and installed packages."""
 
     tool = "run_tests"
     within_s = RUN_WITHIN_S
@@ -140,7 +141,7 @@ class _RunTests(_Use):
 
 
 class _Run(_Use):
-    """Run a Python program in a copy of the repository, without network and installed packages; shows its output."""
+    """Run a Python program in a copy of the workspace, without network and installed packages; shows its output."""
 
     tool = "run"
     within_s = RUN_WITHIN_S
@@ -185,10 +186,9 @@ _TOOLS = tuple(
 class WorkspaceToolbox:
     """The `Toolbox` of one deliberation's workspace."""
 
-    def __init__(self, copies: Copies, sandbox: Sandbox, workspace: Workspace, tenant: str) -> None:
+    def __init__(self, copies: Copies, sandbox: Sandbox, source: Source) -> None:
         self._place = _Place(copies, sandbox)
-        self._workspace = workspace
-        self._tenant = tenant
+        self._source = source
 
     async def tools(self) -> Sequence[Tool]:
         return _TOOLS
@@ -206,9 +206,9 @@ class WorkspaceToolbox:
             return ToolResult(_faults(invalid), failed=True)
         loop = asyncio.get_running_loop()
         until_s = loop.time() + within_s
-        async with self._place.copies.opened(self._workspace, self._tenant, within_s) as directory:
+        async with self._place.copies.opened(self._source, within_s) as directory:
             until_s = min(until_s, loop.time() + use.within_s)
-            repository = Repository(directory, self._workspace.commit, until_s)
+            repository = Repository(directory, self._source.revision, until_s)
             try:
                 return ToolResult(await use.text(repository, self._place), failed=False)
             except RepositoryFault as fault:
@@ -227,17 +227,24 @@ def _faults(invalid: ValidationError) -> str:
 class Workspaces:
     """The workspaces that a replica's calls may read, over the node's copies and the replica's sandbox."""
 
-    def __init__(self, copies: Copies, sandbox: Sandbox) -> None:
+    def __init__(self, copies: Copies, sandbox: Sandbox, journal: Journal, fetches: Fetches) -> None:
         self._copies = copies
         self._sandbox = sandbox
+        self._journal = journal
+        self._fetches = fetches
 
-    def granted(self, workspace: Workspace | None, tenant: str, call: Call) -> Sequence[GrantedTools]:
+    def granted(self, request: StageRequest, call: Call) -> Sequence[GrantedTools]:
         """The workspace's tools that a call may use; none without a workspace."""
-        names = frozenset(_USES) & frozenset(call.tools.names if call.tools is not None else ())
-        if workspace is None or not names:
+        workspace, offered = request.workspace, WORKSPACE_TOOLS
+        if workspace is None:
             return ()
-        toolbox = WorkspaceToolbox(self._copies, self._sandbox, workspace, tenant)
-        return (GrantedTools(SERVER, toolbox, names, WORKSPACE_LIMITS),)
+        if workspace == "files":
+            offered, source = FILES_TOOLS, RequestFiles(self._journal, request.deliberation_id, request.tenant)
+        else:
+            source = RepositoryCommit(self._fetches, workspace, request.tenant)
+        names = frozenset(offered) & frozenset(call.tools.names if call.tools is not None else ())
+        toolbox = WorkspaceToolbox(self._copies, self._sandbox, source)
+        return (GrantedTools(SERVER, toolbox, names, WORKSPACE_LIMITS),) if names else ()
 
     async def keep(self) -> None:
         """Remove copies that are not used any more, until cancelled."""

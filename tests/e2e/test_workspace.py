@@ -1,4 +1,4 @@
-"""The demonstration of docs/workspaces.md as it is written: a council finds out why a test fails."""
+"""The demonstrations of docs/workspaces.md as they are written: councils find out why a test fails."""
 
 import asyncio
 import json
@@ -43,21 +43,30 @@ async def test_a_council_names_the_test_that_fails(tmp_path: Path, monkeypatch: 
     async with own_stack(tmp_path / "data", "--agents", "nats", "--roles", str(ONE_ROLE)) as stack:
         await stack.script(**FAST)
         variables = {"DELIBERATE_DATA_DIR": str(stack.data_dir), "DELIBERATE_URL": stack.url}
-        printed = await run(repository, block_with("deliberate ask").text, **variables)
-        listed = (await stack.client.get("/deliberations")).json()["items"]
-        assert len(listed) == 1 and listed[0]["status"] == "completed"
-        found = (await stack.client.get(f"/deliberations/{listed[0]['id']}")).json()
-        page = await stack.client.get(
-            f"/deliberations/{found['id']}/events?after=0&limit=1000", headers={"Accept": "application/json"}
-        )
+        printed = await run(repository, block_with("show last").text, **variables)
+        over_files = await run(repository, block_with("--files .").text, **variables)
+        sent, found = [
+            (await stack.client.get(f"/deliberations/{each['id']}")).json()
+            for each in (await stack.client.get("/deliberations")).json()["items"]
+        ]
+        pages = [
+            await stack.client.get(
+                f"/deliberations/{each['id']}/events?after=0&limit=1000", headers={"Accept": "application/json"}
+            )
+            for each in (found, sent)
+        ]
         refused = await stack.client.post(
             "/deliberations", json={"task": "t", "workspace": {"git": str(tmp_path / "elsewhere")}}
         )
     commit = (await run(repository, "git rev-parse HEAD 2>/dev/null")).split()[-1]
+    assert sent["status"] == found["status"] == "completed"
+    assert {each["path"] for each in sent["workspace"]["files"]} == {"merge.py", "test_merge.py"}
+    assert "completed" in over_files
     assert found["workspace"] == {"git": str(repository), "ref": "HEAD", "commit": commit}
     assert "completed" in printed and "run_tests" in printed and FAILED in printed
-    used = [each for each in json.loads(page.text)["items"] if each["type"] == "tool.used"]
-    assert {each["server"] for each in used} == {"workspace"}
-    assert {each["role"] for each in used} == {"DEV"} and len({each["agent_id"] for each in used}) == 3
-    assert any(FAILED in each["text"] for each in used)
+    for page in pages:
+        used = [each for each in json.loads(page.text)["items"] if each["type"] == "tool.used"]
+        assert {each["server"] for each in used} == {"workspace"}
+        assert {each["role"] for each in used} == {"DEV"} and len({each["agent_id"] for each in used}) == 3
+        assert any(FAILED in each["text"] for each in used)
     assert refused.status_code == 422

@@ -11,6 +11,7 @@ from tests.mutants.signatures import SIGNATURES
 from tests.mutants.tools import TOOL_GUARDS
 from tests.mutants.traces import TRACES
 from tests.mutants.workers import WORKERS
+from tests.mutants.workspaces import WORKSPACE_GUARDS
 
 GUARDS: tuple[Guard, ...] = (
     *DURABILITY_GUARDS,
@@ -23,4 +24,5 @@ GUARDS: tuple[Guard, ...] = (
     *TRACES,
     *DOCTOR,
     *TOOL_GUARDS,
+    *WORKSPACE_GUARDS,
 )

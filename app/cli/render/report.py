@@ -28,6 +28,7 @@ from app.cli.render.text import (
 from app.deliberation.calls import Money
 from app.deliberation.facts import DEGRADED_REASONS, Dissent, Participation, Tally, Verdict
 from app.deliberation.fold import TERMINAL
+from app.deliberation.specification import GitWorkspace
 from app.deliberation.strategies import STRATEGIES
 
 SIMULATED = "Simulated: the engine is a stand-in without weights; no model wrote this."
@@ -82,8 +83,10 @@ def overview(found: Deliberation) -> Iterator[tuple[str, str]]:
         yield "metadata", f"{key} = {value}"
     for each in found.evidence:
         yield "evidence", f"{each.id}: {each.title}{f' ({each.source})' if each.source else ''}"
-    if found.workspace is not None:
+    if isinstance(found.workspace, GitWorkspace):
         yield "workspace", f"{found.workspace.git} at {found.workspace.ref} ({found.workspace.commit[:12]})"
+    elif found.workspace is not None:
+        yield "workspace", ", ".join(f"{each.path} ({each.bytes} bytes)" for each in found.workspace.files)
     if found.context is not None:
         about = found.context.detail or (f"version {found.context.version}" if found.context.version else "")
         yield "context", f"{found.context.status}{f': {about}' if about else ''}"

@@ -1,20 +1,21 @@
 """The form of all prompts.
 
 Texts that more prompts share stand earlier, for the engine's prefix cache: the rules of all prompts, and the task with
-its evidence. Then comes the work that is asked for, which a stage's prompts share, and the candidates; or first the
-candidates, where other stages' prompts begin with them. The replica of the agent's role adds the persona at the end
-(docs/decisions/0074, 0089).
+its evidence and the names of its files. Then comes the work that is asked for, which a stage's prompts share, and the
+candidates; or first the candidates, where other stages' prompts begin with them. The replica of the agent's role adds
+the persona at the end (docs/decisions/0074, 0089).
 
 Peer text is data: fenced with a nonce, introduced as such, never followed. A text keeps its nonce in all prompts; its
 writer had seen none of them. No agent id, role or model appears.
 """
 
 import json
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from app.deliberation.calls import ChatMessage
 from app.deliberation.choice.anonymity import fence, nonce
-from app.deliberation.specification import Evidence, Specification
+from app.deliberation.specification import Evidence, FilesWorkspace, Specification, WorkspaceFile
 
 _PREAMBLE = """\
 You are one member of a council. Several members work on the same task independently; their work is then criticised, \
@@ -29,6 +30,11 @@ _EVIDENCE = """\
 # Evidence
 What follows was given with the task. Use it where it bears on the task, weigh it as you would any claim, and name its \
 id where you rely on it."""
+
+_FILES = """\
+# Files
+These files were given with the task. Their texts are not shown here: if you have tools, read them before you answer."""
+_FILES_SHOWN_MAX = 100
 
 
 def _task(specification: Specification) -> str:
@@ -45,7 +51,15 @@ def _task(specification: Specification) -> str:
         parts.append(f"# Form of the answer\nAn answer is no text, but an object of this JSON Schema:\n{schema}")
     if specification.evidence:
         parts.append("\n\n".join([_EVIDENCE, *(_shown(each, specification.seed) for each in specification.evidence)]))
+    if isinstance(specification.workspace, FilesWorkspace):
+        parts.append(f"{_FILES}\n{_listed(specification.workspace.files, specification.seed)}")
     return "\n\n".join(parts)
+
+
+def _listed(files: Sequence[WorkspaceFile], seed: int) -> str:
+    lines = [f"{each.path} ({len(each.text.encode())} bytes)" for each in files[:_FILES_SHOWN_MAX]]
+    more = [f"[{len(files) - len(lines)} more]"] if len(files) > len(lines) else []
+    return fence("\n".join([*lines, *more]), nonce(seed, "files"))
 
 
 def _shown(evidence: Evidence, seed: int) -> str:

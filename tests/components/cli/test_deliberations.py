@@ -352,6 +352,36 @@ def test_a_path_names_the_repository_that_holds_it_and_uncommitted_changes_are_t
     assert alone.exit_code == 2 and "--ref names a commit of --workspace" in alone.stderr
 
 
+def test_files_are_sent_by_their_paths_from_here_without_hidden_ones_and_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, outside = tmp_path / "here", tmp_path / "outside.log"
+    for path, text in {"src/a.py": b"1\n", "src/.hidden/b": b"2", "src/c.bin": b"\xff", "README.md": b"# x"}.items():
+        (here / path).parent.mkdir(parents=True, exist_ok=True)
+        (here / path).write_bytes(text)
+    outside.write_text("line")
+    (here / "src" / "link").symlink_to(outside)
+    monkeypatch.chdir(here)
+    with RealGateway() as gateway:
+        sent = invoke(
+            gateway, "ask", "x", "--files", "src", "--files", "README.md", "--files", "../outside.log",
+            "--detach", "--json",
+        )  # fmt: skip
+        both = invoke(gateway, "ask", "x", "--files", "src", "--workspace", ".")
+        missing = invoke(gateway, "ask", "x", "--files", "none")
+    assert sent.exit_code == 0, sent.output
+    assert json.loads(sent.stdout)["workspace"] == {
+        "files": [
+            {"path": "src/a.py", "bytes": 2},
+            {"path": "README.md", "bytes": 3},
+            {"path": "outside.log", "bytes": 4},
+        ]
+    }
+    assert "src/c.bin is not sent: it is no UTF-8 text" in sent.stderr and "link" not in sent.stderr
+    assert both.exit_code == 2 and "--files are the workspace: omit --workspace" in both.stderr
+    assert missing.exit_code == 2 and "--files: none cannot be read" in missing.stderr
+
+
 def test_paragraphs_of_help_fill_the_terminal() -> None:
     for command, line in (
         (("watch",), "scores and the winning text. Elsewhere each event is a line. The stream"),

@@ -92,8 +92,10 @@ async def test_the_tools_of_workspaces_are_listed_where_the_gateway_allows_some(
     assert (await gateway.client.get("/tools")).json()["workspace"] is None
     async with served(workspaces=(str(tmp_path),)) as allowing:
         workspace = (await allowing.client.get("/tools")).json()["workspace"]
+        files = (await allowing.client.get("/tools")).json()["files"]
     assert {"read_file", "search", "run_tests"} <= set(workspace["tools"])
-    assert workspace["per_call"] == {"calls": 8, "seconds": 120.0, "bytes": 65_536}
+    assert workspace["per_call"] == {"calls": 8, "seconds": 120.0, "bytes": 65_536} == files["per_call"]
+    assert set(workspace["tools"]) - set(files["tools"]) == {"diff", "git_log"}
 
 
 async def test_a_server_that_is_away_degrades_readiness_and_refuses_no_work(gateway: Served) -> None:

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from app.deliberation.specification import Workspace
-from app.workspace.repositories import NO_REPOSITORIES
+from app.workspace.repositories import NO_REPOSITORIES, AllowedRepositories
+from serve_deployments.sandbox.checks import Sandbox
 from serve_deployments.tools.toolbox import ToolFailure
-from serve_deployments.workspace import copies as copies_module
-from serve_deployments.workspace.copies import COMMITS, COPIES_MAX, UNUSED_S_MAX, Copies
-from tests.repositories import committed, copies_in, run_git, toolbox
+from serve_deployments.workspace.copies import COPIES_MAX, UNUSED_S_MAX, Copies
+from serve_deployments.workspace.sources import COMMITS, RepositoryCommit
+from serve_deployments.workspace.workspace import WorkspaceToolbox
+from tests.repositories import committed, copies_in, run_git, source_of, toolbox
 
 WITHIN_S = 30.0
 
@@ -25,13 +26,13 @@ async def test_concurrent_uses_fetch_once_and_the_source_is_not_needed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetched = list[str]()
-    fetch = copies_module._fetched  # pyright: ignore[reportPrivateUsage]
+    write = RepositoryCommit.write
 
-    async def counted(location: str, commit: str, copy: Path) -> None:
-        fetched.append(commit)
-        await fetch(location, commit, copy)
+    async def counted(self: RepositoryCommit, copy: Path) -> None:
+        fetched.append(self.revision)
+        await write(self, copy)
 
-    monkeypatch.setattr(copies_module, "_fetched", counted)
+    monkeypatch.setattr(RepositoryCommit, "write", counted)
     commit = committed(tmp_path / "repo", {"a": "1"})
     # Two processes of a node.
     boxes = [toolbox(tmp_path, tmp_path / "repo", commit, copies=copies_in(tmp_path)) for _ in range(2)]
@@ -61,13 +62,14 @@ async def test_copies_above_the_number_and_the_age_are_removed_but_none_that_is_
     copies = copies_in(tmp_path)
     commit = committed(tmp_path / "repo", {"a": "1"})
     tenants = [f"tenant-{number}" for number in range(COPIES_MAX + 2)]
-    workspace = Workspace(git=str(tmp_path / "repo"), ref="HEAD", commit=commit)
-    async with copies.opened(workspace, tenants[0], WITHIN_S) as read:
-        for tenant in tenants[1:]:
-            async with copies.opened(workspace, tenant, WITHIN_S):
+    allowed = AllowedRepositories((str(tmp_path),))
+    sources = [source_of(tmp_path / "repo", commit, tenant, allowed=allowed) for tenant in tenants]
+    async with copies.opened(sources[0], WITHIN_S) as read:
+        for source in sources[1:]:
+            async with copies.opened(source, WITHIN_S):
                 pass
         kept = [each for each in stored(tmp_path) if not each.endswith(".lock")]
-        assert read.name in kept and len(kept) == COPIES_MAX + 1
+        assert read.name in kept and len(kept) == COPIES_MAX
         for name in stored(tmp_path):
             os.utime(tmp_path / "copies" / name, (0, 0))
         copies.sweep()
@@ -103,8 +105,9 @@ async def test_a_missing_repository_or_commit_is_a_failure_of_the_use(tmp_path: 
 
 async def test_a_process_without_the_setting_fetches_nothing(tmp_path: Path) -> None:
     commit = committed(tmp_path / "repo", {"a": "1"})
-    box = toolbox(tmp_path, tmp_path / "repo", commit, copies=Copies(tmp_path / "copies", NO_REPOSITORIES))
-    with pytest.raises(ToolFailure, match="allows no workspaces") as failure:
+    source = source_of(tmp_path / "repo", commit, allowed=NO_REPOSITORIES)
+    box = WorkspaceToolbox(Copies(tmp_path / "copies"), Sandbox(), source)
+    with pytest.raises(ToolFailure, match="allows no repositories") as failure:
         await box.use("list_files", {}, WITHIN_S)
     assert failure.value.code == "refused"
 
