@@ -41,6 +41,7 @@ IMPURE_CALLS = {"now", "utcnow", "today", "open", "print", "input", "eval", "exe
 GATEWAY = (
     "app.sse",
     "app.secret_files",
+    "app.tenant_slots",
     "app.deliberation",
     "app.workspace",
     "app.api",
@@ -69,6 +70,7 @@ GATEWAY = (
 CLUSTER = (
     "app.sse",
     "app.secret_files",
+    "app.tenant_slots",
     "app.deliberation",
     "app.workspace",
     "app.log",

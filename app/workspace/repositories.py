@@ -10,8 +10,8 @@ from typing import Literal
 import structlog
 
 from app.secret_files import SecretsUnreadable, read_headers, secrets_of, without
+from app.tenant_slots import TenantSlots
 from app.workspace.git import GitFailed, GitOutput, git
-from app.workspace.slots import Slots
 
 REF_PATTERN = r"^[A-Za-z0-9_@][A-Za-z0-9_@./+#-]{0,199}$"
 COMMIT_PATTERN = r"^[0-9a-f]{40}$"
@@ -133,7 +133,9 @@ class CommitLookup:
     """Asks allowed repositories for the commits of refs."""
 
     allowed: AllowedRepositories
-    slots: Slots = field(default_factory=lambda: Slots(RESOLVED_AT_ONCE), compare=False)
+    slots: TenantSlots = field(
+        default_factory=lambda: TenantSlots(RESOLVED_AT_ONCE, RESOLVED_AT_ONCE // 2), compare=False
+    )
 
     async def commit_of(self, repository: str, ref: str, tenant: str) -> str:
         """Returns the commit of a branch, a tag, HEAD, or itself; raises RepositoryRefused.

@@ -11,7 +11,8 @@ import structlog
 
 from app.deliberation.calls import Call
 from app.deliberation.tools import McpServer, RoleTools
-from serve_deployments.tools.toolbox import FairSlots, GrantedTools, Tool, ToolFailure, ToolResult
+from app.tenant_slots import TenantSlots
+from serve_deployments.tools.toolbox import GrantedTools, Tool, ToolFailure, ToolResult
 
 if TYPE_CHECKING:
     from serve_deployments.tools.mcp_client import Connected
@@ -167,7 +168,7 @@ class ToolServers:
     """The servers of a role's tools, one connection to each for all calls of the replica."""
 
     def __init__(self, tools: Sequence[RoleTools]) -> None:
-        self._declared = tuple((each, ToolServer(each.mcp), FairSlots(each.mcp.concurrency)) for each in tools)
+        self._declared = tuple((each, ToolServer(each.mcp), TenantSlots(each.mcp.concurrency)) for each in tools)
 
     def granted(self, call: Call) -> Sequence[GrantedTools]:
         allowed = frozenset(call.tools.names) if call.tools is not None else frozenset[str]()

@@ -11,10 +11,10 @@ from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import Accepted, decode, is_acceptance, prefix
 from app.deliberation.ports import Journal
 from app.deliberation.specification import FilesWorkspace, GitWorkspace, WorkspaceFile
+from app.tenant_slots import TenantSlots
 from app.workspace.files import path_fault, same_paths
 from app.workspace.git import GitFailed, git
 from app.workspace.repositories import AllowedRepositories, RepositoryRefused
-from app.workspace.slots import Slots
 from serve_deployments.tools.toolbox import ToolFailure
 
 COMMITS = 50
@@ -43,7 +43,7 @@ class Fetches:
 
     def __init__(self, allowed: AllowedRepositories) -> None:
         self.allowed = allowed
-        self.slots = Slots(FETCHES_AT_ONCE)
+        self.slots = TenantSlots(FETCHES_AT_ONCE, FETCHES_AT_ONCE // 2)
 
 
 @dataclass(frozen=True, slots=True)

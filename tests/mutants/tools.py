@@ -52,7 +52,7 @@ TOOL_GUARDS = (
     ),
     Guard(
         "tenants take turns at a tool server",
-        "serve_deployments/tools/toolbox.py",
+        "app/tenant_slots.py",
         "(self._working[each], self._latest.get(each, 0))",
         "0",
         f"{LOOP}test_tenants_take_turns_at_a_slow_server_and_another_server_keeps_nobody_waiting",

@@ -112,8 +112,8 @@ WORKSPACE_GUARDS = (
     ),
     Guard(
         "one tenant holds at most half of the slots",
-        "app/workspace/slots.py",
-        "        self._share = total // 2\n",
+        "app/tenant_slots.py",
+        "        self._share = share or total\n",
         "        self._share = total\n",
         f"{SHARES}test_refs_of_one_tenants_slow_repositories_leave_half_of_the_slots",
     ),

@@ -14,9 +14,10 @@ import pytest
 
 from app.deliberation.specification import ToolAllowance
 from app.deliberation.tools import McpServer, RoleTools, ToolLimits
+from app.tenant_slots import TenantSlots
 from serve_deployments.tools import mcp_client
 from serve_deployments.tools.servers import ToolServer, ToolServers
-from serve_deployments.tools.toolbox import FairSlots, Tool, ToolFailure
+from serve_deployments.tools.toolbox import Tool, ToolFailure
 from tests.conditions import until
 from tests.conftest import free_port
 from tests.integration.tools.mcp_servers import serving, uses
@@ -212,7 +213,7 @@ def test_a_schema_is_offered_as_an_object_with_properties(given: dict[str, Any],
 
 
 async def test_tenants_share_the_places_of_a_busy_server_in_turn() -> None:
-    slots, begun, going = FairSlots(2), list[str](), asyncio.Event()
+    slots, begun, going = TenantSlots(2), list[str](), asyncio.Event()
 
     async def use(tenant: str, number: int) -> None:
         async with slots.slot(tenant):
@@ -236,7 +237,7 @@ async def test_tenants_share_the_places_of_a_busy_server_in_turn() -> None:
 
 
 async def test_a_use_that_goes_while_its_turn_comes_gives_its_place_back() -> None:
-    slots = FairSlots(1)
+    slots = TenantSlots(1)
 
     async def use() -> None:
         async with slots.slot("b"):
