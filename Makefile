@@ -77,8 +77,8 @@ test-engines: $(DEV_STAMP) ## Build llama.cpp's server and LiteLLM's proxy, and 
 	$(BIN)/python -m tests.engines.build
 	$(BIN)/pytest -m engines tests/engines
 
-CONTAINER_TOOLS := docker.io debootstrap busybox-static
-HAVE_CONTAINER_TOOLS := type docker dockerd debootstrap busybox >/dev/null 2>&1
+CONTAINER_TOOLS := docker.io debootstrap busybox-static prometheus
+HAVE_CONTAINER_TOOLS := type docker dockerd debootstrap busybox prometheus >/dev/null 2>&1
 test-containers: $(DEV_STAMP) ## Build the image, start deploy/compose in Docker, kill each container under load, restore a backup; as root
 	@test "$$(id -u)" = 0 || { echo "run it as root: it kills the first processes of containers" >&2; exit 1; }
 	@$(HAVE_CONTAINER_TOOLS) || { apt-get update -qq && \

@@ -34,7 +34,8 @@ _T = TypeVar("_T")
 NAME = "deliberations"
 CONTROLLER = ("SERVE_CONTROLLER_ACTOR", "serve")
 STAGES_PER_REPLICA_MAX = 2_048
-# Replicas report every ten seconds, so that the first comes within about 20 s of the load.
+# A replica is added within 30 s of the need, of which its start takes up to 15 s on a busy machine.
+REPORT_INTERVAL_S = 2.0
 LOOK_BACK_S = 15.0
 UPSCALE_DELAY_S = 5.0
 DOWNSCALE_DELAY_S = 20.0
@@ -74,6 +75,8 @@ def _scale(role: Role) -> dict[str, Any]:
         "max_replicas": bounds.max,
         "policy": {"policy_function": replicas_for_calls},
         "target_ongoing_requests": role.concurrency,
+        # Deprecated in favour of variables that Ray 2.60 does not read yet.
+        "metrics_interval_s": REPORT_INTERVAL_S,
         "look_back_period_s": LOOK_BACK_S,
         "upscale_delay_s": UPSCALE_DELAY_S,
         "downscale_delay_s": DOWNSCALE_DELAY_S,

@@ -4,7 +4,8 @@
 
 All stands in the Docker daemon that answers, or in one that keeps its images in `.venv-containers` at the root of the
 checkout, or where CONTAINERS_VENV says. An image that cannot be pulled is made here under the name that is asked for:
-Python's from Debian's packages, and that of NATS from the program that the tests use.
+Python's from Debian's packages, and those of NATS and Prometheus from the programs that the tests use. Of Prometheus
+Debian has an older version.
 """
 
 import os
@@ -34,8 +35,9 @@ from tests.environments import ROOT
 HERE = Path(__file__).resolve().parent
 LOCK, SOURCE_LOCK = HERE / "requirements.lock", HERE / "source.lock"
 DEBIAN_PACKAGES = "python3.11,python3.11-venv,python3-pip,ca-certificates"
-# The programs that compose.yaml and gpu.yaml call in the image of NATS.
+# The programs that the Compose files call in the images of NATS and Prometheus.
 APPLETS = ("sh", "wget", "chown")
+NOBODY = 65_534
 BUILD_S = 1800
 
 
@@ -80,19 +82,41 @@ def make_nats(folder: Path, name: str, environment: Mapping[str, str]) -> None:
     version = run(NATS_SERVER, "--version", environment=environment).strip().removeprefix("nats-server: v")
     if f":{version}-" not in name:
         raise ContainersFailed(f"compose.yaml asks for {name}, but the tests use nats-server {version}")
+    make_of_program(NATS_SERVER, folder, name, environment)
+
+
+def make_prometheus(folder: Path, name: str, environment: Mapping[str, str]) -> None:
+    program = Path(shutil.which("prometheus") or "prometheus")
+    # A new volume there takes its owner over.
+    (folder / "prometheus").mkdir()
+    os.chown(folder / "prometheus", NOBODY, NOBODY)
+    for library in re.findall(r"(/\S+) \(0x", run("ldd", program, environment=environment)):
+        (folder / library[1:]).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(library, folder / library[1:])
+    make_of_program(program, folder, name, environment)
+
+
+def make_of_program(program: Path, folder: Path, name: str, environment: Mapping[str, str]) -> None:
     for place in ("bin", "usr/local/bin"):
         (folder / place).mkdir(parents=True)
     shutil.copy(shutil.which("busybox") or "busybox", folder / "bin/busybox")
     for applet in APPLETS:
         (folder / "bin" / applet).symlink_to("busybox")
-    shutil.copy(NATS_SERVER, folder / "usr/local/bin/nats-server")
-    import_image(folder, name, environment, 'ENTRYPOINT ["nats-server"]', "ENV PATH=/usr/local/bin:/bin")
+    shutil.copy(program, folder / "usr/local/bin")
+    import_image(folder, name, environment, f'ENTRYPOINT ["{program.name}"]', "ENV PATH=/usr/local/bin:/bin")
 
 
 def make_images(environment: Mapping[str, str]) -> None:
-    services = yaml.safe_load((COMPOSE_FILES / "compose.yaml").read_text())["services"]
+    services, monitoring = (
+        yaml.safe_load((COMPOSE_FILES / file).read_text())["services"] for file in ("compose.yaml", "monitoring.yaml")
+    )
     (base,) = re.findall(r"^ARG BASE=(\S+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
-    for name, make in ((base, make_python), (services["nats"]["image"], make_nats)):
+    images = {
+        base: make_python,
+        services["nats"]["image"]: make_nats,
+        monitoring["prometheus"]["image"]: make_prometheus,
+    }
+    for name, make in images.items():
         present = succeeds("docker", "image", "inspect", name, environment=environment)
         if not present and not succeeds("docker", "pull", name, environment=environment):
             print(f"{name} cannot be pulled: making it", flush=True)

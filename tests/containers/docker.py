@@ -76,15 +76,16 @@ def _wait_for(daemon: subprocess.Popen[bytes], environment: Mapping[str, str], l
 
 @dataclass(frozen=True)
 class Project:
-    """The Compose project `name`; `environment` has the variables that compose.yaml asks for."""
+    """The Compose project `name` of `files`; `environment` has the variables that they ask for."""
 
     name: str
     environment: dict[str, str]
+    files: tuple[str, ...] = ("compose.yaml",)
 
-    def compose(self, *words: str, files: tuple[str, ...] = ("compose.yaml",), timeout_s: float = 120) -> str:
+    def compose(self, *words: str, timeout_s: float = 120) -> str:
         plugin = succeeds("docker", "compose", "version", environment=self.environment)
         command = ["docker", "compose"] if plugin else [str(PACKED_COMPOSE)]
-        options = [word for file in files for word in ("--file", str(COMPOSE_FILES / file))]
+        options = [word for file in self.files for word in ("--file", str(COMPOSE_FILES / file))]
         return run(
             *command, "--project-name", self.name, *options, *words, environment=self.environment, timeout_s=timeout_s
         )
@@ -92,9 +93,9 @@ class Project:
     def docker(self, *words: str) -> str:
         return run("docker", *words, environment=self.environment)
 
-    def up(self) -> None:
-        """Start everything as docs/operations.md does; return once every service is healthy."""
-        self.compose("up", "--wait", "--no-build", timeout_s=300)
+    def up(self, *services: str) -> None:
+        """Start the services, by default all, as docs/operations.md does; return once they are healthy."""
+        self.compose("up", "--wait", "--no-build", *services, timeout_s=300)
 
     def services(self) -> list[str]:
         return sorted(self.compose("config", "--services").split())
@@ -109,6 +110,15 @@ class Project:
         containers = self.compose("ps", "--all", "--quiet", service).split()
         (found,) = json.loads(self.docker("inspect", *containers))
         return found
+
+    def status(self, service: str) -> dict[str, str]:
+        """Returns the fields of the kernel's status of a container's first process."""
+        status = Path(f"/proc/{self.inspect(service)['State']['Pid']}/status").read_text()
+        return {
+            name: value.split()[0]
+            for name, _, value in (line.partition(":") for line in status.splitlines())
+            if value.strip()
+        }
 
     def kill(self, service: str) -> int:
         """Kill a container's first process, as a crash would, and return its number of restarts before.

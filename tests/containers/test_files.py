@@ -1,5 +1,6 @@
 """The other Compose files beside compose.yaml, read by Docker Compose itself."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,8 @@ def test_compose_reads_every_file_beside_compose_yaml(project: Project, tmp_path
         "GRAFANA_PASSWORD": "secret",
         "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318",
     }
-    merged = Project(project.name, project.environment | asked)
-    alone = yaml.safe_load(merged.compose("config"))["services"]
-    together = yaml.safe_load(merged.compose("config", files=("compose.yaml", *files)))["services"]
+    alone = replace(project, environment=project.environment | asked)
+    merged = replace(alone, files=(*alone.files, *files))
+    alone, together = (yaml.safe_load(each.compose("config"))["services"] for each in (alone, merged))
     assert {name for name in alone if name not in together} == ({"simulator"} if "gpu.yaml" in files else set())
     assert together != alone

@@ -60,6 +60,14 @@ CAUSES = {
     ),
     "LogUnreachable": Cause({'log_reachable{instance="a"}': (0, 1), 'log_reachable{instance="b"}': (1, 1)}),
     "CoordinatorMissing": Cause({"coordinators": (0, 1), "log_reachable": (1, 1)}),
+    "ClusterMissing": Cause(
+        {
+            'cluster_coordinators{cluster="us"}': (0, 1),
+            'cluster_coordinators{cluster="eu"}': (1, 1),
+            "coordinators": (1, 2),
+        },
+        {"cluster": "us"},
+    ),
     "ServerErrors": Cause(
         {
             'gateway_requests_total{status="503",route="/deliberations"}': (2, 0),

@@ -159,6 +159,13 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.Po
         stop_up(process)
 
 
+async def stored(journal: JetStreamJournal, stream: str, subjects: str) -> dict[str, int]:
+    """The number of messages on each subject."""
+    asked = f'{{"subjects_filter": "{subjects}"}}'.encode()
+    found = await journal.request(f"$JS.API.STREAM.INFO.{stream}", asked)
+    return found["state"].get("subjects", {})
+
+
 async def printed_by(page: str, stack: Stack, place: Path) -> str:
     """What the only Python program of a page prints when a reader runs it against the stack."""
     (program,) = [block.text for block in blocks() if block.page == page and block.language == "python"]

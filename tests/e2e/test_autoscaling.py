@@ -7,6 +7,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from math import ceil
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -30,10 +31,11 @@ roles:
 """
 # One stage of three calls: of four such deliberations at once the calls need more replicas, and the stages do not.
 OF_THREE_CALLS = {"strategy": "independent", "num_agents": 3}
-# Twice what is wanted: on a busy machine a replica takes up to 15 s to start. The figure is printed.
-UP_WITHIN_S = 60
+CALL_MS = 400
+SUBMITS_BEFORE = 40
+UP_WITHIN_S = 30
 DOWN_WITHIN_S = 75
-SUBMIT_MAX_S = 1.0
+SUBMIT_P99_MAX_S = 0.5
 
 
 class Load:
@@ -69,11 +71,14 @@ class Load:
             yield
             stopping.set()
 
-    def slowest_submit_s(self) -> float:
-        """Of those since the last time that it was asked for."""
-        slowest_s = max(self.submits_s)
-        self.submits_s.clear()
-        return slowest_s
+    def take_submits_s(self) -> list[float]:
+        """Returns the durations of the submissions since the last time that it was asked for, the shortest first."""
+        taken, self.submits_s = sorted(self.submits_s), []
+        return taken
+
+
+def p99(ordered: list[float]) -> float:
+    return ordered[ceil(0.99 * len(ordered)) - 1]
 
 
 async def replicas(stack: Stack) -> int:
@@ -96,15 +101,15 @@ async def test_replicas_follow_the_calls_and_none_is_lost_or_asked_twice(tmp_pat
         load = Load(stack)
         heard = ["deliberations.*.*.end", "deliberations.*.*.call.*.finished"]
         subscription = await stack.journal.subscribe(heard, load.take)
-        await stack.script(duration_ms=1_000)
+        await stack.script(duration_ms=CALL_MS)
         async with load.keep(1, **OF_THREE_CALLS):
-            await until(lambda: len(load.submits_s) >= 10, 60)
+            await until(lambda: len(load.submits_s) >= SUBMITS_BEFORE, 60)
         assert await replicas(stack) == 1
-        before_s = load.slowest_submit_s()
+        before_s = load.take_submits_s()
 
         async with load.keep(4, **OF_THREE_CALLS):
             grown_s = await seconds_until(stack, 2, 3, UP_WITHIN_S)
-        scaling_s = load.slowest_submit_s()
+        scaling_s = load.take_submits_s()
 
         # Few long calls, one for each replica, so that those that stop have calls under way.
         await stack.script(duration_ms=8_000)
@@ -115,11 +120,12 @@ async def test_replicas_follow_the_calls_and_none_is_lost_or_asked_twice(tmp_pat
         await subscription.close()
     print(
         f"above the minimum after {grown_s:.0f} s, at it after {shrunk_s:.0f} s; {len(load.ends)} deliberations; "
-        f"slowest submit before {before_s * 1000:.0f} ms, while replicas start {scaling_s * 1000:.0f} ms"
+        f"p99 of {len(before_s)} submits before {p99(before_s) * 1000:.0f} ms, "
+        f"of {len(scaling_s)} while replicas start {p99(scaling_s) * 1000:.0f} ms"
     )
     assert Counter(load.ends.values()) == {Completed: len(load.ends)}
     assert {name: call["started"] for name, call in engine["calls"].items()} == dict.fromkeys(load.calls, 1)
     usages = [fact.usage for fact in load.calls.values()]
     billed = sum(usage.prompt_tokens for usage in usages), sum(usage.completion_tokens for usage in usages)
     assert billed == (engine["prompt_tokens"], engine["completion_tokens"])
-    assert scaling_s < SUBMIT_MAX_S
+    assert p99(scaling_s) < SUBMIT_P99_MAX_S

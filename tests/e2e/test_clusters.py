@@ -21,7 +21,7 @@ from app.log.signature import LOG_KEY_NAME
 from app.log.stream_settings import coordinator_queues
 from tests.conditions import until, until_empty
 from tests.conftest import LOG_KEY, NatsServer
-from tests.e2e.conftest import ONE_ROLE, Stack, connected, start_up, stop_up
+from tests.e2e.conftest import ONE_ROLE, Stack, connected, start_up, stop_up, stored
 
 pytestmark = pytest.mark.e2e
 
@@ -80,13 +80,6 @@ async def called(stack: Stack) -> set[str]:
     return {name.partition(".")[0] for name in (await stack.engine_calls())["calls"]}
 
 
-async def stored(stack: Stack, stream: str, subjects: str) -> dict[str, int]:
-    """The number of messages on each subject."""
-    asked = f'{{"subjects_filter": "{subjects}"}}'.encode()
-    found = await stack.journal.request(f"$JS.API.STREAM.INFO.{stream}", asked)
-    return found["state"].get("subjects", {})
-
-
 async def test_a_killed_cluster_loses_nothing_and_no_deliberation_ends_twice(
     own_nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,15 +117,18 @@ async def test_a_killed_cluster_loses_nothing_and_no_deliberation_ends_twice(
         renamed_s = monotonic()
         async with cluster(url, tmp_path / "us", *CLUSTERS) as both:
             subscription = await both.journal.subscribe(["deliberations.*.*.end"], take)
-            ended |= {subject.split(".")[2] for subject in await stored(both, "DELIBERATIONS", "deliberations.*.*.end")}
+            ended |= {
+                subject.split(".")[2]
+                for subject in await stored(both.journal, "DELIBERATIONS", "deliberations.*.*.end")
+            }
             await until(lambda: len(ended) == DELIBERATIONS, WITHIN_S)
             taken_s = monotonic() - renamed_s
             await subscription.close()
             # A deliberation is announced after its end, and acknowledged then.
             for consumer in coordinator_queues(CLUSTERS):
                 await until_empty(both.journal, "DELIBERATIONS", consumer)
-            ends = await stored(both, "DELIBERATIONS", "deliberations.*.*.end")
-            announced = await stored(both, "ORCHESTRATOR_EVENTS", "orchestration.>")
+            ends = await stored(both.journal, "DELIBERATIONS", "deliberations.*.*.end")
+            announced = await stored(both.journal, "ORCHESTRATOR_EVENTS", "orchestration.>")
             assert (await both.client.get("/readyz")).json()["degraded"] == []
     print(
         f"{DELIBERATIONS} deliberations; {ended_at_kill} had ended at the kill, after {killed_s - began_s:.0f} s. The "

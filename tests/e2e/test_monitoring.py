@@ -36,6 +36,7 @@ roles:
     tools: [{{mcp: {{name: shelf, url: "{tools}"}}, allow: [look_up]}}]
 """
 HIGH, LOW = "1000000", "0.01"
+LABEL = "eu"
 LOOK_UP = {"name": "look_up", "arguments": {"word": "life"}}
 COUNCIL = {"strategy": "independent", "num_agents": 3}
 COUNTED = "sum(max by (replica, strategy, status) (last_over_time(deliberation_seconds_count[1h])))"
@@ -93,6 +94,7 @@ class Installation:
         return len(await self.server.values("up == 1")) == 2 and await self.is_quiet()
 
     async def has_counted_each_end(self) -> bool:
+        """An end that a coordinator wrote after the last scrape before its own end is not counted."""
         ends = [record async for record in self.stack.journal.read("deliberations.*.*.end", 0)]
         return await self.server.values(COUNTED) == [len(ends)]
 
@@ -107,6 +109,8 @@ async def installation(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterato
     with running() as engine, pytest.MonkeyPatch.context() as patch:
         roles.write_text(ROLES.format(url=engine.url, tools=await tools.start()))
         patch.setenv("SPEND_PER_DAY", HIGH)
+        patch.setenv("CLUSTERS", LABEL)
+        patch.setenv("COORDINATOR_CLUSTERS", LABEL)
         options = ("--agents", "nats", "--roles", str(roles), "--engine-url", engine.url)
         async with own_stack(place / "data", *options) as stack:
             environment = {**os.environ, **stack.of_log(), "AGENTS": "nats", "ROLES_FILE": str(roles)}
@@ -180,7 +184,6 @@ async def stopped_log(installation: Installation) -> AsyncGenerator[None]:
 async def lost_coordinator(installation: Installation) -> AsyncGenerator[None]:
     """A coordinator dies with work in hand, and another deliberation is accepted."""
     stack = installation.stack
-    # An end that was written after the last scrape before a kill is not counted.
     await holds(installation.has_counted_each_end, 30)
     await stack.script(**SLOW | {"duration_ms": 4_000})
     begun = await stack.submit(**COUNCIL)
@@ -198,6 +201,27 @@ async def taken_over(installation: Installation) -> AsyncGenerator[None]:
     async with lost_coordinator(installation):
         pass
     yield
+
+
+@asynccontextmanager
+async def untaken_label(installation: Installation) -> AsyncGenerator[None]:
+    """The coordinator with the label is away, and one without a label answers."""
+    stack = installation.stack
+    await holds(installation.has_counted_each_end, 30)
+    await stack.script(**FAST)
+    environment = {**installation.environment, **stack.of_log("agents"), "COORDINATOR_CLUSTERS": ""}
+    command = [sys.executable, "-m", "serve_deployments.coordinator"]
+    with subprocess.Popen(command, env={**environment, "COORDINATOR_PORT": "0"}) as other:
+        try:
+            async with away(stack, "coordinator"):
+                waiting = await stack.submit(**COUNCIL, cluster=LABEL)
+                await stack.until(await stack.submit(**COUNCIL), status="completed")
+                yield
+                assert (await stack.read(waiting))["status"] == "pending"
+            await stack.until(waiting, status="completed")
+            await holds(installation.has_counted_each_end, 30)
+        finally:
+            other.terminate()
 
 
 @asynccontextmanager
@@ -249,6 +273,7 @@ PROVOKED: dict[str, tuple[Provocation, set[str]]] = {
     "a gateway hangs": (stopped_gateway, {"GatewayDown"}),
     "the log hangs": (stopped_log, {"LogUnreachable", "ServerErrors"}),
     "the coordinator is away": (lost_coordinator, {"CoordinatorMissing", "QueueHeadWaits"}),
+    "no coordinator takes a label": (untaken_label, {"ClusterMissing"}),
     "a coordinator takes over": (taken_over, {"CoordinatorsLost"}),
     "the sender of webhooks is away": (
         lambda installation: without("webhooks", installation),

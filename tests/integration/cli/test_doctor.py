@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -37,6 +38,9 @@ engines: {hosted: {url: "http://127.0.0.1:9", api_key_env: HOSTED_KEY}}
 roles: {JUDGE: {persona: You judge., engines: [hosted]}}
 """
 NO_RIGHTS = 'jetstream {}\nauthorization {users: [{user: a, password: b, permissions: {publish: "nothing"}}]}'
+SOUND_WITHIN_S = 3.0
+# Other tests may take the CPU of one attempt.
+ATTEMPTS_MAX = 3
 
 
 class Machine:
@@ -364,9 +368,19 @@ async def shown(place: Path, *command: str, **given: str) -> tuple[int, list[dic
 async def test_a_sound_set_up_has_no_fault(machine: Machine) -> None:
     archive = {"DATABASE_URL": f"sqlite:///{machine.place}/archive.db"}
     await migrate(archive["DATABASE_URL"])
-    exit_code, found = await shown(
-        machine.place, str(DELIBERATE), "doctor", "--json", **archive, VLLM_URL=await machine.engine()
-    )
+    environment = {**archive, "VLLM_URL": await machine.engine()}
+
+    async def timed() -> tuple[float, int, list[dict[str, Any]]]:
+        began_s = monotonic()
+        shown_here = await shown(machine.place, str(DELIBERATE), "doctor", "--json", **environment)
+        return monotonic() - began_s, *shown_here
+
+    runs = [await timed()]
+    while runs[-1][0] > SOUND_WITHIN_S and len(runs) < ATTEMPTS_MAX:
+        runs.append(await timed())
+    seconds, exit_code, found = runs[-1]
+    print(f"a sound set-up: {seconds:.1f} s")
+    assert seconds <= SOUND_WITHIN_S
     assert [each for each in found if each["part"] != "machine" and each["severity"] != "info"] == []
     assert [each["code"] for each in found if each["severity"] == "info"][:1] == ["simulated"], found
     assert exit_code in (0, 6)

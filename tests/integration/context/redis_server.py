@@ -34,14 +34,15 @@ def decided(
 
 
 @asynccontextmanager
-async def redis_server(directory: Path) -> AsyncGenerator[str]:
+async def redis_server(directory: Path, password: str = "") -> AsyncGenerator[str]:
     program = shutil.which("redis-server") or shutil.which("valkey-server")
     assert program is not None, MISSING
     port = free_port()
     options = ("--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(directory))
+    options += ("--requirepass", password)
     process = subprocess.Popen([program, *options], stdout=subprocess.DEVNULL)
     url = f"redis://127.0.0.1:{port}/0"
-    client = redis.from_url(url)
+    client = redis.from_url(url, password=password or None)
     try:
         async with asyncio.timeout(20):
             while True:
