@@ -40,6 +40,7 @@ from app.deliberation.roles import Role
 from app.deliberation.specification import Evidence, FilesWorkspace, GitWorkspace, WorkspaceFile
 from app.lifecycle.context import EVIDENCE_ID, ContextHydrator, cut_to_bytes
 from app.lifecycle.specify import Identity, accepted, body_sha256, deliberation_id, issued_at, specification
+from app.workspace.git import is_installed
 from app.workspace.repositories import NO_REPOSITORIES, CommitLookup, RepositoryRefused
 
 # Even beside much evidence, the beginning of a verdict that is followed, and of a context.
@@ -269,6 +270,10 @@ class Deliberations:
         asked = request.workspace
         if asked is None:
             return None
+        if not is_installed():
+            detail, remedy = "Git is not installed here", "Leave workspace out, or have the operator install git."
+            field = "/workspace/files" if asked.git is None else "/workspace/git"
+            raise ValidationFailed([body_fault(field, "no_git", detail, remedy)])
         if asked.git is None:
             return FilesWorkspace(files=tuple(WorkspaceFile(**each.model_dump()) for each in asked.files or ()))
         ref = asked.ref or "HEAD"

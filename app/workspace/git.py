@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
@@ -74,6 +75,10 @@ def _configuration(further: str) -> Generator[tuple[Path, tuple[int, ...]]]:
         yield Path(f"/dev/fd/{descriptor}"), (descriptor,)
     finally:
         os.close(descriptor)
+
+
+def is_installed() -> bool:
+    return shutil.which("git") is not None
 
 
 async def git(

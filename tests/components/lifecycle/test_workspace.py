@@ -91,6 +91,13 @@ async def test_an_unknown_ref_and_an_unreachable_repository_name_their_fields(tm
         assert await faults(gateway, ref="main") == [("/workspace/git", "missing")]
 
 
+async def test_a_gateway_without_git_refuses_each_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with served(workspaces=(str(tmp_path),)) as gateway:
+        monkeypatch.setenv("PATH", str(tmp_path))
+        assert await faults(gateway, git=str(tmp_path)) == [("/workspace/git", "no_git")]
+        assert await faults(gateway, files=[{"path": "a", "text": ""}]) == [("/workspace/files", "no_git")]
+
+
 async def test_a_quote_refuses_what_an_acceptance_would(tmp_path: Path) -> None:
     committed(tmp_path / "repo", {"a": "1"})
     async with served(workspaces=(str(tmp_path),)) as gateway:
