@@ -249,8 +249,9 @@ function jump(event, id) {
 }
 
 /** The body of a request that asks the same. */
-const sameBody = ({ task, agents, strategy, parameters, rounds, seed, evidence }) => ({
+const sameBody = ({ task, agents, strategy, parameters, rounds, seed, evidence, workspace }) => ({
   task, agents: counted(agents), strategy, parameters, seed, ...(rounds > 1 ? { rounds } : {}), ...(evidence.length ? { evidence: evidence.map(({ id, title: name, text, source }) => ({ id, title: name, text, source })) } : {}),
+  ...(workspace?.git ? { workspace: { git: workspace.git, ref: workspace.ref } } : {}),
 });
 
 export function Done({ resource, council }) {

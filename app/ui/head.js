@@ -10,7 +10,7 @@ const LINE_CHARS_MAX = 160;
 
 export function Head({ resource, seats, label, actions }) {
   const [whole, setWhole] = useState(false);
-  const { task, agents, strategy, rounds, usage, evidence } = resource;
+  const { task, agents, strategy, rounds, usage, evidence, workspace } = resource;
   const line = question(task);
   const cut = line.length > LINE_CHARS_MAX ? `${line.slice(0, LINE_CHARS_MAX)}…` : line;
   const more = line !== task.trim() || cut !== line || evidence.length > 0;
@@ -19,6 +19,7 @@ export function Head({ resource, seats, label, actions }) {
   return html`<div class="head council"><${Seats} seats=${seats} label=${label} /><div><nav class="crumbs" aria-label="Path"><a href=${address("deliberations")}>Deliberations</a><${Icon} name="right" /><span class="mono">${resource.id.slice(-8)}</span></nav>
       <h1 dir="auto">${cut}</h1>
       <div class="meta"><${Status} of=${resource} /><${Chips} agents=${counted(agents)} /><span>${strategy}${rounds > 1 ? `, ${plural(rounds, "round")}` : ""}</span>
+        ${workspace ? html`<span class="mono" title=${workspace.git ?? workspace.files.map(({ path }) => path).join(", ")}>${workspace.git ? `${workspace.git.split("/").filter(Boolean).at(-1)} at ${workspace.commit.slice(0, 8)}` : plural(workspace.files.length, "file")}</span>` : ""}
         ${agents.some(({ role }) => pretended.has(role)) ? html`<span class="sim" title="No model wrote these texts">Simulated</span>` : ""}
         ${ended ? html`<span>${duration(at(resource.ended_at) - at(resource.started_at ?? resource.created_at))}</span><span>${number(tokensOf(usage))} tokens</span>${usage.cost ? html`<span>${money(usage.cost)}</span>` : ""}<span class="muted">${age(resource.ended_at, now.value)} ago</span>` : ""}
         ${more ? html`<button class="linked" aria-expanded=${whole} onClick=${() => setWhole(!whole)}>whole task${evidence.length ? " and evidence" : ""}</button>` : ""}</div>

@@ -13,7 +13,7 @@ const QUOTE_AFTER_MS = 300;
 const AGENTS_MAX = 32;
 const emptied = () => ({
   task: "", agents: [{ role: roles.value.find(({ name }) => name === "DEV")?.name ?? roles.value[0]?.name ?? "DEV", count: 3 }], strategy: "council", parameters: {},
-  rounds: 1, seed: "", max_cost: "", max_tokens: "", minutes: "", on_deadline: "best", requirements: "", rubric: [], evidence: [],
+  rounds: 1, seed: "", max_cost: "", max_tokens: "", minutes: "", on_deadline: "best", requirements: "", rubric: [], evidence: [], git: "", ref: "",
 });
 /** What is being written; it outlives the drawer and a session that ends. */
 const draft = signal(null);
@@ -34,7 +34,7 @@ function again(deliberation) {
   const { constraints, budget } = deliberation;
   return {
     ...emptied(), task: deliberation.task, strategy: deliberation.strategy, parameters: deliberation.parameters, rounds: Math.max(1, deliberation.rounds),
-    agents: seated(deliberation.agents), evidence: deliberation.evidence.map(({ id, title: name, text, source }) => ({ id, title: name, text, source })),
+    agents: seated(deliberation.agents), evidence: deliberation.evidence.map(({ id, title: name, text, source }) => ({ id, title: name, text, source })), git: deliberation.workspace?.git ?? "", ref: deliberation.workspace?.ref ?? "",
     rubric: constraints.rubric, requirements: constraints.requirements.join("\n"), on_deadline: constraints.on_deadline, minutes: String(constraints.timeout_seconds / 60),
     max_cost: budget.max_cost ?? "", max_tokens: budget.max_tokens ?? "",
   };
@@ -56,6 +56,7 @@ function bodyOf(written) {
     ...(filled(written.parameters) ? { parameters: written.parameters } : {}), ...(configures("rounds") ? { rounds: written.rounds } : {}),
     ...(written.seed === "" ? {} : { seed: Number(written.seed) }), ...(filled(budget) ? { budget } : {}),
     ...(filled(constraints) ? { constraints } : {}), ...(written.evidence.length ? { evidence: written.evidence } : {}),
+    ...(written.git ? { workspace: { git: written.git, ...(written.ref ? { ref: written.ref } : {}) } } : {}),
   };
 }
 
@@ -228,6 +229,7 @@ export function New({ from }) {
           ${Object.entries(strategy?.parameters.properties ?? {}).map(([name, schema]) => html`<${Parameter} key=${name} name=${name} schema=${schema} value=${written.parameters[name]} onChange=${(value) => set({ parameters: { ...written.parameters, [name]: value } })} />`)}</div>
         <${Quote} quote=${quote} /></div>
       <${Evidence} items=${written.evidence} onChange=${(evidence) => set({ evidence })} />
+      <div class="part" role="group" aria-label="Workspace"><div class="lab">Workspace</div><div class="two">${field("git", "Repository", "", { inputmode: "url", placeholder: "URL or path; none" })}${field("ref", "Branch, tag or commit", "", { inputmode: "text", placeholder: "HEAD" })}</div></div>
       <${Rubric} items=${written.rubric} onChange=${(rubric) => set({ rubric })} />
       <div class="part" role="group" aria-label="Bounds"><div class="lab">Bounds</div><div class="two">${field("max_cost", "Cost at most")}${field("max_tokens", "Tokens at most")}${field("minutes", "Time", "min")}
         <label>When time is over<select class="field" value=${written.on_deadline} onChange=${(event) => set({ on_deadline: event.target.value })}><option value="best">Conclude from what is there</option><option value="fail">Give no verdict</option></select></label>

@@ -5,6 +5,7 @@ from playwright.async_api import BrowserContext, Page, expect
 
 from app.deliberation.calls import FactProblem
 from app.deliberation.facts import ToolStarted, ToolUsed
+from app.deliberation.specification import FilesWorkspace, GitWorkspace, WorkspaceFile
 from tests.components.routes.listening import Gateway, listening
 from tests.story import Story
 from tests.unit.strategies.stories import STORIES, events_of, read, story
@@ -49,6 +50,26 @@ async def test_the_page_shows_the_reading_of_the_core(page: Page, gateway: Gatew
         await candidates.select_option(agent_id)
         text = page.locator(".diff .md").last
         await expect(text).to_contain_text(works[agent_id]["content"], use_inner_text=False)
+
+
+@pytest.mark.parametrize(
+    ("workspace", "shown"),
+    [
+        (
+            GitWorkspace(git="https://host/acme/merging.git", ref="main", commit="0123456789" * 4),
+            "merging.git at 01234567",
+        ),
+        (FilesWorkspace(files=(WorkspaceFile(path="a.py", text="1"), WorkspaceFile(path="b.py", text="2"))), "2 files"),
+    ],
+    ids=["git", "files"],
+)
+async def test_the_head_shows_what_agents_may_read(
+    page: Page, gateway: Gateway, workspace: GitWorkspace | FilesWorkspace, shown: str
+) -> None:
+    told = Story(f"reads-{shown[0]}")
+    await gateway.write(told.accepted(workspace=workspace), told.opened())
+    await page.evaluate(f"location.hash = {told.id!r}")
+    await expect(page.locator(".head .meta")).to_contain_text(shown)
 
 
 async def test_a_lane_shows_the_tools_that_its_agent_used_and_what_they_returned(page: Page, gateway: Gateway) -> None:
