@@ -1,8 +1,8 @@
 """`python -m benchmarks.short`: the figures of `make bench` with tokens streamed, in one line, within a minute.
 
 For two checkouts in turn, when the machine is shared. The floor is that of `make bench`; the engine is simulated.
-With `--watched` it prints another line instead: the rate while every tenth deliberation has a viewer of its texts, over
-the rate without viewers, in turn.
+Two options print other lines instead, of rates in turn. `--watched`: while every tenth deliberation has a viewer of its
+texts, over the rate without viewers. `--faults`: while a tenth of the engine's replies is faulty, over that without.
 """
 
 import argparse
@@ -14,6 +14,7 @@ from functools import partial
 from itertools import count
 from typing import NamedTuple
 
+import httpx
 import uvloop
 
 from benchmarks.bench import CALL_MS, Floor, Product, Sample, closed_loop, stack_of
@@ -22,7 +23,8 @@ WARM_UP = 100
 SUBMITTED, UNCOUNTED = 900, 200
 
 
-WATCHED_EVERY, WATCHED_ROUNDS = 10, 3
+WATCHED_EVERY, ROUNDS = 10, 3
+FAULTS = ("rate-limit:0.02", "error:0.02", "unavailable:0.02", "broken-stream:0.02", "bad-json:0.02")
 
 
 class _Load(NamedTuple):
@@ -34,15 +36,18 @@ class _Load(NamedTuple):
 LOADS = _Load(1, 16, 6), _Load(50, 250, 150), _Load(200, 700, 500)
 
 
-async def main(*, watched: bool) -> None:
+async def main(*, watched: bool, faults: bool) -> None:
     """Start a stack and print its figures."""
     os.environ["STREAM_DELTAS"] = "true"
     async with stack_of(CALL_MS) as stack:
         floor, product = Floor(stack.engine_urls[0]), Product(stack.url)
         await closed_loop(20, WARM_UP, product.once)
-        if watched:
+        if watched or faults:
             for load in LOADS[1:]:
-                print(await share_with_viewers(product, load))
+                if watched:
+                    print(await share_with_viewers(product, load))
+                if faults:
+                    print(await share_with_faults(product, stack.engine_urls[0], load))
             await floor.close()
             await product.close()
             return
@@ -81,16 +86,35 @@ async def share_with_viewers(product: Product, load: _Load) -> str:
             if watching and next(numbers) % WATCHED_EVERY == 0:
                 pieces += await product.watch(id)
 
-    for watching in (False, True) * WATCHED_ROUNDS:
+    for watching in (False, True) * ROUNDS:
         one = partial(submit_and_poll, watching=watching)
         rates[watching].append((await closed_loop(load.at_once, load.of_product, one)).per_second)
     assert pieces, "no viewer saw a piece of text"
-    without, with_viewers = (", ".join(f"{rate:.0f}" for rate in each) for each in rates.values())
+    return f"{load.at_once} in flight, a viewer of every tenth: {shares(rates)}"
+
+
+async def share_with_faults(product: Product, engine_url: str, load: _Load) -> str:
+    """The rates with and without faults of the engine, and their ratio."""
+    rates: dict[bool, list[float]] = {False: [], True: []}
+    async with httpx.AsyncClient(base_url=engine_url) as engine:
+        for faulty in (False, True) * ROUNDS:
+            script = {"faults": FAULTS if faulty else ()}
+            (await engine.post("/simulator/script", json=script)).raise_for_status()
+            rates[faulty].append((await closed_loop(load.at_once, load.of_product, product.once)).per_second)
+    return f"{load.at_once} in flight, a tenth of the replies faulty: {shares(rates)}"
+
+
+def shares(rates: dict[bool, list[float]]) -> str:
+    without, changed = (", ".join(f"{rate:.0f}" for rate in each) for each in rates.values())
     share = statistics.median(b / a for a, b in zip(*rates.values(), strict=True))
-    return f"{load.at_once} in flight: {with_viewers}/s with a viewer of every tenth, {without}/s without, {share:.2f}"
+    return f"{changed}/s, and {without}/s without, {share:.2f}"
 
 
 if __name__ == "__main__":
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--watched", action="store_true", help="Only compare rates with and without viewers")
-    uvloop.run(main(watched=options.parse_args().watched))
+    options.add_argument(
+        "--faults", action="store_true", help="Only compare rates with and without faults of the engine"
+    )
+    asked = options.parse_args()
+    uvloop.run(main(watched=asked.watched, faults=asked.faults))
