@@ -85,14 +85,6 @@ async def test_a_council_is_one_trace_from_its_request_to_its_chats(traced: Stac
     assert all(TASK.encode() not in body for body in collected.bodies)
 
 
-async def _asked_in_turn(stack: Stack) -> list[str]:
-    ids: list[str] = []
-    for seed in range(COUNCILS):
-        ids.append(await _asked(stack, seed=seed, num_agents=3))
-        await asyncio.sleep(0)
-    return ids
-
-
 async def _kill(stack: Stack, name: str) -> None:
     """Kill a process of the stack; return once the supervisor has started another one."""
     killed = stack.child(name)["pid"]
@@ -111,20 +103,20 @@ async def _until_acknowledged(stack: Stack) -> None:
 
 
 async def _councils_with_kills(stack: Stack, collected: Collector, *names: str) -> list[str]:
-    """Run councils while processes are killed, each as often as councils last; return the ids once all have spans."""
+    """Ask a share of the councils before each kill, two of each process; return the ids once all have spans."""
     await stack.until_ready()
     await stack.script(duration_ms=300, faults=[], behaviour="normal")
     await _until_acknowledged(stack)
     collected.forget()
     (await stack.engine.delete("/simulator/calls")).raise_for_status()
-    asked = asyncio.create_task(_asked_in_turn(stack))
-    for name in names * 2:
+    kills, ids = names * 2, list[str]()
+    for place, name in enumerate(kills):
         started = (await stack.engine_calls())["started"]
+        ids += [await _asked(stack, seed=seed, num_agents=3) for seed in range(place, COUNCILS, len(kills))]
         async with asyncio.timeout(60):
-            while (await stack.engine_calls())["started"] < started + COUNCILS // 2:
+            while (await stack.engine_calls())["started"] <= started:
                 await asyncio.sleep(0.02)
         await _kill(stack, name)
-    ids = await asked
     for each in ids:
         await stack.until(each, status="completed")
     await until(lambda: all(_of(collected, "invoke_workflow", each) for each in ids), 60)
