@@ -290,10 +290,6 @@ class WorkspaceRequest(RequestModel):
     Of a repository they read files and history at the present commit of `ref`. Prompts name `files`, without texts.
     """
 
-    model_config = ConfigDict(
-        json_schema_extra={"oneOf": [{"required": ["git"]}, {"required": ["files"], "not": {"required": ["ref"]}}]}
-    )
-
     git: str | None = Field(
         default=None,
         min_length=1,
