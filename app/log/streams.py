@@ -71,8 +71,6 @@ def declared_streams(settings: StreamSettings) -> list[dict[str, Any]]:
             subjects=["deliberations.>"],
             allow_direct=True,
             allow_msg_ttl=True,
-            # Disk has two thirds less, each write costs the server a tenth more, and a start the double CPU.
-            compression="s2",
             republish={"src": "deliberations.>", "dest": "live.deliberations.>"},
         ),
         # Kept for ever and protected from deletion: without its revocation, a revoked key would be valid again.
