@@ -24,7 +24,8 @@ SUBMITTED, UNCOUNTED = 900, 200
 
 
 WATCHED_EVERY, ROUNDS = 10, 3
-FAULTS = ("rate-limit:0.02", "error:0.02", "unavailable:0.02", "broken-stream:0.02", "bad-json:0.02")
+# None with Retry-After, which paces the engine itself.
+FAULTS = ("error:0.03", "broken-stream:0.03", "bad-json:0.04")
 
 
 class _Load(NamedTuple):
