@@ -139,13 +139,18 @@ class Product:
         )
         self._body = {"task": TASK, "strategy": "independent", "num_agents": AGENTS}
 
-    async def completes(self) -> bool:
+    async def _deliberated(self) -> tuple[httpx.Response, bool]:
         response = await self._client.post("/deliberations", json=self._body, headers={"Prefer": "wait=60"})
-        return response.status_code == 200 and response.json()["status"] == "completed"
+        return response, response.status_code == 200 and response.json()["status"] == "completed"
+
+    async def completes(self) -> bool:
+        _, completed = await self._deliberated()
+        return completed
 
     async def once(self) -> None:
-        if not await self.completes():
-            raise SystemExit("the product did not complete a deliberation")
+        response, completed = await self._deliberated()
+        if not completed:
+            raise SystemExit(f"the product answered {response.status_code}: {response.text[:500]}")
 
     async def watch(self, deliberation_id: str) -> int:
         """Read the stream of events to its end over a socket, and return the number of its pieces of text."""
