@@ -172,7 +172,7 @@ class WorkspaceRules(ProcessSettings):
     tenant_workspaces: TenantPrefixes = setting(
         (),
         "Prefixes of repositories for single tenants, as `acme=https://host/acme,globex=/srv/globex`; no other tenant "
-        "may name what is below, also where WORKSPACES has a shorter prefix. The same for every part.",
+        "may name a repository below, also where WORKSPACES has a shorter prefix. The same for every part.",
     )
     workspace_headers_files: FilesByPrefix = setting(
         (),

@@ -50,13 +50,16 @@ def pin(leader: int, cores: frozenset[int]) -> None:
                 os.sched_setaffinity(int(task.name), cores)
 
 
+def cpu_ticks(pid: int) -> int:
+    """The clock ticks of CPU of a process, 0 once it has ended."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return sum(map(int, _fields(pid)[11:13]))
+    return 0
+
+
 def cpu_s(leader: int) -> float:
     """The seconds of CPU of a process and its children."""
-    spent = 0
-    for pid in _with_children(leader):
-        with suppress(FileNotFoundError, ProcessLookupError):
-            spent += sum(map(int, _fields(pid)[11:13]))
-    return spent * _TICK_S
+    return sum(map(cpu_ticks, _with_children(leader))) * _TICK_S
 
 
 def idle_s(cores: frozenset[int]) -> float:

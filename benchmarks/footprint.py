@@ -10,7 +10,6 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 
 import httpx
 import uvloop
@@ -20,6 +19,7 @@ from rich.table import Table
 from app.cli.stack.layout import Layout
 from app.cli.stack.supervisor import marked
 from benchmarks.bench import CALL_MS, TOKENS_PER_CHUNK, closed_loop, stack_of
+from benchmarks.cores import cpu_ticks
 
 COUNCIL = {"task": "Write factorial.", "agents": [{"role": "DEV", "count": 3}]}
 STRATEGIES = ("independent", "council")
@@ -58,16 +58,12 @@ async def deliberate(client: httpx.AsyncClient, asked: Mapping[str, object]) -> 
     assert answer.status_code == 200, answer.text
 
 
-def cpu_ticks(mark: str) -> Counter[str]:
+def ticks_by_part(mark: str) -> Counter[str]:
     """The clock ticks of CPU of each part of the stack since its start; those of Ray are named by their command."""
     spent = Counter[str]()
     for process in marked(mark):
-        try:
-            ticks = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-        except FileNotFoundError:
-            continue
         part = process.command.split()[0] if process.command.startswith("ray::") else process.child
-        spent[part] += int(ticks[11]) + int(ticks[12])
+        spent[part] += cpu_ticks(process.pid)
     return spent
 
 
@@ -94,9 +90,9 @@ async def spent(stack: Layout, client: httpx.AsyncClient, asked: Mapping[str, ob
     """The CPU of each part for one deliberation, in milliseconds."""
     ask = partial(deliberate, client, asked)
     await closed_loop(IN_FLIGHT, count // 4, ask)
-    before = cpu_ticks(stack.mark)
+    before = ticks_by_part(stack.mark)
     await closed_loop(IN_FLIGHT, count, ask)
-    ticks = cpu_ticks(stack.mark) - before
+    ticks = ticks_by_part(stack.mark) - before
     tick_ms = 1_000 / os.sysconf("SC_CLK_TCK") / count
     found = {part: many * tick_ms for part, many in ticks.most_common()}
     return {**found, WITHOUT_ENGINE: (ticks.total() - ticks[SIMULATOR]) * tick_ms}

@@ -36,7 +36,7 @@ ASKED = {
 WINDOW = 4_000
 _INBOX = b"_INBOX.stored"
 _NUMBER_DIGITS = 8
-# What the server adds to the messages of an atomic batch, which are stored singly here.
+# Headers that the server adds to messages of an atomic batch; each message is stored by itself here.
 _OF_A_BATCH = b"nats-batch-"
 
 
@@ -64,7 +64,7 @@ class Block(NamedTuple):
 
 
 class Recording(NamedTuple):
-    """One deliberation: what it stored in streams that have subjects of their own, and the declaration of all streams.
+    """The stored messages of one deliberation, without those that the server copies, and all streams' declarations.
 
     A stream that copies another one is filled by nats-server itself.
     """
@@ -84,7 +84,7 @@ class Recording(NamedTuple):
         return Block(data.replace(self.deliberation_id, id), len(messages))
 
     def of_kind(self, *kinds: str) -> tuple[Message, ...]:
-        """The messages whose subject has one of these words after the id."""
+        """The messages with one of these words after the id in their subject."""
         return tuple(each for each in self.messages if each.subject.decode().split(".")[3] in kinds)
 
     def written(self, path: Path) -> None:
@@ -107,7 +107,7 @@ class Recording(NamedTuple):
 
     @classmethod
     async def of_stack(cls) -> Self:
-        """Run one deliberation in a stack of its own, whose agents answer in 32 pieces."""
+        """Run one deliberation in a stack of its own; agents answer in 32 pieces."""
         with tempfile.TemporaryDirectory() as directory:
             options = StackOptions(data_dir=Path(directory), port=0, nats_port=0, simulate=simulator(CALL_MS))
             async with running_stack(options) as stack, httpx.AsyncClient(base_url=stack.url, timeout=70) as client:
@@ -238,7 +238,7 @@ class BareClient:
         await self._writer.drain()
 
     async def _read(self) -> None:
-        # The end of what was read, shorter than each mark, so that a mark in two reads counts once.
+        # The last bytes read, fewer than a mark has, so that a mark in two reads counts once.
         tail = b""
         while data := await self._reader.read(262_144):
             data = tail + data

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from app.cli.stack.layout import Layout
 from benchmarks.bench import CALL_MS, Product, Sample, closed_loop, stack_of
-from benchmarks.footprint import SIMULATOR, cpu_ticks
+from benchmarks.footprint import SIMULATOR, ticks_by_part
 from benchmarks.overload import beside
 
 ROWS = ((1, 1), (2, 1), (4, 1), (1, 2), (1, 4), (4, 4))
@@ -26,7 +26,7 @@ PARTS = ("gateway", COORDINATOR, "nats")
 
 
 class Cost(NamedTuple):
-    """The latencies of what completed, what did not, and the CPU of a deliberation by part in milliseconds."""
+    """Latencies of completed deliberations, the number of others, and the CPU of one by part, in milliseconds."""
 
     sample: Sample
     lost: int
@@ -37,7 +37,7 @@ def spent(layouts: list[Layout]) -> Counter[str]:
     """The clock ticks of each part so far; the replicas of a part count together."""
     found = Counter[str]()
     for layout in layouts:
-        for part, ticks in cpu_ticks(layout.mark).items():
+        for part, ticks in ticks_by_part(layout.mark).items():
             found[COORDINATOR if COORDINATOR in part else part] += ticks
     return found
 

@@ -26,7 +26,7 @@ from tests.conftest import NatsServer
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM)
 ROUNDS = 3
-# What is stored before each stop, so that the server's index on disk is older than its last messages.
+# Deliberations stored before each stop, so that the server's index on disk is older than its last messages.
 MORE = 100
 
 

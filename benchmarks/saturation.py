@@ -95,7 +95,7 @@ class Bench:
 
     @asynccontextmanager
     async def answering(self, subject: str, place: int, messages: Sequence[Message]) -> AsyncGenerator[None]:
-        """Store `messages` of each deliberation whose id stands at `place` in a subject that is heard."""
+        """Store `messages` for each message heard on `subject`, which has the deliberation's id at `place`."""
         async with BareClient.connect(self.url) as bare:
 
             async def answer(heard: Msg) -> None:
@@ -181,7 +181,7 @@ async def nats_server(bench: Bench, total: int, _: int) -> Rate:
 
 
 class Case(NamedTuple):
-    """A process, how many of the asked deliberations it gets, the counts in flight, and what it does for each."""
+    """A measured process: its share of the asked deliberations, the counts in flight, and its units of work by name."""
 
     measure: Callable[[Bench, int, int], Awaitable[Rate]]
     share: float

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from app.deliberation.roles import AgentRunner
 from benchmarks.bench import ADAPTERS, QUICK_CALL_MS, closed_loop, stack_of
-from benchmarks.footprint import SIMULATOR, cpu_ticks, deliberate
+from benchmarks.footprint import SIMULATOR, deliberate, ticks_by_part
 from tests.otlp import collector
 
 IN_FLIGHT = 50
@@ -55,9 +55,9 @@ async def measure(shares: list[float], rounds: int, count: int, agents: AgentRun
         for number in range(rounds):
             for share in shares if number % 2 else reversed(shares):
                 mark, ask = stacks[share]
-                before = cpu_ticks(mark)
+                before = ticks_by_part(mark)
                 sample = await closed_loop(IN_FLIGHT, count, ask)
-                spent = cpu_ticks(mark) - before
+                spent = ticks_by_part(mark) - before
                 per_second[share].append(sample.per_second)
                 cpu_ms[share].append((spent.total() - spent[SIMULATOR]) * tick_ms)
     table = Table(title=f"{STRATEGY}, three agents, {IN_FLIGHT} in flight, {rounds} rounds of {count}, agents={agents}")

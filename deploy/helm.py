@@ -57,7 +57,7 @@ def write_chart(folder: Path) -> None:
     expressions: list[str] = []
     for each in documents:
         _parametrise(each, image, expressions)
-    # Whatever else the documents say is no template.
+    # Braces of the documents themselves are no template.
     text = yaml.safe_dump_all(documents, sort_keys=False).replace("{{", '{{ "{{" }}')
     for number, expression in enumerate(expressions):
         text = text.replace(_mark(number), f"{{{{ {expression} }}}}")

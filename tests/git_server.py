@@ -129,7 +129,7 @@ def git_server(folder: Path, **options: Any) -> Generator[GitServer]:
 
 
 def processes_with(text: str) -> list[str]:
-    """The processes of this machine whose arguments or environment hold the text."""
+    """The processes of this machine with the text in their arguments or environment."""
     found = list[str]()
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal() and int(folder.name) != os.getpid():

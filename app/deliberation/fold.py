@@ -103,7 +103,7 @@ class State:
     takeovers: int = 0
     takeovers_without_progress: int = 0
     given_back: bool = False
-    # By agent, server and tool. The facts alone hold what tools returned.
+    # By agent, server and tool. The facts alone hold results of tools.
     tools: dict[tuple[str, str, str], ToolSum] = field(default_factory=dict[tuple[str, str, str], ToolSum])
 
     @property

@@ -45,7 +45,7 @@ class TextGrew(NamedTuple):
 
 
 class ToolRan(NamedTuple):
-    """A member's use of a tool is recorded, whose call has no outcome yet."""
+    """A recorded use of a tool by a member whose call has no outcome yet."""
 
     state: State
     call: AgentCall

@@ -105,7 +105,7 @@ class AllowedRepositories:
     def location(self, repository: str, tenant: str) -> Location:
         """Returns the repository's location. Reads the file system.
 
-        Raises RepositoryRefused for a repository outside of all prefixes, or whose longest one is of other tenants.
+        Raises RepositoryRefused outside of all prefixes, and where the longest one belongs to other tenants.
         """
         found, prefixes = repository.rstrip("/") or "/", list(self.prefixes)
         of_tenants = list(self.of_tenants)

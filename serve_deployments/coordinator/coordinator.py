@@ -120,7 +120,7 @@ class RoleClient:
 
 
 def _named(workspace: GitWorkspace | FilesWorkspace | None) -> GitWorkspace | Literal["files"] | None:
-    """The workspace as agents are told of it: files have their texts in the log alone."""
+    """The workspace in requests to agents; the texts of files are in the log alone."""
     return "files" if isinstance(workspace, FilesWorkspace) else workspace
 
 

@@ -217,7 +217,7 @@ def _named(value: object, keys: Sequence[str]) -> ToolCall | None:
 
 
 def _arguments_form(tool: Tool) -> Mapping[str, Any]:
-    """The schema of a tool's arguments; any object where its references would lose what they refer to."""
+    """The schema of a tool's arguments; any object where a reference would lose its target."""
     return {"type": "object"} if '"$ref"' in json.dumps(tool.input_schema) else tool.input_schema
 
 

@@ -39,7 +39,7 @@ TOOLS_MAX = 256
 DESCRIPTION_CHARS_MAX = 1_024
 SCHEMA_BYTES_MAX = 16_384
 DETAIL_CHARS_MAX = 300
-# A server may change its tools, and not each one tells its clients.
+# A server may change its tools, and some servers send no notice.
 LIST_AGE_MAX_S = 60.0
 STOP_WITHIN_S = 2.0
 END_WITHIN_S = 1.0
@@ -61,7 +61,7 @@ MessageStreams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], Me
 
 @dataclass(slots=True)
 class _Wire:
-    """What the package does not tell of a connection, or of one use over HTTP.
+    """The state of a connection, or of one use over HTTP, that the package does not report.
 
     `overflowed`: the server has sent more than `MESSAGE_BYTES_MAX` bytes at once. `status` is that of a response that
     refused a request, which belonged to a session where `in_session`. `ended` tells how a command ended.
@@ -129,7 +129,7 @@ class _BoundedTransport(httpx2.AsyncHTTPTransport):
 
 @dataclass(slots=True)
 class Connected:
-    """A connection with its tools. Secrets of its headers and environment are replaced in whatever it brings.
+    """A connection with its tools. Secrets of its headers and environment are replaced in results and errors.
 
     `ended` is set where the server ends the connection, and where its user gives it up.
     """
@@ -340,6 +340,15 @@ def _failure(error: BaseException, secrets: Sequence[str]) -> ToolFailure:
     return ToolFailure("server_away", detail)
 
 
+async def _write(sending: MemoryObjectReceiveStream[SessionMessage], stdin: asyncio.StreamWriter) -> None:
+    """Write each message on a line, until the process closes its input."""
+    async with sending:
+        with suppress(OSError):
+            async for each in sending:
+                stdin.write(each.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+                await stdin.drain()
+
+
 @asynccontextmanager
 async def _process(
     command: Sequence[str], environment: Mapping[str, str], wire: _Wire, ended: asyncio.Event
@@ -385,20 +394,11 @@ async def _process(
                         wire.ended = _how_it_ended(process.returncode, bytes(errors))
             ended.set()
 
-    async def write() -> None:
-        assert process.stdin is not None
-        async with sending:
-            with suppress(OSError):
-                async for each in sending:
-                    process.stdin.write(
-                        each.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
-                    )
-                    await process.stdin.drain()
-
     async with anyio.create_task_group() as group:
         group.start_soon(read)
         group.start_soon(read_errors)
-        group.start_soon(write)
+        assert process.stdin is not None
+        group.start_soon(_write, sending, process.stdin)
         try:
             yield received, sent
         finally:

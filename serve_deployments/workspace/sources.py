@@ -24,7 +24,7 @@ _BRANCH = "refs/heads/files"
 
 
 class Source(Protocol):
-    """A tenant's source of a copy. `name` tells it from the tenant's others, and `revision` names what tools read."""
+    """A tenant's source of a copy. `name` is unique within the tenant, and `revision` is the commit that tools read."""
 
     @property
     def tenant(self) -> str: ...
@@ -63,7 +63,7 @@ class RepositoryCommit:
         return self.workspace.commit
 
     async def write(self, copy: Path) -> None:
-        """Fetch it; the wait for a slot counts, so that what nobody waits for any more does not stay in line."""
+        """Fetch it within the time, which includes the wait for a slot, so that abandoned fetches leave the queue."""
         try:
             location = await asyncio.to_thread(self.fetches.allowed.location, self.workspace.git, self.tenant)
         except RepositoryRefused as refused:

@@ -1,4 +1,4 @@
-"""The Helm chart: what helm makes of it is what kustomize renders, but for the values that a user chooses."""
+"""Helm renders the chart to the documents of kustomize, but for the values that a user chooses."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The guards of workspaces: what a repository, a path, a tenant and a credential may reach."""
+"""The guards of workspaces: the reach of repositories, paths, tenants and credentials."""
 
 from tests.mutants.guard import Guard
 

@@ -25,7 +25,7 @@ NOTED = "deliberation.noted"
 
 @dataclass
 class Load:
-    """`ended` has the statuses of councils, and `unlike` those whose stream was not what the log holds.
+    """`ended` has the statuses of councils, and `unlike` those with another stream than the log.
 
     `resumed` counts the streams that went on at another connection, at the cursor of the one before. `strategies` has
     the strategy and its version of each.
@@ -101,7 +101,7 @@ class Load:
 
 @asynccontextmanager
 async def loaded(parts: Installation, webhook: str) -> AsyncGenerator[Load]:
-    """The load around the body; leaving it waits until what was accepted has ended."""
+    """The load around the body; leaving it waits for the ends of all accepted work."""
     load = Load(parts, webhook)
     async with asyncio.TaskGroup() as group:
         group.create_task(load.run())

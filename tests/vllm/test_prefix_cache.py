@@ -63,11 +63,11 @@ def test_the_simulator_counts_the_cached_tokens_that_vllm_reports(replay: Replay
     for stage in stages(specification(1, strategy, SIZES[strategy], ROLES[: SIZES[strategy]])):
         expected = [simulated.admit(*replay.blocks(each), None) for each in stage]
         reported = replay.cached(stage, at_once=at_once)
-        # The order of calls that arrive together is open, but not how many of their tokens are computed.
+        # The order of calls that arrive together is open, and so which of them is the first; the sum is not.
         assert sum(reported) == sum(expected)
         assert at_once or reported == expected
         found += reported
-    assert found[0] == 0 and all(found[1:])
+    assert found.count(0) == 1, "only the first prompt of all finds nothing"
 
 
 @pytest.mark.parametrize("task_tokens", [200, 2_000])

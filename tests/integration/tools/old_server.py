@@ -1,4 +1,4 @@
-"""A server of the protocol's version of 2025-03, without the official package: what it does, servers of others do.
+"""A server of the protocol's version of 2025-03, without the official package; it does as servers of others do.
 
 `python -m tests.integration.tools.old_server stdio FOLDER`, or `http FOLDER PORT`. Over HTTP it has sessions, and
 forgets them when `FOLDER/forget` appears; it demands the key in `FOLDER/key`, where there is one.
