@@ -24,6 +24,14 @@ if TYPE_CHECKING:
     from tests.fakes import InMemoryJournal
     from tests.vllm.server import Engine
 
+# The default prints local variables too: 60,000 lines for an error in a route, while its server's loop waits.
+structlog.configure(
+    processors=[
+        *structlog.get_config()["processors"][:-1],
+        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
+    ]
+)
+
 NATS_SERVER = Path(sys.executable).with_name("nats-server")
 
 

@@ -35,7 +35,10 @@ def limit_unsent(connection: Transport, stalled_s: float) -> None:
 
     TCP_NOTSENT_LOWAT bounds what the system takes beyond what it can send, at no cost for a fast reader.
     TCP_USER_TIMEOUT ends a connection whose peer vanished, or has too few unsent bytes for the server to notice.
+    Nothing is bounded where the viewer has left already.
     """
+    if connection.is_closing():
+        return
     connection.set_write_buffer_limits(high=BUFFER_BYTES)
     opened = connection.get_extra_info("socket")
     if sys.platform == "linux" and opened is not None and opened.family in (socket.AF_INET, socket.AF_INET6):

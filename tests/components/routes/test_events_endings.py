@@ -1,6 +1,8 @@
 import asyncio
 import socket
 
+from structlog.testing import capture_logs
+
 from app.log.paging import of_deliberation
 from tests.components.routes.listening import TENANT, following, listening, types, whole
 from tests.conditions import until
@@ -46,3 +48,15 @@ async def test_a_stalled_viewer_is_disconnected_and_releases_its_slot() -> None:
                     await gateway.write(story.delta("dev-001", offset, "x" * 60_000))
                     await asyncio.sleep(0)
                 await until(lambda: watch.viewers == 1 and gateway.feed.streams == 0)
+
+
+async def test_a_viewer_that_has_left_before_the_answer_is_no_crash() -> None:
+    async with listening() as gateway:
+        await gateway.write(Story("a").accepted())
+        address = ("127.0.0.1", gateway.client.base_url.port)
+        with capture_logs() as logged:
+            with socket.create_connection(address) as viewer:
+                viewer.sendall(b"GET /deliberations/a/events?after=0 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            await until(lambda: any(line["event"] == "request" for line in logged))
+        assert [line["event"] for line in logged] == ["request"]
+        assert gateway.feed.streams == 0
