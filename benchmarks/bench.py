@@ -1,20 +1,21 @@
 """`make bench`: compares the product with a floor, in one run on one machine, with the simulator at 500 ms per call.
 
 The floor is a script in this process: httpx over aiohttp makes the same three calls concurrently, without a server, a
-queue or a record. The product is the whole stack as `deliberate up` starts it, over HTTP (`POST /deliberations` with
-`Prefer: wait`, strategy `independent`, N = 3). Engine, load and product share the machine's cores, so only the ratios
-within a run are meaningful.
+queue or a record. It streams and parses the tokens where the product does. The product is the whole stack as
+`deliberate up` starts it, over HTTP (`POST /deliberations` with `Prefer: wait`, strategy `independent`, N = 3). Engine,
+load and product share the machine's cores, so only the ratios within a run are meaningful.
 """
 
 import argparse
 import asyncio
+import gc
 import json
 import os
 import re
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -70,6 +71,9 @@ class Sample:
 
 async def closed_loop(in_flight: int, total: int, one: Callable[[], Awaitable[None]]) -> Sample:
     """Run `one` `total` times, `in_flight` at once."""
+    # A collection of this process's modules lasts 0.2 s, which would be measured as the product's.
+    gc.collect()
+    gc.freeze()
     sample = Sample(in_flight)
     numbers = iter(range(total))
 
@@ -102,22 +106,34 @@ def calls() -> tuple[Call, ...]:
     return next(STRATEGIES["independent"].run(specification)).calls
 
 
-class Floor:
-    """The same calls from a plain script."""
+def _whole_text(lines: Iterable[str]) -> str:
+    return json.loads("".join(lines))["choices"][0]["message"]["content"]
 
-    def __init__(self, engine_url: str) -> None:
+
+def _streamed_text(lines: Iterable[str]) -> str:
+    chunks = (json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {"))
+    return "".join(choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"])
+
+
+class Floor:
+    """The same calls from a plain script, with their tokens streamed or not."""
+
+    def __init__(self, engine_url: str, *, streamed: bool) -> None:
+        self._streamed = streamed
         self._client = httpx.AsyncClient(
             base_url=engine_url,
             transport=AiohttpTransport(limits=LIMITS),
             timeout=httpx.Timeout(120),
         )
         model = httpx.get(f"{engine_url}/v1/models").json()["data"][0]["id"]
-        self._bodies = [json.loads(request_body(call, model, call.seed, stream=False)) for call in calls()]
+        self._bodies = [json.loads(request_body(call, model, call.seed, stream=streamed)) for call in calls()]
 
     async def _call(self, body: dict[str, object]) -> None:
-        response = await self._client.post("/v1/chat/completions", json=body)
-        if not response.json()["choices"][0]["message"]["content"]:
-            raise SystemExit(f"the engine answered {response.status_code}: {response.text[:500]}")
+        async with self._client.stream("POST", "/v1/chat/completions", json=body) as response:
+            lines = [line async for line in response.aiter_lines()]
+        text = _streamed_text(lines) if self._streamed else _whole_text(lines)
+        if not text:
+            raise SystemExit(f"the engine answered {response.status_code}: {lines[:1]}")
 
     async def once(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -211,7 +227,7 @@ class Product:
 
 async def measure(engine_url: str, url: str, *, deltas: bool) -> list[tuple[str, str, str, str]]:
     """Measures one stack: rows of (what, floor, product, ratio)."""
-    floor, product = Floor(engine_url), Product(url)
+    floor, product = Floor(engine_url, streamed=deltas), Product(url)
     await closed_loop(20, 100, product.once)
     rows: list[tuple[str, str, str, str]] = []
     streamed = "tokens streamed to the log" if deltas else "tokens not streamed"
@@ -283,7 +299,7 @@ async def stack_of(call_ms: int, *more: str, agents: AgentRunner = "ray") -> Asy
 async def quick_calls(agents: AgentRunner) -> list[tuple[str, str, str, str]]:
     """The rows of the overhead of one stage of quick calls, and of 200 in flight, with agents in Ray or in workers."""
     async with stack_of(QUICK_CALL_MS, agents=agents) as stack:
-        floor, product = Floor(stack.engine_urls[0]), Product(stack.url)
+        floor, product = Floor(stack.engine_urls[0], streamed=True), Product(stack.url)
         await closed_loop(20, 100, product.once)
         below, above = await closed_loop(1, 50, floor.once), await closed_loop(1, 50, product.once)
         less, many = await closed_loop(200, 1_000, floor.once), await closed_loop(200, 1_000, product.once)

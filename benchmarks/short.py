@@ -41,7 +41,7 @@ async def main(*, watched: bool, faults: bool) -> None:
     """Start a stack and print its figures."""
     os.environ["STREAM_DELTAS"] = "true"
     async with stack_of(CALL_MS) as stack:
-        floor, product = Floor(stack.engine_urls[0]), Product(stack.url)
+        floor, product = Floor(stack.engine_urls[0], streamed=True), Product(stack.url)
         await closed_loop(20, WARM_UP, product.once)
         if watched or faults:
             for load in LOADS[1:]:

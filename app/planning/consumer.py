@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -44,13 +44,23 @@ class PlanRejected(Resource):
 
 
 class PlanConsumer:
-    """`counts` counts events: `started`, `repeated`, `delayed`, `rejected`, `transitions`."""
+    """`counts` counts events: `started`, `repeated`, `delayed`, `rejected`, `transitions`.
 
-    def __init__(self, journal: JetStreamJournal, plans: Plans, tenants: Sequence[str]) -> None:
+    A plan is admitted once `caught_up` has returned: unfinished work and spends are known then.
+    """
+
+    def __init__(
+        self,
+        journal: JetStreamJournal,
+        plans: Plans,
+        tenants: Sequence[str],
+        caught_up: Callable[[], Awaitable[None]],
+    ) -> None:
         self.counts: Counter[str] = Counter()
         self._journal = journal
         self._plans = plans
         self._tenants = tenants
+        self._caught_up = caught_up
 
     @property
     def contexts(self) -> Mapping[ContextStatus, int]:
@@ -79,6 +89,7 @@ class PlanConsumer:
         context = {"roles": self._plans.deliberations.roles, "tenants": self._tenants}
         request = parsed_body(event.data, PlanRequest, context)
         tenant = request.tenant or self._tenants[0]
+        await self._caught_up()
         plan, replayed = await self._plans.approve(tenant, request, Submission())
         self.counts["repeated" if replayed else "started"] += 1
         log.info("plan_approved", plan_id=plan.id, tenant=tenant, roles=len(plan.roles), repeated=replayed)

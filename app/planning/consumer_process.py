@@ -60,7 +60,10 @@ async def figures(journal: JetStreamJournal, consumer: PlanConsumer) -> dict[str
 
 @asynccontextmanager
 async def consumer_of(settings: PlanningSettings) -> AsyncGenerator[tuple[JetStreamJournal, PlanConsumer]]:
-    """A connected consumer that knows the backlog; waits for the log. Raises JournalUnavailable and InvalidRequest."""
+    """A connected consumer; waits for the log. Raises JournalUnavailable and InvalidRequest.
+
+    It follows unfinished work and the day's spends from its first plan on: most processes never see one.
+    """
     clock, url = SystemClock(), settings.database_url
     journal = JetStreamJournal(settings.nats_url, name="planning", signer=LogSigner.of_file(settings.log_key_file))
     database = None if url is None else Database(url.get_secret_value())
@@ -86,11 +89,18 @@ async def consumer_of(settings: PlanningSettings) -> AsyncGenerator[tuple[JetStr
     try:
         await journal.open()
         async with asyncio.TaskGroup() as group:
-            following = [group.create_task(each.follow(journal)) for each in (catalog, spends) if each is not None]
-            # Once, for the time of reading unfinished work and the spends of the day.
-            while not catalog.caught_up or not (spends is None or spends.caught_up):  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-            yield journal, PlanConsumer(journal, Plans(deliberations, settings.plan_roles), settings.planning_tenants)
+            following: list[asyncio.Task[None]] = []
+
+            async def caught_up() -> None:
+                if not following:
+                    following.extend(
+                        group.create_task(each.follow(journal)) for each in (catalog, spends) if each is not None
+                    )
+                while not catalog.caught_up or not (spends is None or spends.caught_up):  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+
+            plans = Plans(deliberations, settings.plan_roles)
+            yield journal, PlanConsumer(journal, plans, settings.planning_tenants, caught_up)
             for each in following:
                 each.cancel()
     finally:
