@@ -6,18 +6,21 @@ import { html, useState } from "./html.js";
 import { at, cachedShare, duration, family, NONE, number, plural, sentence } from "./words.js";
 
 const CACHED = 0.8;
+const asked = (finished) => finished && (finished.usage.calls > 0 || finished.text !== null);
 const percent = (share) => `${(100 * Math.max(0, Math.min(1, share))).toFixed(2)}%`;
 
 /** The parts of a call's bar as [kind, from, to, words]. */
 function parts(call, until) {
   const end = call.finishedAt ?? until;
-  if (call.startedAt === null) return [["wait", call.openedAt, end, "waits"]];
-  const bars = [];
-  const first = call.attempts[0];
-  if (first > call.openedAt) bars.push(["wait", call.openedAt, first, `waiting ${duration(first - call.openedAt)}`]);
-  call.attempts.slice(0, -1).forEach((from, index) => bars.push(askedAgain(call) ? ["failed", from, call.attempts[index + 1], `attempt ${index + 1}, not used`] : ["wait", from, call.attempts[index + 1], "at its tools"]));
-  const from = call.attempts.at(-1);
   const { finished } = call;
+  // The log forgets when attempts began, after ten minutes or at the deadline. A call's duration stays.
+  const attempts = call.attempts.length === 0 && asked(finished) ? [end - finished.duration_ms] : call.attempts;
+  if (attempts.length === 0) return [["wait", call.openedAt, end, "waits"]];
+  const bars = [];
+  const first = attempts[0];
+  if (first > call.openedAt) bars.push(["wait", call.openedAt, first, `waiting ${duration(first - call.openedAt)}`]);
+  attempts.slice(0, -1).forEach((from, index) => bars.push(askedAgain(call) ? ["failed", from, attempts[index + 1], `attempt ${index + 1}, not used`] : ["wait", from, attempts[index + 1], "at its tools"]));
+  const from = attempts.at(-1);
   const firstText = finished?.ttft_ms !== null && finished?.ttft_ms !== undefined ? Math.min(end, from + finished.ttft_ms) : call.firstAt;
   const cached = finished && finished.usage.prompt_tokens && finished.usage.cached_tokens / finished.usage.prompt_tokens >= CACHED;
   if (finished?.problem) bars.push(["failed", from, end, finished.problem.detail]);
@@ -58,7 +61,7 @@ function Plot({ council, until, live, names }) {
 
 function Table({ council, names }) {
   return html`<div class="scrollx" tabindex="0" role="region" aria-label="Calls, table"><table><thead><tr><th scope="col">Stage</th><th scope="col">Member</th><th scope="col">Model</th><th scope="col" class="num">Waited</th><th scope="col" class="num">First token</th><th scope="col" class="num">Took</th><th scope="col" class="num">Attempt</th><th scope="col" class="num">Tokens</th><th scope="col" class="num">Cached</th><th scope="col">Outcome</th></tr></thead>
-    <tbody>${[...council.calls.values()].map((call) => html`<tr key=${call.call_id}><th scope="row">${call.purpose}${call.round ? ` ${call.round}` : ""}</th><td>${names(call.agent_id)}</td><td class="quiet">${call.model ?? NONE}</td><td class="num">${call.attempts.length ? duration(call.attempts[0] - call.openedAt) : NONE}</td><td class="num">${duration(call.finished?.ttft_ms)}</td><td class="num">${duration(call.finished?.duration_ms)}</td><td class="num">${call.attempt || NONE}</td><td class="num">${number(call.finished?.usage.completion_tokens)}</td><td class="num">${call.finished ? cachedShare(call.finished.usage) : NONE}</td><td>${call.finished ? (call.finished.problem?.code ?? "answered") : "open"}</td></tr>`)}</tbody></table></div>`;
+    <tbody>${[...council.calls.values()].map((call) => html`<tr key=${call.call_id}><th scope="row">${call.purpose}${call.round ? ` ${call.round}` : ""}</th><td>${names(call.agent_id)}</td><td class="quiet">${call.model ?? NONE}</td><td class="num">${call.attempts.length ? duration(call.attempts[0] - call.openedAt) : NONE}</td><td class="num">${duration(call.finished?.ttft_ms)}</td><td class="num">${duration(call.finished?.duration_ms)}</td><td class="num">${call.attempt || (asked(call.finished) ? call.finished.attempt : NONE)}</td><td class="num">${number(call.finished?.usage.completion_tokens)}</td><td class="num">${call.finished ? cachedShare(call.finished.usage) : NONE}</td><td>${call.finished ? (call.finished.problem?.code ?? "answered") : "open"}</td></tr>`)}</tbody></table></div>`;
 }
 
 export function Waterfall({ council, until, live, names = (id) => id, action = null }) {
