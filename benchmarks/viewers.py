@@ -34,6 +34,7 @@ from tests.conftest import NatsServer, free_port
 from tests.story import Story
 
 SECONDS = 10
+_FLOOR_STARTS = b": \n\n"
 _SENT = re.compile(rb'"text":"(\d+)"')
 
 
@@ -56,8 +57,8 @@ class Viewer(asyncio.Protocol):
         cast(asyncio.Transport, transport).write(self._request)  # uvloop's transports are not a subclass
 
     def data_received(self, data: bytes) -> None:
-        """Record the lag of each frame."""
-        self.started = True
+        """Record the lag of each frame. A stream has started with its snapshot, or with the floor's comment."""
+        self.started = self.started or b"event: deliberation.snapshot" in data or data == _FLOOR_STARTS
         now = time.monotonic_ns()
         self._lags_ms += [(now - int(sent)) / 1e6 for sent in _SENT.findall(data)]
 
@@ -105,7 +106,7 @@ async def _bare_server(nats_url: str, port: int) -> None:
 
     async def join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         sockets.setdefault((await reader.readline()).decode().strip(), []).append(writer)
-        writer.write(b": \n\n")
+        writer.write(_FLOOR_STARTS)
 
     async def take(message: Msg) -> None:
         for writer in sockets.get(message.subject.split(".")[3], ()):

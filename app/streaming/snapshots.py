@@ -21,6 +21,8 @@ from app.streaming.single_flight import KeyedSingleFlightCache, SingleFlightCach
 FRESH_S = 0.5
 PACE = 3.0
 SETS_MAX = 128
+# A gateway that starts again has thousands of viewers at once. Reads that begin together time out together.
+READS_AT_ONCE = 16
 
 CheckFacts = Callable[[str, str, Sequence[Record]], None]
 """Raises NotFound or Gone unless the records are those of a tenant's deliberation, from its acceptance on."""
@@ -103,6 +105,7 @@ class SnapshotCache:
     def __init__(self, journal: Journal, check: CheckFacts) -> None:
         self._journal = journal
         self._check = check
+        self._reads = asyncio.Semaphore(READS_AT_ONCE)
         self._sets = KeyedSingleFlightCache[SnapshotKey, SnapshotSet](FRESH_S, PACE, SETS_MAX)
 
     def clear(self) -> None:
@@ -116,6 +119,10 @@ class SnapshotCache:
         self._sets[key].charge(spent_s)
 
     async def _load(self, key: SnapshotKey) -> SnapshotSet:
+        async with self._reads:
+            return await self._read(key)
+
+    async def _read(self, key: SnapshotKey) -> SnapshotSet:
         while True:
             log = await self._journal.state()
             found = await asyncio.gather(*(self._facts(key.tenant, id) for id in sorted(key.ids)))
@@ -141,10 +148,11 @@ class SnapshotCache:
             return ()
         views: list[CallStarted | CallDelta] = []
         pattern = f"{prefix(tenant, snapshot.deliberation_id)}.call.*.*"
-        async for record in self._journal.read(pattern, snapshot.stage_sequence):
-            if record.sequence > last_sequence:
-                break
-            view = decode(record.data) if record.tokens[-1] in ("started", "delta") else None
-            if isinstance(view, CallStarted | CallDelta):
-                views.append(view)
+        async with self._reads:
+            async for record in self._journal.read(pattern, snapshot.stage_sequence):
+                if record.sequence > last_sequence:
+                    break
+                view = decode(record.data) if record.tokens[-1] in ("started", "delta") else None
+                if isinstance(view, CallStarted | CallDelta):
+                    views.append(view)
         return unfinished_calls(snapshot.state, views)

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeVar
 
 from app.api.cursor import Cursor
 from app.api.event_schemas import (
@@ -52,6 +52,8 @@ PAGE_RECORDS = 256
 PAGE_BYTES = 2_000_000
 EXAMINED_MAX = 10_000
 
+
+_Read = TypeVar("_Read")
 
 ReadArchive = Callable[[str, str], Awaitable[Archived | None]]
 
@@ -101,18 +103,27 @@ class Streams:
 
         With `patient` it waits for the log: a browser gives up a stream that any status refuses.
         """
+
+        async def known() -> ResumePoint:
+            return resume_at(request, await self._known(request), self.clock.now())
+
+        try:
+            return await self._patiently(known, LOG_TIMEOUT_S if patient else 0.0)
+        except DeliberationDeleted:
+            raise
+        except (NotFound, Gone):
+            point = await self._in_archive(request)
+            if point is None:
+                raise
+            return point
+
+    async def _patiently(self, read: Callable[[], Awaitable[_Read]], timeout_s: float) -> _Read:
+        """What is read, once the log can be read; raises JournalUnavailable after `timeout_s`, or while draining."""
         loop = asyncio.get_running_loop()
-        until_s = loop.time() + (LOG_TIMEOUT_S if patient else 0.0)
+        until_s = loop.time() + timeout_s
         while True:
             try:
-                return resume_at(request, await self._known(request), self.clock.now())
-            except DeliberationDeleted:
-                raise
-            except (NotFound, Gone):
-                point = await self._in_archive(request)
-                if point is None:
-                    raise
-                return point
+                return await read()
             except JournalUnavailable:
                 if loop.time() >= until_s or self.feed.draining.is_set():
                     raise
@@ -274,7 +285,8 @@ class Streams:
         return not request.statuses.isdisjoint((entry.status_at(frame.sequence - 1), entry.status_at(frame.sequence)))
 
     async def response(self, point: ResumePoint, headers: Mapping[str, str]) -> EventStreamResponse:
-        head, unended = await self.head(point), point.unended_after(point.start)
+        head = await self._patiently(lambda: self.head(point), LOG_TIMEOUT_S)
+        unended = point.unended_after(point.start)
         if point.archived is None:
             chunks = self._chunks(point.request, point.epoch, point.start, unended, head)
         else:

@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
+from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import encode
+from app.deliberation.ports import Record
 from app.log.text_viewers import SUBJECT
 from app.streaming.frames import EVENT_TYPES
 from tests.components.routes.listening import Gateway, following, listening, types, whole
@@ -131,6 +133,29 @@ async def test_a_stream_waits_for_a_log_that_is_briefly_unavailable(path: str) -
         gateway.journal.available = True
         response = await watching
         assert response.status_code == 200 and "deliberation.completed" in response.text
+
+
+class BusyJournal(InMemoryJournal):
+    """A journal whose next `failures` reads of a range fail, as those of a busy process do."""
+
+    failures = 0
+
+    async def read(self, pattern: str, after: int, *, limit: int | None = None) -> AsyncIterator[Record]:
+        if self.failures:
+            self.failures -= 1
+            raise JournalUnavailable("no reply in time")
+        async for record in super().read(pattern, after, limit=limit):
+            yield record
+
+
+async def test_a_stream_whose_snapshot_cannot_be_read_at_once_is_not_refused(story: Story) -> None:
+    journal = BusyJournal()
+    async with listening(journal) as gateway:
+        await gateway.write(story.accepted(), story.opened())
+        journal.failures = 2
+        async with gateway.watching(story.id) as frames:
+            assert types(await following(frames, 2)) == ["stream.opened", "deliberation.snapshot"]
+        assert journal.failures == 0
 
 
 async def test_a_replay_from_the_beginning_sends_every_stored_event_and_ends(gateway: Gateway, story: Story) -> None:
