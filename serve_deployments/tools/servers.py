@@ -48,6 +48,7 @@ class ToolServer:
         # Since the last result.
         self._losses = 0
         self._task: asyncio.Task[None] | None = None
+        self._closing = False
 
     def open(self) -> None:
         if self._task is None or self._task.done():
@@ -55,6 +56,7 @@ class ToolServer:
 
     async def close(self) -> None:
         if self._task is not None:
+            self._closing = True
             self._task.cancel()
             await asyncio.wait({self._task})
 
@@ -132,7 +134,8 @@ class ToolServer:
                 async with client.connection(self.spec, CONNECT_WITHIN_S) as connected:
                     self._silent_uses = 0
                     self._set(connected, None, "")
-                    await connected.ended.wait()
+                    if not self._closing:
+                        await connected.ended.wait()
                     self._lose(connected, connected.wire.ended)
             except ToolFailure as failure:
                 self.why = failure.detail
@@ -140,6 +143,9 @@ class ToolServer:
             except Exception as error:
                 # A named place for a broad except: a closing connection raises errors of any kind, and ends alone.
                 log.info("tool_server_close_failed", server=self.spec.name, error=type(error).__name__)
+            if self._closing:
+                # The package's error has taken the place of the cancellation.
+                return
             self._losses += 1
             if self._losses == 1:
                 # Lost after it had worked: at once again.

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -30,6 +31,7 @@ from serve_deployments.engine.client import Engines
 from serve_deployments.simulator.script import Script
 from serve_deployments.simulator.server.app import Simulator
 from serve_deployments.simulator.server.completion import SimulatorSettings
+from serve_deployments.tools.servers import ToolServer
 from tests.conditions import until
 from tests.conftest import free_port
 from tests.integration.agent.test_agent_replica import ANSWER, ScriptedEngine, request, streamed
@@ -409,3 +411,24 @@ def test_an_agent_loads_no_code_of_tools_before_it_uses_one() -> None:
     program = "import sys, serve_deployments.agent.worker; print([each for each in sys.modules if each == 'mcp'])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+async def test_a_server_closes_although_its_connection_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = 0
+
+    @asynccontextmanager
+    async def connection(*_: object) -> AsyncGenerator[SimpleNamespace]:
+        nonlocal opened
+        opened += 1
+        try:
+            yield SimpleNamespace(ended=asyncio.Event(), tools=())
+        except asyncio.CancelledError:
+            raise ExceptionGroup("while closing", [OSError("reset")]) from None
+
+    monkeypatch.setattr("serve_deployments.tools.mcp_client.connection", connection)
+    server = ToolServer(McpServer(name="shelf", url="http://127.0.0.1:9/mcp"))
+    server.open()
+    await until(lambda: opened == 1)
+    async with asyncio.timeout(5):
+        await server.close()
+    assert opened == 1, "it does not connect again"
