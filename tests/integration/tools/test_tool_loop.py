@@ -251,7 +251,9 @@ async def test_an_evil_server_fails_its_own_use_alone(
     journal: JetStreamJournal, tmp_path: Path, kind: str, code: str | None
 ) -> None:
     engine = Engine(LOOK_UP)
-    evil = RoleTools(mcp=stdio(tmp_path, kind), allow=("look_up",), per_call=ToolLimits(seconds=2))
+    # The others end by themselves, however long a slow machine takes to start their processes.
+    limits = ToolLimits(seconds=2) if code == "timeout" else ToolLimits()
+    evil = RoleTools(mcp=stdio(tmp_path, kind), allow=("look_up",), per_call=limits)
     async with agent_of(journal, engine, evil) as agent:
         outcome = await finished(agent, request((call(),), deliberation_id=f"d-{kind}"))
     (used,) = await facts_of(journal, ToolUsed, f"d-{kind}")
