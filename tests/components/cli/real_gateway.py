@@ -21,6 +21,7 @@ REPLIES = {"control.coordinator": [COORDINATOR], "control.webhooks": [SENDER]}
 class RealGateway:
     def __init__(self, **settings: Any) -> None:
         self._settings = settings
+        self._logging = structlog.get_config()
         # Its log would stand in the output of the commands.
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
         self._loop = asyncio.new_event_loop()
@@ -66,4 +67,4 @@ class RealGateway:
         self.server.should_exit = True
         self._thread.join()
         self._loop.close()
-        structlog.reset_defaults()
+        structlog.configure(**self._logging)
