@@ -104,13 +104,15 @@ async def git(
             cut = len(data) > bytes_max
             if cut:
                 _kill(process)
+                # asyncio ends a wait once the pipes have ended, and a pipe whose reader has paused never ends.
+                await _beginning(process.stdout, 0)
             status = await process.wait()
     except TimeoutError:
         raise GitFailed(f"git took longer than {within_s:.3g} s") from None
     finally:
         # Its helpers too, which may outlive it.
         _kill(process)
-        await process.wait()
+        await process.communicate()
     if status == _NOT_FOUND:
         raise GitFailed("git is not installed here")
     return GitOutput(status, data[:bytes_max], errors.result().decode("utf-8", "replace").strip(), cut)

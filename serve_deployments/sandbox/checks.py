@@ -202,7 +202,8 @@ async def _replied(order: Order) -> _Reply:
             # The warden, and its child with it.
             os.killpg(warden.pid, signal.SIGKILL)
         warden.stdin.close()
-        await warden.wait()
+        # Not `wait`, which never ends while output is left that nobody reads.
+        await warden.communicate()
 
 
 async def _all_of(stream: asyncio.StreamReader) -> bytes:

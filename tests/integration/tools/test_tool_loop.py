@@ -243,6 +243,7 @@ async def test_values_of_secret_keys_reach_the_tool_and_no_fact(journal: JetStre
         ("drips", "timeout"),
         ("crashes", "server_away"),
         ("floods", "too_large"),
+        ("pours", "too_large"),
         ("lies", "refused"),
         ("forges", None),
     ],

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from app.deliberation.tools import WORKSPACE_TOOLS
+from app.workspace.git import git
 from serve_deployments.workspace.repository import ENTRIES_MAX, LINE_CHARS_MAX, MATCHES_MAX, TEXT_BYTES_MAX
 from serve_deployments.workspace.workspace import WorkspaceToolbox
 from tests.repositories import committed, run_git, toolbox
@@ -175,3 +176,12 @@ async def test_every_tool_is_described_and_may_be_repeated(tools: WorkspaceToolb
     assert tuple(tool.name for tool in offered) == WORKSPACE_TOOLS
     assert all(tool.repeatable and tool.description and tool.server == "workspace" for tool in offered)
     assert all(tool.input_schema["additionalProperties"] is False for tool in offered)
+
+
+async def test_output_beyond_the_bound_ends_git_at_once(tmp_path: Path) -> None:
+    committed(tmp_path / "repo", {"long.txt": "line\n" * 1_000_000})
+    for bytes_max in (1_000, 100_000, 300_000, 1_000_000):
+        found = await git(
+            "--git-dir", str(tmp_path / "repo/.git"), "show", "HEAD:long.txt", within_s=30, bytes_max=bytes_max
+        )
+        assert (len(found.data), found.cut) == (bytes_max, True)
