@@ -45,7 +45,7 @@ class TextGrew(NamedTuple):
 
 
 class ToolRan(NamedTuple):
-    """A recorded use of a tool by a member whose call has no outcome yet."""
+    """A recorded use of a tool within a call that has no outcome yet."""
 
     state: State
     call: AgentCall

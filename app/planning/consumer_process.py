@@ -96,7 +96,7 @@ async def consumer_of(settings: PlanningSettings) -> AsyncGenerator[tuple[JetStr
                     following.extend(
                         group.create_task(each.follow(journal)) for each in (catalog, spends) if each is not None
                     )
-                while not catalog.caught_up or not (spends is None or spends.caught_up):  # noqa: ASYNC110
+                while not catalog.caught_up or not (spends is None or spends.caught_up):  # noqa: ASYNC110 -- once
                     await asyncio.sleep(0.02)
 
             plans = Plans(deliberations, settings.plan_roles)

@@ -17,6 +17,7 @@ from app.deliberation.facts import CallDelta, CallStarted, decode, prefix
 from app.deliberation.fold import State, state_of
 from app.deliberation.ports import Journal, Record, StreamState
 from app.streaming.single_flight import KeyedSingleFlightCache, SingleFlightCache
+from app.tenant_slots import TenantSlots
 
 FRESH_S = 0.5
 PACE = 3.0
@@ -105,7 +106,7 @@ class SnapshotCache:
     def __init__(self, journal: Journal, check: CheckFacts) -> None:
         self._journal = journal
         self._check = check
-        self._reads = asyncio.Semaphore(READS_AT_ONCE)
+        self._reads = TenantSlots(READS_AT_ONCE)
         self._sets = KeyedSingleFlightCache[SnapshotKey, SnapshotSet](FRESH_S, PACE, SETS_MAX)
 
     def clear(self) -> None:
@@ -119,7 +120,7 @@ class SnapshotCache:
         self._sets[key].charge(spent_s)
 
     async def _load(self, key: SnapshotKey) -> SnapshotSet:
-        async with self._reads:
+        async with self._reads.slot(key.tenant):
             return await self._read(key)
 
     async def _read(self, key: SnapshotKey) -> SnapshotSet:
@@ -148,7 +149,7 @@ class SnapshotCache:
             return ()
         views: list[CallStarted | CallDelta] = []
         pattern = f"{prefix(tenant, snapshot.deliberation_id)}.call.*.*"
-        async with self._reads:
+        async with self._reads.slot(tenant):
             async for record in self._journal.read(pattern, snapshot.stage_sequence):
                 if record.sequence > last_sequence:
                     break

@@ -118,7 +118,7 @@ class Streams:
             return point
 
     async def _patiently(self, read: Callable[[], Awaitable[_Read]], timeout_s: float) -> _Read:
-        """What is read, once the log can be read; raises JournalUnavailable after `timeout_s`, or while draining."""
+        """The result of `read`, repeated for `timeout_s` while it raises JournalUnavailable, but not while draining."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + timeout_s
         while True:

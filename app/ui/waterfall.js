@@ -13,7 +13,7 @@ const percent = (share) => `${(100 * Math.max(0, Math.min(1, share))).toFixed(2)
 function parts(call, until) {
   const end = call.finishedAt ?? until;
   const { finished } = call;
-  // The log forgets when attempts began, after ten minutes or at the deadline. A call's duration stays.
+  // The starts of attempts expire before the outcome, which has the call's duration.
   const attempts = call.attempts.length === 0 && asked(finished) ? [end - finished.duration_ms] : call.attempts;
   if (attempts.length === 0) return [["wait", call.openedAt, end, "waits"]];
   const bars = [];

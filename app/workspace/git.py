@@ -6,9 +6,10 @@ import shutil
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 FILE_BYTES_MAX = 256 << 20
@@ -100,22 +101,19 @@ async def git(
             errors = group.create_task(_beginning(process.stderr, _ERROR_BYTES_MAX))
             if process.stdin is not None:
                 group.create_task(_feed(process.stdin, given))
-            data = await _up_to(process.stdout, bytes_max + 1)
-            cut = len(data) > bytes_max
-            if cut:
-                _kill(process)
-                # asyncio ends a wait once the pipes have ended, and a pipe whose reader has paused never ends.
-                await _beginning(process.stdout, 0)
+            data = await _beginning(process.stdout, bytes_max + 1, full=partial(_kill, process))
             status = await process.wait()
     except TimeoutError:
         raise GitFailed(f"git took longer than {within_s:.3g} s") from None
     finally:
         # Its helpers too, which may outlive it.
         _kill(process)
+        # `wait` would never return while some output is unread.
         await process.communicate()
     if status == _NOT_FOUND:
         raise GitFailed("git is not installed here")
-    return GitOutput(status, data[:bytes_max], errors.result().decode("utf-8", "replace").strip(), cut)
+    error = errors.result().decode("utf-8", "replace").strip()
+    return GitOutput(status, data[:bytes_max], error, cut=len(data) > bytes_max)
 
 
 def _kill(process: Process) -> None:
@@ -131,16 +129,11 @@ async def _feed(stream: asyncio.StreamWriter, data: bytes) -> None:
     stream.close()
 
 
-async def _up_to(stream: asyncio.StreamReader, bytes_max: int) -> bytes:
-    data = bytearray()
-    while len(data) < bytes_max and (piece := await stream.read(min(65_536, bytes_max - len(data)))):
-        data += piece
-    return bytes(data)
-
-
-async def _beginning(stream: asyncio.StreamReader, bytes_max: int) -> bytes:
-    """Read to the end, and keep the beginning: a full pipe would stop git."""
+async def _beginning(stream: asyncio.StreamReader, bytes_max: int, full: Callable[[], None] = lambda: None) -> bytes:
+    """Read to the end, and keep the beginning; `full` is called once that is complete. A full pipe would stop git."""
     data = bytearray()
     while piece := await stream.read(65_536):
         data += piece[: bytes_max - len(data)]
+        if len(data) == bytes_max:
+            full()
     return bytes(data)

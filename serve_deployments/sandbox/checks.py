@@ -202,7 +202,7 @@ async def _replied(order: Order) -> _Reply:
             # The warden, and its child with it.
             os.killpg(warden.pid, signal.SIGKILL)
         warden.stdin.close()
-        # Not `wait`, which never ends while output is left that nobody reads.
+        # `wait` would never return while some output is unread.
         await warden.communicate()
 
 

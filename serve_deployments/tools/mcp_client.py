@@ -363,23 +363,23 @@ async def _process(
         limit=MESSAGE_BYTES_MAX,
         start_new_session=True,
     )
+    stdin, stdout, stderr = process.stdin, process.stdout, process.stderr
+    assert stdin is not None and stdout is not None and stderr is not None, "they are pipes"
     heard, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     sent, sending = anyio.create_memory_object_stream[SessionMessage](0)
     errors, errors_ended = bytearray(), asyncio.Event()
     stopping = False
 
     async def read_errors() -> None:
-        assert process.stderr is not None
-        while chunk := await process.stderr.read(ERRORS_BYTES_MAX):
+        while chunk := await stderr.read(ERRORS_BYTES_MAX):
             errors.extend(chunk)
             del errors[:-ERRORS_BYTES_MAX]
         errors_ended.set()
 
     async def read() -> None:
-        assert process.stdout is not None
         async with heard:
             with suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
-                while line := await _line(process.stdout, wire):
+                while line := await _line(stdout, wire):
                     try:
                         message = mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False)
                     except ValueError:
@@ -394,18 +394,22 @@ async def _process(
                         wire.ended = _how_it_ended(process.returncode, bytes(errors))
             ended.set()
 
-    async with anyio.create_task_group() as group:
-        group.start_soon(read)
-        group.start_soon(read_errors)
-        assert process.stdin is not None
-        group.start_soon(_write, sending, process.stdin)
-        try:
-            yield received, sent
-        finally:
-            stopping = True
-            with anyio.CancelScope(shield=True):
-                await _stop(process)
-            group.cancel_scope.cancel()
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(read)
+            group.start_soon(read_errors)
+            group.start_soon(_write, sending, stdin)
+            try:
+                yield received, sent
+            finally:
+                stopping = True
+                with anyio.CancelScope(shield=True):
+                    await _stop(process)
+                group.cancel_scope.cancel()
+    finally:
+        with anyio.CancelScope(shield=True):
+            # `wait` would never return while some output is unread, as after a line that is too long.
+            await process.communicate()
 
 
 def _how_it_ended(status: int | None, errors: bytes) -> str:
@@ -433,4 +437,3 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
             await process.wait()
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    await process.wait()

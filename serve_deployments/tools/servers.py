@@ -144,7 +144,7 @@ class ToolServer:
                 # A named place for a broad except: a closing connection raises errors of any kind, and ends alone.
                 log.info("tool_server_close_failed", server=self.spec.name, error=type(error).__name__)
             if self._closing:
-                # The package's error has taken the place of the cancellation.
+                # An error of the package may replace the cancellation.
                 return
             self._losses += 1
             if self._losses == 1:

@@ -1,4 +1,4 @@
-"""A council whose views have expired, as all have after their deadline."""
+"""A finished council without its views, which expire before its facts."""
 
 import pytest
 from playwright.async_api import BrowserContext, expect

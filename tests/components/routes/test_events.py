@@ -136,7 +136,7 @@ async def test_a_stream_waits_for_a_log_that_is_briefly_unavailable(path: str) -
 
 
 class BusyJournal(InMemoryJournal):
-    """A journal whose next `failures` reads of a range fail, as those of a busy process do."""
+    """A journal that fails the next `failures` reads of a range."""
 
     failures = 0
 

@@ -78,9 +78,6 @@ def server(kind: str, folder: Path) -> MCPServer:
                 os._exit(1)
             case "floods":
                 return "x" * (8 * 1024 * 1024)
-            case "pours":
-                while True:
-                    os.write(OUTPUT, b"x" * 65_536)
             case "forges":
                 return FORGED
             case "echoes":

@@ -243,7 +243,6 @@ async def test_values_of_secret_keys_reach_the_tool_and_no_fact(journal: JetStre
         ("drips", "timeout"),
         ("crashes", "server_away"),
         ("floods", "too_large"),
-        ("pours", "too_large"),
         ("lies", "refused"),
         ("forges", None),
     ],
@@ -272,6 +271,15 @@ async def test_a_flood_over_http_ends_at_its_bound(journal: JetStreamJournal, tm
             outcome = await finished(agent, request((call(),)))
     (used,) = await facts_of(journal, ToolUsed)
     assert outcome.answered and used.failed and used.problem.code == "too_large" and used.text == ""
+
+
+async def test_a_command_that_prints_without_end_is_known_to_be_away() -> None:
+    endless = (sys.executable, "-c", "import os\nwhile True: os.write(1, bytes(65_536))")
+    server = ToolServer(McpServer(name="shelf", command=endless))
+    server.open()
+    await until(lambda: server.away_since is not None, timeout_s=20)
+    await server.close()
+    assert "sent more than" in server.why
 
 
 async def test_a_hanging_server_keeps_no_other_call_of_its_replica_waiting(
