@@ -12,11 +12,12 @@ from playwright.async_api import Page
 from app.deliberation.facts import TERMINAL_STATUS
 from app.streaming.frames import EVENT_TYPES
 from tests.e2e.conftest import Stack
+from tests.integration.cli.children import alive
 
 pytestmark = [pytest.mark.browser, pytest.mark.e2e]
 
-# Of each of the four stages: the gateway goes in the first, and is back before the last has ended.
-SLOW: dict[str, Any] = {"duration_ms": 2_000, "faults": [], "behaviour": "normal"}
+# Stages are shorter than a gateway's start, so that at least one of them ends while it is away.
+SLOW: dict[str, Any] = {"duration_ms": 700, "faults": [], "behaviour": "normal"}
 FOLLOW = """([path, types]) => {
   const seen = globalThis.seen = {events: [], opened: 0, said: []};
   const stream = globalThis.stream = new EventSource(path);
@@ -61,7 +62,7 @@ async def restarted(stack: Stack, follower: Follower, number: int) -> tuple[date
     pid = stack.child("gateway")["pid"]
     os.kill(pid, number)
     async with asyncio.timeout(60):
-        while stack.child("gateway")["pid"] == pid:
+        while alive(pid):
             await asyncio.sleep(0.01)
     gone_at = datetime.now(UTC)
     await follower.until("seen.opened >= 2 || stream.readyState === EventSource.CLOSED")
