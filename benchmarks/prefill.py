@@ -2,7 +2,7 @@
 
 Two floors of deliberations. Both count the rules once in all, the task with its evidence once for each deliberation,
 and the instructions of a stage once for each stage. What differs in each call counts for each call: its approach, its
-persona and the letter of its own answer.
+persona and the letter of its own answer. A persona that stands after the rules counts with them.
 
 - `once` counts each text of a peer once for each stage that reads it, in whatever order.
 - `in_order` keeps the order in which each prompt shows the texts. What a model computes of a text depends on all that
@@ -25,7 +25,8 @@ _BEGIN = re.compile(
 )
 _OF_STAGE = frozenset({"Your work", "Your reply", "Form of the reply"})
 _GIVEN = ("Evidence ", "# Tests that have to pass")
-_OF_CALL = frozenset({"Approach", "Your own answer", "Who you are"})
+_PERSONA = "Who you are"
+_OF_CALL = frozenset({"Approach", "Your own answer", _PERSONA})
 
 Kind = Literal["rules", "task", "instructions", "text", "call"]
 
@@ -47,6 +48,9 @@ def simulated_tokens(text: str) -> int:
 def pieces(rendered: str, count: Callable[[str], int] = simulated_tokens) -> Iterator[Piece]:
     """A prompt's pieces in its order; together they are the whole prompt. `count` gives a text's tokens."""
     begins = list(_BEGIN.finditer(rendered))
+    if begins and begins[0]["heading"] == _PERSONA:
+        # Shared by all prompts, as the rules before it are.
+        del begins[0]
     ends = [found.start() for found in begins[1:]] + [len(rendered)]
     rules = rendered[: begins[0].start() if begins else None]
     yield Piece("rules", rules, count(rules))

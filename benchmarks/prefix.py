@@ -31,7 +31,7 @@ from app.deliberation.calls import Ask, Call
 from app.deliberation.decider import Outcomes, Strategy
 from app.deliberation.facts import CallFinished
 from app.deliberation.outputs import CheckOutcome, SandboxReport
-from app.deliberation.prompts.form import persona_section
+from app.deliberation.prompts.form import with_persona
 from app.deliberation.roles import Role, parse_roles
 from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Constraints, Specification
 from app.deliberation.strategies import STRATEGIES
@@ -44,8 +44,8 @@ from serve_deployments.simulator.writer.tokens import BLOCK_TOKENS, split_blocks
 
 COUNCILS = 200
 ROLES = ("DEV", "QA", "ARCHITECT", "DEVOPS", "DATA")
-STRATEGIES_SHOWN = {"council": 3, "debate": 3, "vote": 5, "fuse": 3, "best_of_n": 3, "tournament": 4}
-SIZES = {"single": 1, "independent": 3, **STRATEGIES_SHOWN, "execute": 3, "auto": 3}
+STRATEGIES_SHOWN = {"independent": 3, "council": 3, "debate": 3, "vote": 5, "fuse": 3, "best_of_n": 3, "tournament": 4}
+SIZES = {"single": 1, **STRATEGIES_SHOWN, "execute": 3, "auto": 3}
 TASK_TOKENS = (200, 2_000, 8_000)
 SIMULATOR = SimulatorSettings()
 PREFILL_TOKENS_PER_S = 20_000
@@ -95,16 +95,15 @@ def _answered(body: bytes) -> tuple[RenderedPrompt, str, int]:
     return prompt, choice.text, len(choice.tokens)
 
 
-def with_persona(call: Call) -> Call:
+def as_sent(call: Call, *, one_role: bool = False) -> Call:
     """A call as its role's replica sends it."""
-    *before, last = call.messages
-    ending = last.model_copy(update={"content": last.content + persona_section(personas()[call.role])})
-    return call.model_copy(update={"messages": (*before, ending)})
+    messages = with_persona(call.messages, personas()[call.role], shared=one_role)
+    return call.model_copy(update={"messages": messages})
 
 
-def answered(call: Call) -> tuple[RenderedPrompt, str, int]:
+def answered(call: Call, *, one_role: bool = False) -> tuple[RenderedPrompt, str, int]:
     """The prompt of a call as an engine reads it, and the simulator's answer with its tokens."""
-    return _answered(request_body(with_persona(call), SIMULATOR.model, call.seed, stream=False))
+    return _answered(request_body(as_sent(call, one_role=one_role), SIMULATOR.model, call.seed, stream=False))
 
 
 def checked(call: Call) -> str:
@@ -126,12 +125,14 @@ class Sent:
     call: Call
     prompt: RenderedPrompt
     completion_tokens: int
+    one_role: bool
 
 
 def stages(asked: Specification) -> Iterator[list[Sent]]:
     """A deliberation's calls to engines by stage, each answered by the simulator."""
     strategy = STRATEGIES[asked.strategy].run(asked)
     ask, stage = next(strategy), 1
+    one_role = len({agent.role for agent in asked.agents}) == 1
     while True:
         sent: list[Sent] = []
         seen: dict[str, CallFinished] = {}
@@ -139,8 +140,8 @@ def stages(asked: Specification) -> Iterator[list[Sent]]:
             if call.check is not None:
                 text = checked(call)
             else:
-                prompt, text, tokens = answered(call)
-                sent.append(Sent(call, prompt, tokens))
+                prompt, text, tokens = answered(call, one_role=one_role)
+                sent.append(Sent(call, prompt, tokens, one_role))
             seen[call.call_id] = finished(call, stage, text)
         if sent:
             yield sent
@@ -178,13 +179,17 @@ class Council:
 
 @dataclass
 class Fleet:
-    """Councils over engines in virtual time; `route` chooses as a replica does, `sent` receives each prompt."""
+    """Councils over engines in virtual time; `route` chooses as a replica does, `sent` receives each prompt.
+
+    With `personas_last` the persona ends each prompt, also where all agents share it.
+    """
 
     route: Route
     engines: int
     strategy: str = "council"
     size: int = 3
     roles: Sequence[str] = ROLES[:3]
+    personas_last: bool = False
     blocks_max: int = 65_536
     task_tokens: int | None = None
     sent: Callable[[int, int, str], None] | None = None
@@ -233,7 +238,7 @@ class Fleet:
                 heapq.heappush(self._due, (now_s, next(self._order), council, call, checked(call), SANDBOX))
                 continue
             view = self.route(f"default.{council.number}", self._views[call.role])
-            prompt, text, tokens = answered(call)
+            prompt, text, tokens = answered(call, one_role=len(set(self.roles)) == 1 and not self.personas_last)
             hits = self._caches[view.place].admit(prompt.blocks, prompt.tokens, None)
             if self.sent is not None:
                 self.sent(council.number, council.stage, prompt.rendered)
@@ -264,17 +269,23 @@ def least_in_flight(_: str, engines: Sequence[ReplicaView]) -> ReplicaView:
 def round_() -> dict[str, float]:
     """By strategy: a deliberation's prompt tokens, the share that is cached, the rest, and what all of them cost.
 
-    The cost is in full-price tokens, where a cached token costs 10 or 50 % of that.
+    Agents have a role each, or one role; that also with the persona at the end of each prompt, for comparison. The cost
+    is in full-price tokens, where a cached token costs 10 or 50 % of that.
     """
     found: dict[str, float] = {}
     for strategy, size in STRATEGIES_SHOWN.items():
-        fleet = Fleet(least_in_flight, 1, strategy, size, ROLES[:size]).run(councils=50, in_flight=10)
-        cached, computed = fleet.cached_tokens / 50, (fleet.prompt_tokens - fleet.cached_tokens) / 50
-        found[f"{strategy}: tokens"] = cached + computed
-        found[f"{strategy}: cached %"] = 100 * fleet.cached_share
-        found[f"{strategy}: computed"] = computed
-        for price in (10, 50):
-            found[f"{strategy}: cost, cached at {price} %"] = computed + cached * price / 100
+        for name, roles, personas_last in (
+            (strategy, ROLES[:size], False),
+            (f"{strategy}, one role", ROLES[:1], False),
+            (f"{strategy}, one role, persona last", ROLES[:1], True),
+        ):
+            fleet = Fleet(least_in_flight, 1, strategy, size, roles, personas_last).run(councils=50, in_flight=10)
+            cached, computed = fleet.cached_tokens / 50, (fleet.prompt_tokens - fleet.cached_tokens) / 50
+            found[f"{name}: tokens"] = cached + computed
+            found[f"{name}: cached %"] = 100 * fleet.cached_share
+            found[f"{name}: computed"] = computed
+            for price in (10, 50):
+                found[f"{name}: cost, cached at {price} %"] = computed + cached * price / 100
     return found
 
 

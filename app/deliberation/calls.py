@@ -72,9 +72,10 @@ class StageRequest(Value, frozen=True):
 
     `asked_at` is when the coordinator sent it, since a replica that hangs reads it late. `resumed` says that some calls
     may have been made or recorded before. `accepted_sequence` is the acceptance's place in the stream, and
-    `first_agent` the council's first member. Calls with a lower `priority` go first. `stage_calls` are all calls of the
-    role in the stage, also those with an outcome; they are not sent. `traceparent` names the
-    stage's span, where it is recorded. The workspace `files` has its texts in the acceptance alone.
+    `first_agent` the council's first member. With `one_role` all agents of the council have this role. Calls with a
+    lower `priority` go first. `stage_calls` are all calls of the role in the stage, also those with an outcome; they
+    are not sent. `traceparent` names the stage's span, where it is recorded. The workspace `files` has its texts in the
+    acceptance alone.
     """
 
     tenant: str
@@ -86,6 +87,7 @@ class StageRequest(Value, frozen=True):
     resumed: bool
     accepted_sequence: int = 0
     first_agent: str = ""
+    one_role: bool = False
     priority: int = 0
     traceparent: str | None = None
     workspace: GitWorkspace | Literal["files"] | None = None

@@ -254,7 +254,9 @@ class Role(DeclaredValue):
     """One role: the persona, model and engines of its agents, and the bounds of its replicas."""
 
     persona: str = Field(
-        min_length=1, max_length=4_000, description="The agent's persona; it ends every prompt of the role"
+        min_length=1,
+        max_length=4_000,
+        description="The agent's persona, in all its prompts: after the rules if it is the only role, else last",
     )
     model: str | None = Field(default=None, description="Model name; the first that the engine serves when absent")
     engines: tuple[_RoleEngine, ...] = Field(

@@ -24,7 +24,7 @@ from app.deliberation.decider import Outcomes
 from app.deliberation.errors import InvalidOutput
 from app.deliberation.facts import CallFinished, decode
 from app.deliberation.outputs import parse_output
-from app.deliberation.prompts.form import persona_section
+from app.deliberation.prompts.form import with_persona
 from app.deliberation.roles import EngineSpec, Role
 from app.deliberation.specification import AgentSpec, Evidence, Sampling, Specification
 from app.deliberation.strategies import STRATEGIES
@@ -214,9 +214,8 @@ class Bare:
         return {call.call_id: finished(call, stage, text) for call, text in zip(calls, texts, strict=True)}
 
     async def _text(self, council: str, call: Call) -> str | None:
-        *before, last = call.messages
-        ending = last.model_copy(update={"content": last.content + persona_section(personas()[call.role])})
-        call = call.model_copy(update={"messages": (*before, ending)})
+        messages = with_persona(call.messages, personas()[call.role], shared=False)
+        call = call.model_copy(update={"messages": messages})
         for attempt in range(1, ATTEMPTS + 1):
             seed = call.seed if attempt == 1 else call_seed(call.seed, call.call_id, attempt)
             body = request_body(call, self.model, seed, stream=True)

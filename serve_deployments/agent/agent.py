@@ -15,10 +15,10 @@ from typing import Any
 import structlog
 
 from app.deliberation.announcements import agent_response
-from app.deliberation.calls import Call, ChatMessage, StageRequest
+from app.deliberation.calls import Call, StageRequest
 from app.deliberation.errors import CallCancelled, DeliberationError, FactTooLarge, JournalUnavailable
 from app.deliberation.facts import CallFinished, CallStarted, ToolUsed, decode, prefix
-from app.deliberation.prompts.form import persona_section
+from app.deliberation.prompts.form import with_persona
 from app.deliberation.roles import Role
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import Publication
@@ -212,7 +212,9 @@ class AgentReplica:
         unrecorded_at: datetime,
         group: SampleGroup | None,
     ) -> asyncio.Task[None]:
-        run = CallRun(self, request, self._with_persona(call), attempts_before, unrecorded_at, group)
+        messages = with_persona(call.messages, self.role.persona, shared=request.one_role)
+        asked = call.model_copy(update={"messages": messages})
+        run = CallRun(self, request, asked, attempts_before, unrecorded_at, group)
         # Not in a task group: the call outlives the request. The replica holds the task, and requests await it.
         task = asyncio.get_running_loop().create_task(self._run(run))
         key = (request.deliberation_id, call.call_id)
@@ -277,10 +279,3 @@ class AgentReplica:
             await self.journal.respond(response)
         except JournalUnavailable as error:
             log.warning("response_lost", deliberation_id=request.deliberation_id, error=str(error))
-
-    def _with_persona(self, call: Call) -> Call:
-        if call.check is not None:
-            return call
-        *before, last = call.messages
-        ending = ChatMessage(role=last.role, content=last.content + persona_section(self.role.persona))
-        return call.model_copy(update={"messages": (*before, ending)})

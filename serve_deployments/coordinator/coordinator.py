@@ -98,6 +98,7 @@ class RoleClient:
                 deadline_at=stage.deadline_at,
                 resumed=work.resumed,
                 first_agent=work.state.specification.agents[0].agent_id,
+                one_role=all(agent.role == role for agent in work.state.specification.agents),
                 accepted_sequence=work.item.record.sequence,
                 priority=priority_number(work.state.specification.priority, work.state.accepted.ts),
                 traceparent=work.trace and work.trace.stage(stage.opened.stage).traceparent,

@@ -196,6 +196,18 @@ def test_a_prompt_at_the_engine_names_no_agent_and_ends_with_its_own_persona(
         assert [role for role, persona in PERSONAS.items() if persona in prompt] == [own]
 
 
+async def test_the_persona_of_a_council_of_one_role_stands_before_the_task(stack: Stack) -> None:
+    real = Real("council", 3 * N, 4 * N)
+    deliberation_id = await stack.submit(**{**real.body, "agents": [{"role": "QA", "count": N}]})
+    await stack.until(deliberation_id, status="completed")
+    engine = (await stack.engine.get("/simulator/calls", params={"detail": 1})).raise_for_status().json()
+    ended = await looked_up(stack, real, deliberation_id, engine)
+    assert len(ended.prompts) == ended.engine("started") >= real.least
+    for prompt in ended.prompts.values():
+        assert prompt.count(PERSONAS["QA"]) == 1
+        assert prompt.index(PERSONAS["QA"]) < prompt.index("# Task")
+
+
 @every_strategy
 def test_a_reviewer_reads_the_candidates_that_are_recorded_and_nothing_of_its_own(
     undisturbed: dict[str, Deliberated], strategy: str

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from benchmarks.prefill import Floors
-from benchmarks.prefix import ROLES, SIZES, Sent, specification, stages, with_persona
+from benchmarks.prefix import ROLES, SIZES, Sent, as_sent, specification, stages
 from serve_deployments.simulator.server.engine import PrefixCache
 from tests.vllm.protocol import CHAT
 from tests.vllm.server import BLOCK_TOKENS, Engine
@@ -30,7 +30,7 @@ class Replay:
         return self._client.post(path, json={"model": self._model, **fields}).raise_for_status().json()
 
     def _messages(self, sent: Sent) -> list[dict[str, str]]:
-        return [message.model_dump() for message in with_persona(sent.call).messages]
+        return [message.model_dump() for message in as_sent(sent.call, one_role=sent.one_role).messages]
 
     def count(self, text: str) -> int:
         return self._post("/tokenize", prompt=text, add_special_tokens=False)["count"]
@@ -55,12 +55,15 @@ def replay(vllm_engine: Engine, request: pytest.FixtureRequest) -> Iterator[Repl
         yield Replay(client, vllm_engine, request.node.name)
 
 
+@pytest.mark.parametrize("roles", [1, 4], ids=["one role", "a role each"])
 @pytest.mark.parametrize("strategy", ["council", "tournament", "debate"])
 @pytest.mark.parametrize("at_once", [False, True], ids=["in turn", "at once"])
-def test_the_simulator_counts_the_cached_tokens_that_vllm_reports(replay: Replay, strategy: str, at_once: bool) -> None:
+def test_the_simulator_counts_the_cached_tokens_that_vllm_reports(
+    replay: Replay, strategy: str, at_once: bool, roles: int
+) -> None:
     simulated = PrefixCache(block_tokens=BLOCK_TOKENS)
     found: list[int] = []
-    for stage in stages(specification(1, strategy, SIZES[strategy], ROLES[: SIZES[strategy]])):
+    for stage in stages(specification(1, strategy, SIZES[strategy], ROLES[:roles])):
         expected = [simulated.admit(*replay.blocks(each), None) for each in stage]
         reported = replay.cached(stage, at_once=at_once)
         # The order of calls that arrive together is open, and so which of them is the first; the sum is not.

@@ -3,7 +3,7 @@
 Texts that more prompts share stand earlier, for the engine's prefix cache: the rules of all prompts, and the task with
 its evidence and the names of its files. Then comes the work that is asked for, which a stage's prompts share, and the
 candidates; or first the candidates, where other stages' prompts begin with them. The replica of the agent's role adds
-the persona at the end (docs/decisions/0074, 0089).
+the persona: after the rules if all agents have the role, else at the end (docs/decisions/0074, 0089, 0095).
 
 Peer text is data: fenced with a nonce, introduced as such, never followed. A text keeps its nonce in all prompts; its
 writer had seen none of them. No agent id, role or model appears.
@@ -92,3 +92,13 @@ def schema_section(schema: dict[str, Any]) -> str:
 
 def persona_section(persona: str) -> str:
     return f"\n\n# Who you are\n{persona}"
+
+
+def with_persona(messages: Sequence[ChatMessage], persona: str, *, shared: bool) -> tuple[ChatMessage, ...]:
+    """A prompt with its persona: after the rules if all agents share it, else at the end."""
+    place = 0 if shared else len(messages) - 1
+    section = persona_section(persona)
+    return tuple(
+        message.model_copy(update={"content": message.content + section}) if number == place else message
+        for number, message in enumerate(messages)
+    )

@@ -46,7 +46,8 @@ def test_the_pieces_of_a_prompt_are_the_whole_of_it() -> None:
             for each in stage:
                 found = list(pieces(each.prompt.rendered))
                 assert abs(sum(piece.tokens for piece in found) - each.prompt.tokens) <= len(found)
-                assert {piece.kind for piece in found} >= {"rules", "task", "instructions", "call"}
+                kinds = {"rules", "task", "instructions"} | ({"call"} if SIZES[strategy] > 1 else set())
+                assert {piece.kind for piece in found} >= kinds
                 texts = sum(piece.kind == "text" for piece in found)
                 assert texts == each.prompt.rendered.count("<<<end-of-peer-text")
 
@@ -71,16 +72,27 @@ def test_a_text_counts_again_in_order_wherever_other_texts_stand_before_it() -> 
 
 
 @pytest.mark.parametrize("task_tokens", TASK_TOKENS[:2])
-@pytest.mark.parametrize("engines", [1, 4])
+# With one role, a tournament's calls exceed the bound on one engine's load, and go to others too.
+@pytest.mark.parametrize(("roles", "engines"), [(5, 1), (5, 4), (1, 1)])
 @pytest.mark.parametrize("strategy", SHARING)
 def test_a_strategys_prompts_reach_the_ideal_cached_share_of_their_order(
-    strategy: str, engines: int, task_tokens: int
+    strategy: str, roles: int, engines: int, task_tokens: int
 ) -> None:
     size, found = SHARING[strategy], Floors()
-    fleet = Fleet(prefix_first, engines, strategy, size, ROLES[:size], task_tokens=task_tokens, sent=found.add).run(
-        8, in_flight=4
-    )
+    fleet = Fleet(
+        prefix_first, engines, strategy, size, ROLES[: min(roles, size)], task_tokens=task_tokens, sent=found.add
+    ).run(8, in_flight=4)
     assert fleet.cached_share >= 0.95 * (1 - found.in_order / fleet.prompt_tokens)
+
+
+@pytest.mark.parametrize("strategy", SHARING)
+def test_a_persona_that_all_agents_share_is_computed_once(strategy: str) -> None:
+    size = SIZES[strategy]
+    first, last = (
+        Fleet(prefix_first, 1, strategy, size, ROLES[:1], personas_last=personas_last).run(8, in_flight=4)
+        for personas_last in (False, True)
+    )
+    assert first.prompt_tokens - first.cached_tokens < 0.95 * (last.prompt_tokens - last.cached_tokens)
 
 
 @pytest.mark.parametrize(

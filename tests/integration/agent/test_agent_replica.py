@@ -193,6 +193,14 @@ async def test_requests_of_a_replica_that_died_have_no_known_cost() -> None:
     assert str(outcome.usage.cost) == "0.000013 USD, without 2 unpriced calls"
 
 
+async def test_a_persona_that_all_agents_share_stands_after_the_rules() -> None:
+    engine = ScriptedEngine(lambda *_: streamed(ANSWER))
+    await outcomes(replica(engine, InMemoryJournal()), request((call(),)).model_copy(update={"one_role": True}))
+    rules, work = (message["content"] for message in engine.bodies[0]["messages"])
+    assert rules == f"s\n\n# Who you are\n{PERSONA}"
+    assert PERSONA not in work
+
+
 async def test_the_persona_ends_the_prompt_and_starts_name_the_model() -> None:
     engine = ScriptedEngine(lambda *_: streamed(ANSWER))
     journal = InMemoryJournal()
