@@ -1,7 +1,8 @@
 """`python -m benchmarks.footprint`: the messages, bytes and CPU of a deliberation without viewers.
 
 Over a stack with the simulator at 500 ms a call, in the mean of some deliberations. Messages and bytes are differences
-of `GET /cluster`. CPU is user and system time of the stack's processes, of calls of 32 and of 128 pieces of text.
+of `GET /cluster`, at once or `--rest-s` later: starts of calls are kept for ten minutes. CPU is user and system time of
+the stack's processes, of calls of 32 and of 128 pieces of text.
 """
 
 import argparse
@@ -67,8 +68,8 @@ def ticks_by_part(mark: str) -> Counter[str]:
     return spent
 
 
-async def stored(client: httpx.AsyncClient, count: int) -> Table:
-    table = Table(title=f"Stored for a deliberation of three agents, mean of {count}, simulated")
+async def stored(client: httpx.AsyncClient, count: int, rest_s: int) -> Table:
+    table = Table(title=f"Stored for a deliberation of three agents after {rest_s} s, mean of {count}, simulated")
     for column in ("strategy", "stream", "messages", "KiB"):
         table.add_column(column, justify="left" if column in ("strategy", "stream") else "right")
     for strategy in STRATEGIES:
@@ -76,6 +77,7 @@ async def stored(client: httpx.AsyncClient, count: int) -> Table:
         before = await sizes(client)
         for _ in range(count):
             await deliberate(client, {"strategy": strategy})
+        await asyncio.sleep(rest_s)
         after = await sizes(client)
         grown = {name: [(n - o) / count for n, o in zip(after[name], before[name], strict=True)] for name in after}
         for name, (messages, size) in grown.items():
@@ -98,13 +100,13 @@ async def spent(stack: Layout, client: httpx.AsyncClient, asked: Mapping[str, ob
     return {**found, WITHOUT_ENGINE: (ticks.total() - ticks[SIMULATOR]) * tick_ms}
 
 
-async def measure(count: int, timed: int) -> None:
+async def measure(count: int, timed: int, rest_s: int) -> None:
     console, columns = Console(width=110), dict[str, dict[str, float]]()
     for pieces, loads in LOADS.items():
         more = ("--chunk-tokens", str(max(1, TOKENS_PER_CHUNK * PIECES // pieces)))
         async with stack_of(CALL_MS, *more) as stack, httpx.AsyncClient(base_url=stack.url, timeout=70) as client:
             if not columns:
-                console.print(await stored(client, count))
+                console.print(await stored(client, count, rest_s))
             for name, (asked, share) in loads.items():
                 columns[f"{name}, {pieces} pieces"] = await spent(stack, client, asked, timed // share)
     table = Table(title=f"CPU of a deliberation in ms, {IN_FLIGHT} in flight, nobody watching, simulated")
@@ -119,9 +121,10 @@ async def measure(count: int, timed: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="The messages, bytes and CPU of a deliberation")
     parser.add_argument("--count", type=int, default=10, help="Deliberations whose messages are counted")
+    parser.add_argument("--rest-s", type=int, default=0, help="Seconds before the messages are counted")
     parser.add_argument("--timed", type=int, default=400, help="Deliberations whose CPU is counted")
     asked = parser.parse_args()
-    uvloop.run(measure(asked.count, asked.timed))
+    uvloop.run(measure(asked.count, asked.timed, asked.rest_s))
 
 
 if __name__ == "__main__":

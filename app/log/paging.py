@@ -37,6 +37,11 @@ def of_tenant(tenant: str, *, deltas: bool) -> Patterns:
     return (f"{stem}.>",) if deltas else tuple(f"{stem}.*.{tail}" for tail in _WITHOUT_DELTAS)
 
 
+def tenant_of(patterns: Patterns) -> str:
+    """The one tenant whose deliberations match."""
+    return patterns[0].split(".")[1]
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
     """Records in the order of the log, none missing up to `position`; `complete` when no more were requested."""

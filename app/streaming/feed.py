@@ -19,13 +19,14 @@ import anyio
 
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.ports import Journal, Record
-from app.log.paging import Patterns, of_deliberation, read_page
+from app.log.paging import Patterns, of_deliberation, read_page, tenant_of
 from app.log.projection import Projection
 from app.log.text_viewers import Keys, TextLeases
 from app.streaming.frames import VIEW_TYPES, EventFrame, Ring, frame_of
 from app.streaming.single_flight import KeyedSingleFlightCache
+from app.tenant_slots import TenantSlots
 
-_REPLAYS_AT_ONCE = 16
+READS_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class Watch:
         journal: Journal,
         patterns: Patterns,
         limits: RingLimits,
-        replays: asyncio.Semaphore,
+        reads: TenantSlots,
         observe: Callable[[Record], None],
     ) -> None:
         self.patterns = patterns
@@ -87,7 +88,7 @@ class Watch:
         self.closing: asyncio.TimerHandle | None = None
         self._journal = journal
         self._limits = limits
-        self._replays = replays
+        self._reads = reads
         self._observe = observe
         self._page_records = limits.page_records
         self._pages = KeyedSingleFlightCache[tuple[Patterns, int], _Frames](
@@ -145,7 +146,7 @@ class Watch:
     async def _replay(self, journal: Journal) -> None:
         """Read what may have been lost; then store the buffered events without giving way to other tasks."""
         self._synced = False
-        async with self._replays:
+        async with self._reads.slot(tenant_of(self.patterns)):
             await self._catch_up(journal)
         if self._projection.stale.is_set():
             return
@@ -276,7 +277,7 @@ class Feed:
         self._streams_max = streams_max
         self._streams_per_client_max = streams_per_client_max
         self._observe = observe
-        self._replays = asyncio.Semaphore(_REPLAYS_AT_ONCE)
+        self._reads = TenantSlots(READS_AT_ONCE)
         self._group = asyncio.TaskGroup()
         self._watches: dict[Patterns, Watch] = {}
         self._streams_of: Counter[str] = Counter()
@@ -334,7 +335,7 @@ class Feed:
         """
         watch = self._watches.get(patterns)
         if watch is None or watch.replaced:
-            watch = self._watches[patterns] = Watch(self._journal, patterns, self._limits, self._replays, self._observe)
+            watch = self._watches[patterns] = Watch(self._journal, patterns, self._limits, self._reads, self._observe)
             watch.task = self._group.create_task(watch.run())
         if watch.closing is not None:
             watch.closing.cancel()

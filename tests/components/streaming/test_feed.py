@@ -1,6 +1,8 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +12,7 @@ from app.deliberation.facts import Fact, View
 from app.deliberation.ports import Record, StreamState
 from app.log.paging import of_deliberation
 from app.log.text_viewers import SUBJECT, keys_of
-from app.streaming.feed import Feed, RingLimits, Viewer, Watch
+from app.streaming.feed import READS_AT_ONCE, Feed, RingLimits, Viewer, Watch
 from app.streaming.frames import VIEW_TYPES, EventFrame
 from tests.conditions import until
 from tests.fakes import InMemoryJournal
@@ -104,6 +106,40 @@ async def test_viewers_share_one_subscription_that_closes_after_the_last_one_lef
             await begun(first)
             assert first is second and first.viewers == 2 and journal.subscriptions == 1
         await until(lambda: feed.watched == 0 and journal.subscriptions == 0)
+
+
+@dataclass
+class Held(InMemoryJournal):
+    """A log whose states are read one by one, as the test lets them."""
+
+    asked: int = 0
+    read_states: int = 0
+    may_read: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
+
+    async def state(self, subjects: str = "deliberations.>") -> StreamState:
+        self.asked += 1
+        await self.may_read.acquire()
+        self.read_states += 1
+        return await super().state(subjects)
+
+    def have_read(self, states: int) -> bool:
+        return self.read_states == states
+
+
+async def test_tenants_take_turns_at_reads_of_the_log() -> None:
+    journal = Held()
+    async with Feed(journal, limits=SMALL) as feed, AsyncExitStack() as watches:
+
+        async def begin(tenant: str, id: str) -> Watch:
+            return await watches.enter_async_context(feed.watch(of_deliberation(tenant, id)))
+
+        many = [await begin("many", f"m{number}") for number in range(3 * READS_AT_ONCE)]
+        await until(lambda: journal.asked == READS_AT_ONCE)
+        one = await begin("one", "o")
+        while one.ring is None:
+            journal.may_read.release()
+            await until(partial(journal.have_read, 1 + journal.read_states))
+        assert sum(watch.ring is not None for watch in many) == READS_AT_ONCE, "those that had begun"
 
 
 async def test_texts_are_leased_when_a_watch_wants_them() -> None:
