@@ -50,9 +50,12 @@ class Steps:
     async def until_listed(self, ids: set[str]) -> None:
         """Return once each gateway lists these deliberations as completed, which only the archive can."""
         for port in self._parts.ports:
-            async with asyncio.timeout(WITHIN_S):
-                while not ids <= await self._listed(port):
-                    await asyncio.sleep(0.2)
+            until_s = monotonic() + WITHIN_S
+            while lacking := ids - await self._listed(port):
+                assert monotonic() < until_s, {
+                    id: await self._parts.get(f"/deliberations/{id}", port) for id in lacking
+                }
+                await asyncio.sleep(0.2)
 
     async def _listed(self, port: int) -> set[str]:
         found, path = set[str](), "/deliberations?status=completed&limit=100"
