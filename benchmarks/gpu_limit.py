@@ -94,11 +94,11 @@ class Load:
         self.held = max(self.held, held)
 
 
-def load_of(strategy: str, size: int, task_tokens: int) -> tuple[Load, Floors]:
-    """The mean load of deliberations one after another, and their floors in all."""
+def load_of(strategy: str, size: int, task_tokens: int, *, one_role: bool = False) -> tuple[Load, Floors]:
+    """The mean load of deliberations one after another, and their floors in all; agents have a role each, or one."""
     load, floors, cache = Load(), Floors(), PrefixCache()
     for number in range(SAMPLE):
-        asked = specification(number, strategy, size, ROLES[:size], task_tokens)
+        asked = specification(number, strategy, size, ROLES[: 1 if one_role else size], task_tokens)
         for place, stage in enumerate(stages(asked)):
             load.add(stage, 1 / SAMPLE)
             for each in stage:
@@ -155,13 +155,14 @@ def main() -> None:
     options.add_argument("--card", choices=CARDS, default="H100")
     options.add_argument("--strategy", choices=SIZES, default="council")
     options.add_argument("--agents", type=int, choices=range(1, len(ROLES) + 1))
+    options.add_argument("--one-role", action="store_true", help="all agents have the same role")
     options.add_argument("--task-tokens", type=int, default=2_000)
     options.add_argument("--at-once", type=int, default=50, help="C, the deliberations at once")
     options.add_argument("--usable", type=float, default=0.5, help="the usable share of the card's operations")
     given = options.parse_args()
     model, card = MODELS[given.model], CARDS[given.card]
     size = given.agents or SIZES[given.strategy]
-    load, floors = load_of(given.strategy, size, given.task_tokens)
+    load, floors = load_of(given.strategy, size, given.task_tokens, one_role=given.one_role)
     table = Table(
         "case", "computed", "cached share", "prefill ms", "weights ms", "cache ms", "a second", "alone, s",
         title=f"{given.strategy} of {size}, task of {given.task_tokens:,} tokens, {given.model} on one {given.card}, "
