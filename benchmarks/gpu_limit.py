@@ -13,16 +13,16 @@ it has written. With shared-prefix decode, off in vLLM by default, a stage's com
 
 import argparse
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.prefill import Floors
+from benchmarks.prefill import Floors, pieces
 from benchmarks.prefix import ROLES, SIZES, Sent, specification, stages
 from serve_deployments.simulator.server.engine import PrefixCache
-from serve_deployments.simulator.writer.tokens import BLOCK_TOKENS
+from serve_deployments.simulator.writer.tokens import BLOCK_TOKENS, split_blocks
 
 SAMPLE = 20
 """Deliberations in each mean."""
@@ -94,15 +94,38 @@ class Load:
         self.held = max(self.held, held)
 
 
-def load_of(strategy: str, size: int, task_tokens: int, *, one_role: bool = False) -> tuple[Load, Floors]:
+def with_instructions_first(asked: Sequence[Sequence[Sent]]) -> list[list[Sent]]:
+    """The prompts of a deliberation in another layout: all instructions after the rules, their headings in place."""
+    split = [[list(pieces(each.prompt.rendered)) for each in stage] for stage in asked]
+    shown = (piece.shown for stage in split for prompt in stage for piece in prompt if piece.kind == "instructions")
+    instructions = "".join(dict.fromkeys(shown))
+
+    def moved(each: Sent) -> Sent:
+        rules, *rest = pieces(each.prompt.rendered)
+        headings = (
+            piece.shown.partition("\n")[0] + "\n" if piece.kind == "instructions" else piece.shown for piece in rest
+        )
+        rendered = rules.shown + instructions + "".join(headings)
+        tokens, blocks = split_blocks(rendered)
+        return replace(each, prompt=replace(each.prompt, rendered=rendered, tokens=tokens, blocks=blocks))
+
+    return [[moved(each) for each in stage] for stage in asked]
+
+
+def load_of(
+    strategy: str, size: int, task_tokens: int, *, one_role: bool = False, instructions_first: bool = False
+) -> tuple[Load, Floors]:
     """The mean load of deliberations one after another, and their floors in all; agents have a role each, or one."""
     load, floors, cache = Load(), Floors(), PrefixCache()
     for number in range(SAMPLE):
         asked = specification(number, strategy, size, ROLES[: 1 if one_role else size], task_tokens)
-        for place, stage in enumerate(stages(asked)):
-            load.add(stage, 1 / SAMPLE)
+        sent = list(stages(asked))
+        for place, stage in enumerate(sent):
             for each in stage:
                 floors.add(number, place, each.prompt.rendered)
+        for stage in with_instructions_first(sent) if instructions_first else sent:
+            load.add(stage, 1 / SAMPLE)
+            for each in stage:
                 hits = cache.admit(each.prompt.blocks, each.prompt.tokens, None)
                 load.computed += (each.prompt.tokens - hits) / SAMPLE
     return load, floors
@@ -139,13 +162,13 @@ def limit(load: Load, computed: float, read: float, model: Model, card: Card, at
     )
 
 
-def rows(load: Load, floors: Floors) -> Iterator[tuple[str, float, float]]:
+def rows(load: Load, floors: Floors, layout: str) -> Iterator[tuple[str, float, float]]:
     """By case: the computed tokens, and the cached tokens that are read."""
     yield "no prefix cache", load.sent, load.read
-    yield "the product's prompts", load.computed, load.read
+    yield layout, load.computed, load.read
     yield "floor, texts in order", floors.in_order / SAMPLE, load.read
     yield "floor, each text once", floors.once / SAMPLE, load.read
-    yield "the product's prompts, shared-prefix decode", load.computed, load.read_shared
+    yield f"{layout}, shared-prefix decode", load.computed, load.read_shared
 
 
 def main() -> None:
@@ -156,19 +179,23 @@ def main() -> None:
     options.add_argument("--strategy", choices=SIZES, default="council")
     options.add_argument("--agents", type=int, choices=range(1, len(ROLES) + 1))
     options.add_argument("--one-role", action="store_true", help="all agents have the same role")
+    options.add_argument("--instructions-first", action="store_true", help="another layout, see docs/decisions/0095")
     options.add_argument("--task-tokens", type=int, default=2_000)
     options.add_argument("--at-once", type=int, default=50, help="C, the deliberations at once")
     options.add_argument("--usable", type=float, default=0.5, help="the usable share of the card's operations")
     given = options.parse_args()
     model, card = MODELS[given.model], CARDS[given.card]
     size = given.agents or SIZES[given.strategy]
-    load, floors = load_of(given.strategy, size, given.task_tokens, one_role=given.one_role)
+    load, floors = load_of(
+        given.strategy, size, given.task_tokens, one_role=given.one_role, instructions_first=given.instructions_first
+    )
+    layout = "instructions first" if given.instructions_first else "the product's prompts"
     table = Table(
         "case", "computed", "cached share", "prefill ms", "weights ms", "cache ms", "a second", "alone, s",
         title=f"{given.strategy} of {size}, task of {given.task_tokens:,} tokens, {given.model} on one {given.card}, "
         f"C = {given.at_once}: {load.sent:,.0f} prompt tokens, {load.written:,.0f} written in {load.steps:,.0f} steps",
     )  # fmt: skip
-    for name, computed, read in rows(load, floors):
+    for name, computed, read in rows(load, floors, layout):
         found = limit(load, computed, read, model, card, given.at_once, given.usable)
         share = 1 - computed / load.sent
         parts = (1_000 * seconds for seconds in (found.prefill, found.weights, found.cache))

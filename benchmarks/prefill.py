@@ -33,11 +33,12 @@ Kind = Literal["rules", "task", "instructions", "text", "call"]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a prompt: equal pieces have the same `key`."""
+    """A part of a prompt, with its text: equal pieces have the same `key`."""
 
     kind: Kind
     key: str
     tokens: int
+    shown: str
 
 
 def simulated_tokens(text: str) -> int:
@@ -53,18 +54,19 @@ def pieces(rendered: str, count: Callable[[str], int] = simulated_tokens) -> Ite
         del begins[0]
     ends = [found.start() for found in begins[1:]] + [len(rendered)]
     rules = rendered[: begins[0].start() if begins else None]
-    yield Piece("rules", rules, count(rules))
+    yield Piece("rules", rules, count(rules), rules)
     for found, end in zip(begins, ends, strict=True):
-        tokens = count(rendered[found.start() : end])
+        shown = rendered[found.start() : end]
+        tokens = count(shown)
         match found["heading"], found["label"]:
             case str(heading), _ if heading in _OF_STAGE:
-                yield Piece("instructions", heading, tokens)
+                yield Piece("instructions", heading, tokens, shown)
             case str(heading), _ if heading in _OF_CALL:
-                yield Piece("call", heading, tokens)
+                yield Piece("call", heading, tokens, shown)
             case str(heading), _:
-                yield Piece("task", heading, tokens)
+                yield Piece("task", heading, tokens, shown)
             case _, label:
-                yield Piece("task" if label.startswith(_GIVEN) else "text", found["text"], tokens)
+                yield Piece("task" if label.startswith(_GIVEN) else "text", found["text"], tokens, shown)
 
 
 @dataclass

@@ -97,8 +97,7 @@ def _answered(body: bytes) -> tuple[RenderedPrompt, str, int]:
 
 def as_sent(call: Call, *, one_role: bool = False) -> Call:
     """A call as its role's replica sends it."""
-    messages = with_persona(call.messages, personas()[call.role], shared=one_role)
-    return call.model_copy(update={"messages": messages})
+    return with_persona(call, personas()[call.role], shared=one_role)
 
 
 def answered(call: Call, *, one_role: bool = False) -> tuple[RenderedPrompt, str, int]:
@@ -125,7 +124,6 @@ class Sent:
     call: Call
     prompt: RenderedPrompt
     completion_tokens: int
-    one_role: bool
 
 
 def stages(asked: Specification) -> Iterator[list[Sent]]:
@@ -141,7 +139,7 @@ def stages(asked: Specification) -> Iterator[list[Sent]]:
                 text = checked(call)
             else:
                 prompt, text, tokens = answered(call, one_role=one_role)
-                sent.append(Sent(call, prompt, tokens, one_role))
+                sent.append(Sent(as_sent(call, one_role=one_role), prompt, tokens))
             seen[call.call_id] = finished(call, stage, text)
         if sent:
             yield sent

@@ -38,7 +38,7 @@ def of_tenant(tenant: str, *, deltas: bool) -> Patterns:
 
 
 def tenant_of(patterns: Patterns) -> str:
-    """The one tenant whose deliberations match."""
+    """The tenant of the patterns, which name one tenant only."""
     return patterns[0].split(".")[1]
 
 

@@ -24,11 +24,10 @@ from app.deliberation.decider import Outcomes
 from app.deliberation.errors import InvalidOutput
 from app.deliberation.facts import CallFinished, decode
 from app.deliberation.outputs import parse_output
-from app.deliberation.prompts.form import with_persona
 from app.deliberation.roles import EngineSpec, Role
 from app.deliberation.specification import AgentSpec, Evidence, Sampling, Specification
 from app.deliberation.strategies import STRATEGIES
-from benchmarks.prefix import ROLES, personas, specification
+from benchmarks.prefix import ROLES, as_sent, personas, specification
 from benchmarks.quality.trials import finished
 from serve_deployments.agent.agent import AgentReplica
 from serve_deployments.engine.client import Engines
@@ -214,8 +213,7 @@ class Bare:
         return {call.call_id: finished(call, stage, text) for call, text in zip(calls, texts, strict=True)}
 
     async def _text(self, council: str, call: Call) -> str | None:
-        messages = with_persona(call.messages, personas()[call.role], shared=False)
-        call = call.model_copy(update={"messages": messages})
+        call = as_sent(call)
         for attempt in range(1, ATTEMPTS + 1):
             seed = call.seed if attempt == 1 else call_seed(call.seed, call.call_id, attempt)
             body = request_body(call, self.model, seed, stream=True)

@@ -212,8 +212,7 @@ class AgentReplica:
         unrecorded_at: datetime,
         group: SampleGroup | None,
     ) -> asyncio.Task[None]:
-        messages = with_persona(call.messages, self.role.persona, shared=request.one_role)
-        asked = call.model_copy(update={"messages": messages})
+        asked = with_persona(call, self.role.persona, shared=request.one_role)
         run = CallRun(self, request, asked, attempts_before, unrecorded_at, group)
         # Not in a task group: the call outlives the request. The replica holds the task, and requests await it.
         task = asyncio.get_running_loop().create_task(self._run(run))

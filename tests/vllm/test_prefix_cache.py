@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from benchmarks.prefill import Floors
-from benchmarks.prefix import ROLES, SIZES, Sent, as_sent, specification, stages
+from benchmarks.prefix import ROLES, SIZES, Sent, specification, stages
 from serve_deployments.simulator.server.engine import PrefixCache
 from tests.vllm.protocol import CHAT
 from tests.vllm.server import BLOCK_TOKENS, Engine
@@ -30,7 +30,7 @@ class Replay:
         return self._client.post(path, json={"model": self._model, **fields}).raise_for_status().json()
 
     def _messages(self, sent: Sent) -> list[dict[str, str]]:
-        return [message.model_dump() for message in as_sent(sent.call, one_role=sent.one_role).messages]
+        return [message.model_dump() for message in sent.call.messages]
 
     def count(self, text: str) -> int:
         return self._post("/tokenize", prompt=text, add_special_tokens=False)["count"]

@@ -13,7 +13,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from app.deliberation.calls import ChatMessage
+from app.deliberation.calls import Call, ChatMessage
 from app.deliberation.choice.anonymity import fence, nonce
 from app.deliberation.specification import Evidence, FilesWorkspace, Specification, WorkspaceFile
 
@@ -94,11 +94,11 @@ def persona_section(persona: str) -> str:
     return f"\n\n# Who you are\n{persona}"
 
 
-def with_persona(messages: Sequence[ChatMessage], persona: str, *, shared: bool) -> tuple[ChatMessage, ...]:
-    """A prompt with its persona: after the rules if all agents share it, else at the end."""
-    place = 0 if shared else len(messages) - 1
-    section = persona_section(persona)
-    return tuple(
+def with_persona(call: Call, persona: str, *, shared: bool) -> Call:
+    """A call with its persona in the prompt: after the rules if all agents share it, else at the end."""
+    place, section = 0 if shared else len(call.messages) - 1, persona_section(persona)
+    messages = tuple(
         message.model_copy(update={"content": message.content + section}) if number == place else message
-        for number, message in enumerate(messages)
+        for number, message in enumerate(call.messages)
     )
+    return call.model_copy(update={"messages": messages})

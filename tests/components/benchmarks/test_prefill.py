@@ -108,6 +108,12 @@ def test_candidates_stand_before_the_work_of_ballots_where_other_stages_begin_wi
     assert {prompt.index("Candidate A:") < prompt.index("# Your work") for prompt in ballots} == {first}
 
 
+def test_instructions_after_the_rules_are_computed_once_and_read_by_each_call() -> None:
+    now, first = (load_of("council", 3, 200, one_role=True, instructions_first=first)[0] for first in (False, True))
+    assert first.computed < now.computed and first.sent > now.sent and first.read > now.read
+    assert (first.written, first.steps) == (now.written, now.steps)
+
+
 def test_the_limit_of_a_gpu_is_that_of_its_formula() -> None:
     """Two stages of two calls each, by hand: 8.03 billion parameters at 494.5 TFLOP/s, 16.06 GB at 3.35 TB/s."""
     load = Load(sent=4_000, computed=1_000, written=600, steps=300, read=900_000)

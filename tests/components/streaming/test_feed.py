@@ -110,7 +110,7 @@ async def test_viewers_share_one_subscription_that_closes_after_the_last_one_lef
 
 @dataclass
 class Held(InMemoryJournal):
-    """A log whose states are read one by one, as the test lets them."""
+    """A journal that answers one `state` at each release of `may_read`."""
 
     asked: int = 0
     read_states: int = 0
